@@ -302,7 +302,6 @@ def killed(at: int):
     return heard
 
 
-@pytest.mark.test("exact")
 @pytest.mark.parametrize(
     "method",
     [

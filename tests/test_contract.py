@@ -13,7 +13,7 @@ from tractable.core import Batch, Objective
 from tractable.kernels.gradients import control_variates
 from tractable.tools import schedules
 
-pytestmark = [pytest.mark.laws, pytest.mark.usefixtures("strict_ranks")]
+pytestmark = [pytest.mark.quick, pytest.mark.usefixtures("strict_ranks")]
 
 BATCH = Batch((jnp.array([0.5, -1.0, 2.0]), None), jnp.array([1.0, 1.0, 0.0]), 7, 0, 3)
 CHOLESKY = [[1.0, 0.0], [0.4, 0.8]]
@@ -111,17 +111,18 @@ EXACT = {
 }
 
 
+@pytest.mark.test("sgld", "sgld rmsprop", "sghmc", "ascend")
 @pytest.mark.parametrize("name", STOCHASTIC)
 def test_stochastic(name):
     check_kernel(STOCHASTIC[name], BATCH)
 
 
+@pytest.mark.test("rejection", "random walk", "hmc", "mala")
 @pytest.mark.parametrize("name", EXACT)
 def test_exact(name):
     check_kernel(EXACT[name], mixed=name != "nuts")  # BlackJAX's tree mixes its types then
 
 
-@pytest.mark.quick
 def test_every_kernel_is_here():
     words = {
         "Block",

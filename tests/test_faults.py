@@ -187,7 +187,7 @@ class Broken(tr.Model):
         return super().log_jacobian(unconstrained, params) + jnp.inf
 
 
-@pytest.mark.test("map", "sgld")
+@pytest.mark.test("map")
 @pytest.mark.parametrize("method", [WALK, NOISY, tr.MAP()], ids=["walk", "sgld", "map"])
 def test_likelihood_that_is_not_finite_at_the_start(method):
     with pytest.raises(ModelError, match=r"mu = .*log likelihood of 20 of 20 rows is not finite, the first \(-inf\)"):

@@ -111,7 +111,6 @@ def test_select_over_processes_has_the_bits_of_one(groups):
     assert found[1].posterior.model == gaussian_mixture(2, 1)
 
 
-@pytest.mark.test
 def test_an_ensemble_over_processes_has_the_bits_of_one(tmp_path):
     ensemble = tr.DeepEnsemble(size=2)
     alone = tr.infer(COIN, ROWS, ensemble, progress=False)

@@ -52,7 +52,6 @@ def page(folder, of: Posterior, **options) -> str:
     return text
 
 
-@pytest.mark.test
 def test_pictures(tmp_path):
     """A row is a picture where its numbers are a square; held-out rows are told by their bound."""
     x = (np.random.default_rng(0).random((40, 16)) > 0.5).astype(float)

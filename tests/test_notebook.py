@@ -29,7 +29,6 @@ def posterior() -> tr.Posterior:
     return tr.infer(linear.bayesian_linear(2, 0.3, 1.0), DATA, tr.MAP(), verify=None)
 
 
-@pytest.mark.test
 def test_results_are_shown(posterior):
     """Numbers that are there, within a style that ends with the result, and no page around it."""
     compared = tr.compare(posterior.model, DATA, [tr.MAP()], reference={"weights": (np.zeros(2), np.ones(2))})

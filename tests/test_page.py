@@ -276,7 +276,6 @@ def network():
     return neural_network(mlp(2, (12,), 1))
 
 
-@pytest.mark.test
 def test_a_network_is_told_by_layers(tmp_path, network):
     posterior = with_q(network, BayesByBackprop())
     text = read(write_page(tmp_path, posterior, title="A title", held_out=NUMBERS, shifted=X + 20))

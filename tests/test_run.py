@@ -39,7 +39,6 @@ def drawn(method, data=None, **options) -> np.ndarray:
     return tr.infer(MODEL, tr.Data(Y) if data is None else data, method, **options).unconstrained
 
 
-@pytest.mark.test("0.5-1-sgld")
 @pytest.mark.parametrize("method", [WALK, NOISY], ids=["walk", "sgld"])
 @pytest.mark.parametrize("seconds, most", [(1e-9, 64 << 20), (0.5, 1), (1e9, 2500)])
 def test_cuts_change_nothing(method, seconds, most, monkeypatch):

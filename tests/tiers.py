@@ -57,12 +57,13 @@ def is_case(item: pytest.Item, name: str) -> bool:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what is in a later tier, but for tests that were named."""
-    tiers = TIERS[: TIERS.index(config.getoption("tier")) + 1]
+    """Leave out what is in a later tier; without a tier, tests that were named are run whatever theirs is."""
+    chosen = config.getoption("tier")
+    tiers = TIERS[: TIERS.index(chosen or "test") + 1]
     named = [argument.partition("::")[2] for argument in config.args if "::" in argument]
     if not named:
         check_cases(items)
-    left = [i for i in items if tier_of(i) not in tiers and not any(name in i.nodeid for name in named)]
+    left = [i for i in items if tier_of(i) not in tiers and (chosen or not any(name in i.nodeid for name in named))]
     if left:
         config.hook.pytest_deselected(items=left)
         items[:] = [item for item in items if item not in set(left)]

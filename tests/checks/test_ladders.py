@@ -65,7 +65,6 @@ def numpy_divergence(params, kind=lambda q, p: np.sum(np.exp(q) * (q - p), 1), n
     return kind(q, log_p)
 
 
-@pytest.mark.test
 def test_divergence():
     def law(of):
         return {

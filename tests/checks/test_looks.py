@@ -355,7 +355,6 @@ def test_a_spikes_mass_is_looked_at_over_its_own_width(sd: float) -> None:
     np.testing.assert_allclose(spike.log_mass, math.log(0.3) + math.log(2 * math.pi) / 2, atol=0.25)
 
 
-@pytest.mark.test
 def test_a_maximum_that_few_climbs_met_stands_for_others() -> None:
     target, root, high, low = Target(TWO), np.eye(2), np.full(2, FAR), np.zeros(2)
     point = tr.infer(Model.from_log_density(_two, jnp.full(2, FAR)), None, tr.MAP(), verify=None)
@@ -440,7 +439,6 @@ def test_right_chains_are_trusted_by_few_places(monkeypatch: pytest.MonkeyPatch)
     assert next(c.verdict for c in _chains(20).verify().looked if c.name == looks.SHAPE) == "trust"
 
 
-@pytest.mark.test
 @pytest.mark.parametrize(("error", "of_q", "of_chains"), [(0.5, "trust", "trust"), (0.7, "caution", "trust")])
 def test_moves_alone_see_too_little_of_a_q(
     error: float, of_q: str, of_chains: str, monkeypatch: pytest.MonkeyPatch
@@ -478,7 +476,6 @@ def test_a_higher_maximum_is_named() -> None:
     np.testing.assert_allclose(check.value, math.log(0.3 / NARROW**2 / 0.7), atol=1e-3)
 
 
-@pytest.mark.test("MAP")
 @pytest.mark.parametrize("method", [tr.MAP(), tr.Laplace(), tr.MeanField()], ids=["MAP", "Laplace", "MeanField"])
 def test_a_climb_begins_again_where_a_look_found_better(method: tr.Method) -> None:
     """The mode at 9 has nine tenths of the mass, and is the higher one; every climb begins near 0."""

@@ -237,7 +237,6 @@ def test_the_peak_is_the_last_that_does_no_worse():
 FEW = rows(12, 0.3, 3)  # which twenty units fit to the last digit under noise=0.1
 
 
-@pytest.mark.test("method0")
 @pytest.mark.parametrize("method", [
     tr.MAP(optimizer="adam", steps=2000), tr.BayesByBackprop(batch_size=None, start="random", learning_rate=0.02),
 ])  # fmt: skip

@@ -356,18 +356,22 @@ def calibration(scale: float = 1.0) -> Scores:
 # They hold.
 
 
+@pytest.mark.test
 def test_evidence():
     assert_holds(evidence())
 
 
+@pytest.mark.test
 def test_exact_ladders():
     assert_holds(exact_ladders())
 
 
+@pytest.mark.test
 def test_levels():
     assert_holds(levels(), COUNT)
 
 
+@pytest.mark.test("one")
 @pytest.mark.parametrize("case", SMALL)
 def test_gradients(case):
     assert_holds(gradients(cases=[case]), COUNT)
@@ -377,7 +381,6 @@ def test_prices():
     assert_holds(prices())
 
 
-@pytest.mark.test
 def test_padding():
     assert_holds(padding())
 

@@ -312,11 +312,13 @@ def weight_noise(prior: str, make: Callable = objectives.bayes_by_backprop, coun
 # The right ones hold.
 
 
+@pytest.mark.test
 def test_epoch():
     """Σ F_i = F."""
     assert_holds(epoch())
 
 
+@pytest.mark.test
 def test_a_batch_by_itself():
     """M = 1, made by hand: N/n Σ log p(y_n|w) less the whole cost, as ``log_posterior`` scales it."""
     model, data = regression()
@@ -341,22 +343,26 @@ def test_shares():
     assert_holds(shares())
 
 
+@pytest.mark.test
 def test_two_terms():
     """Blundell's formulas."""
     assert_holds(two_terms())
 
 
+@pytest.mark.test
 def test_closed_form():
     """E of the Monte-Carlo KL."""
     assert_holds(closed_form())
 
 
+@pytest.mark.test
 @pytest.mark.parametrize("weights", WEIGHTS)
 def test_optimum(weights):
     """σᵢ² = 1/Λᵢᵢ."""
     assert_holds(optimum(weights))
 
 
+@pytest.mark.test
 def test_mixture_density():
     """logsumexp."""
     assert_holds(mixture_density())
@@ -457,7 +463,6 @@ def settled(log_density: Any, mean: Any, sd: Any, steps: int) -> Any:
     return jax.jit(lambda noise, at: jax.lax.scan(lambda s, e: kernel.step(e, s, None), at, noise)[0])(noise, state)
 
 
-@pytest.mark.test
 def test_spread_of_a_normal():
     """1/Λᵢᵢ to rounding for up to sixteen correlated numbers; within its own standard errors for forty."""
     for size, steps in ((3, 12), (16, 12), (40, 400)):
@@ -486,7 +491,6 @@ NARROW = {
 }
 
 
-@pytest.mark.test("climb")
 @pytest.mark.parametrize("mutant", [None, "half", "climb"])
 def test_default_settings_find_the_sds(monkeypatch, mutant):
     """Within 2 % where marginal sds are three times these, by all batches and KL weights; climbs end 20 % off."""
@@ -622,6 +626,7 @@ def log_normal_prior() -> Scores:
     return {"mean": error(means[0], means[1], 1e-9)}
 
 
+@pytest.mark.test
 def test_log_normal_prior():
     """The log-determinant is there."""
     assert_holds(log_normal_prior())
@@ -686,7 +691,6 @@ def test_wrong_numbers_are_caught():
     assert not [name for name, alarms in killers.items() if not alarms], "these live"
 
 
-@pytest.mark.test("log-determinant dropped: prior", "direct terms dropped: closed form")
 @pytest.mark.parametrize("name", MUTANTS)
 def test_mutant_is_killed(monkeypatch, name):
     """The law raises the alarm."""

@@ -116,7 +116,6 @@ WRONG: dict[str, tuple[Any, str, Callable, Callable]] = {
 }  # fmt: skip
 
 
-@pytest.mark.test("q of another width")
 @pytest.mark.parametrize("name", WRONG)
 def test_wrong_weights_are_caught(name, monkeypatch):
     where, field, wrong, law = WRONG[name]

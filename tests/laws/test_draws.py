@@ -157,6 +157,7 @@ ARMS = {
 }
 
 
+@pytest.mark.test("independent, friction")
 @quiet
 @pytest.mark.parametrize("name", ARMS)
 def test_predicted_bias(name):
@@ -233,7 +234,6 @@ def test_batches_are_of_as_many_rows_as_there_are():
         tr.SGLD(batch_size=101).plan(some)
 
 
-@pytest.mark.test
 def test_measured_curvature_and_noise():
     """H = N + 1 and V = Var of N/n Σ (y − θ) over the windows that batches are, the same wherever θ is."""
     model = tr.Model({"mu": dist.Normal(0.0, 1.0)}, lambda params: dist.Normal(params["mu"], 1.0))
@@ -247,6 +247,7 @@ def test_measured_curvature_and_noise():
     np.testing.assert_allclose(one.noise, [[np.var(sums)]], rtol=1e-6)
 
 
+@pytest.mark.test
 def test_noise_of_rows_too_wide_to_stack(monkeypatch):
     """V from single rows, V₁ (N − n)/(n (N − 1)), where all windows would take too much memory: its mean is theirs."""
     wide = np.random.default_rng(4).normal(size=(60, 30))

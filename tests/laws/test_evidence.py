@@ -141,11 +141,13 @@ def told(
     return total
 
 
+@pytest.mark.test
 def test_independent_transitions():
     """Mean, variance and exponential mean of log w, both ways, against closed forms."""
     assert_holds(independent_transitions(right), COUNT)
 
 
+@pytest.mark.test
 def test_a_plain_loop_says_the_same():
     """The naive second telling obeys the same law, so what breaks below is the mistake."""
     assert_holds(independent_transitions(told), COUNT)
@@ -159,6 +161,7 @@ WRONG_RUNS: dict[str, Callable] = {
 }
 
 
+@pytest.mark.test
 @pytest.mark.parametrize("name", WRONG_RUNS)
 def test_wrong_runs_are_caught(name):
     assert broken(independent_transitions(WRONG_RUNS[name], count=20_000))
@@ -576,6 +579,7 @@ def jensen(average: Callable) -> Scores:
     return {"E log mean": z_score(got - truth, bias), "it is large": 0.5 / -bias}
 
 
+@pytest.mark.test
 def test_jensen():
     assert_holds(jensen(of_weights.log_mean), 20_000)
 
@@ -631,7 +635,6 @@ def test_two_modes():
     )
 
 
-@pytest.mark.test
 def test_apart_modes_are_noticed():
     """Modes so far apart that no weight from one sees the other: the climbs do."""
 
@@ -714,7 +717,6 @@ def test_equal_seeds_give_equal_results():
     assert first.upper == math.inf and check_of(first, "gap").verdict == "caution" and first.verdict == "caution"
 
 
-@pytest.mark.test
 def test_it_prints():
     """The verdict, the estimate and every check, a line each."""
     model, data, _ = coin_of(20)
@@ -746,6 +748,7 @@ def enumerated_law(value: float) -> Scores:
     return {"Σ log p(x|θ)": error(value, moods(), 1e-10)}
 
 
+@pytest.mark.test
 def test_enumeration_is_exact():
     model, theta, x = cook()
     found = log_evidence(model, x, theta=theta)
@@ -827,7 +830,6 @@ WRONG_SUMS = {
 }
 
 
-@pytest.mark.test("bias taken off twice")
 @pytest.mark.parametrize("name", WRONG_SUMS)
 def test_wrong_sums_are_caught(name):
     assert broken(summing(WRONG_SUMS[name]))

@@ -100,7 +100,7 @@ def family_law(name: str, family: Any, count: int = COUNT) -> Scores:
     return scores | {what: ks(of(np.asarray(draws)), cdf) for what, (of, cdf) in told.items()}
 
 
-@pytest.mark.test("Wishart", "Dirichlet", "normal")
+@pytest.mark.test("Wishart", "beta", "root of an inverse gamma", "gamma")
 @pytest.mark.parametrize("name", DENSITIES)
 def test_families(name):
     family = conditionals.normal(*conditionals.coloured(PRECISION[None])) if name == "normal" else FAMILIES[name]

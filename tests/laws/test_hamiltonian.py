@@ -33,6 +33,7 @@ KERNELS = {
 }
 
 
+@pytest.mark.test("hmc dense", "hmc jittered")
 @pytest.mark.parametrize("name", KERNELS)
 def test_normal(name):
     """θ ~ N(m, L Lᵀ) ⇒ L⁻¹(θ' − m) ~ N(0, I), three transitions on."""
@@ -54,6 +55,7 @@ def test_normal(name):
     assert 1 <= float(info.gradients.mean()) <= 63
 
 
+@pytest.mark.test
 def test_energy_error_is_of_second_order():
     """One leapfrog step of size s is MALA's with ε = s²: acceptance 1 − O(s³), so halving s shrinks it."""
     start = MEAN + jax.random.normal(jax.random.key(1), (C, 3)) @ LOWER.T
@@ -66,7 +68,6 @@ def test_energy_error_is_of_second_order():
     assert 6 < ratio < 10.7
 
 
-@pytest.mark.test
 @pytest.mark.parametrize("jitter", [0.0, 0.2])
 def test_a_period_is_broken_by_jitter(jitter):
     """Ten leapfrogs of size 2 sin(π/10) turn N(0, 1) once round: θ' = θ; of jittered sizes E[cos(10 φ)] is left."""

@@ -116,15 +116,16 @@ def test_one_sample():
     assert_holds(one_sample())
 
 
+@pytest.mark.test
 def test_gradients():
     assert_holds(gradients(), COUNT)
 
 
+@pytest.mark.test
 def test_no_noise():
     assert_holds(no_noise())
 
 
-@pytest.mark.test
 def test_padding():
     assert_holds(padding())
 

@@ -78,6 +78,7 @@ def normal_law() -> None:
     np.testing.assert_allclose(sd / width, 1, atol=0.03)
 
 
+@pytest.mark.test
 def test_a_normal_regression_is_exact() -> None:
     normal_law()
 
@@ -92,6 +93,7 @@ def test_many_rows_are_exact_to_a_hundredth(seed: int) -> None:
     np.testing.assert_allclose(sd[:-1] / width[:-1], 1, atol=0.01)
 
 
+@pytest.mark.test
 @pytest.mark.parametrize("counts", [[1, 0, 1], [1, 1, 1]], ids=["", "the mode is where the climb begins"])
 def test_rows_with_one_linear_predictor_are_no_parabola(counts: list[int]) -> None:
     """Rows alike have one curvature at every η, but their likelihood is as skewed as that of others: draws are weighed.
@@ -293,6 +295,7 @@ def test_a_table_of_many_columns_says_so_to_its_model() -> None:
         assert type(explained.model_of(again, {}).prior["weights"]) is kind
 
 
+@pytest.mark.test
 def test_weights_count_rows() -> None:
     count = np.array([1, 2, 0, 3, 1, 1, 2, 1, 0, 1, 1, 2])
     (mean, sd), (right, width) = fit(X, Y, weights=count.astype(float)), exact(X, Y, count)
@@ -300,6 +303,7 @@ def test_weights_count_rows() -> None:
     np.testing.assert_allclose(sd / width, 1, atol=0.03)
 
 
+@pytest.mark.test
 def test_logistic_draws_are_weighed() -> None:
     """With one of twelve in its class the posterior is skewed: the weights mend a mean that is a fifth of an sd off."""
     x, y = X[:, :1], (np.arange(12) == 3).astype(int)
@@ -447,7 +451,7 @@ def test_several_classes_are_climbed_together() -> None:
     np.testing.assert_allclose(sd / width, 1, atol=0.07)
 
 
-@pytest.mark.test
+@pytest.mark.test("two")
 @pytest.mark.parametrize("cuts", [[0.0], [-0.5, 0.5]], ids=["two", "three"])
 def test_classes_are_learnt_by_nested_laplace(cuts: list[float]) -> None:
     found = BayesianLogisticRegression(random_state=0, verify=None).fit(X, np.digitize(ETA, cuts))

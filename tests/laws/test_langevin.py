@@ -32,7 +32,7 @@ from tractable.kernels.gradients import control_variates, minibatch
 from tractable.tools import schedules
 from tractable.tools.errors import DataError, SettingsError
 
-pytestmark = pytest.mark.laws
+pytestmark = pytest.mark.test
 
 N = 20
 Y = jnp.asarray(np.random.default_rng(0).normal(0.8, 1.0, N))
@@ -259,7 +259,6 @@ def coin_density_scores(values: Any) -> Scores:
     }
 
 
-@pytest.mark.test
 def test_drift():
     """θ' = θ + (ε/2) P g."""
     assert_holds(drift(sgld))
@@ -270,6 +269,7 @@ def test_diffusion():
     assert_holds(diffusion(sgld), 1_000_000)
 
 
+@pytest.mark.laws
 @pytest.mark.computes
 def test_stationary():
     """v = (1/h)(1 + εV/4)/(1 − εh/4)."""
@@ -282,7 +282,6 @@ def test_minibatch(rows):
     assert_holds(subsets(minibatch, rows))
 
 
-@pytest.mark.test
 @pytest.mark.parametrize("rows", [1, 2, 5])
 def test_control_variates(rows):
     """E[ĝ] = ∇log p(θ|D) wherever the anchor lies."""
@@ -296,6 +295,7 @@ def test_control_variates(rows):
     assert_holds(subsets(estimate, rows))
 
 
+@pytest.mark.laws
 def test_control_variates_of_one_quadratic():
     """Where the log likelihoods share their quadratic term every minibatch gives ∇log p(θ|D) itself."""
     log_posterior = core.log_posterior(gaussian_mean())
@@ -321,18 +321,19 @@ def test_whole_batch_is_the_log_density():
     assert_holds(scores)
 
 
+@pytest.mark.laws
 @pytest.mark.computes
 def test_coin():
     """SGLD in logit space, after T steps, against quadrature."""
     assert_holds(coin(), C)
 
 
-@pytest.mark.test
 def test_coin_density():
     """The density of u = logit θ is θ^{a+s} (1 − θ)^{b+f}."""
     assert_holds(coin_density())
 
 
+@pytest.mark.laws
 @pytest.mark.computes
 def test_momentum():
     """Σ' = A Σ Aᵀ + q 11ᵀ of (θ, v), A = [[1 − εh/2, 1 − α], [−εh/2, 1 − α]], q = αε + ε²V/4."""
@@ -361,7 +362,6 @@ def test_momentum_without_memory():
         assert_holds({"θ": error(momentum.position["theta"], langevin.position["theta"], 1e-12)})
 
 
-@pytest.mark.test
 @pytest.mark.parametrize("make", [sgld, sghmc])
 def test_without_a_batch_no_prior_is_sampled(make):
     kernel = make(core.log_posterior(gaussian_mean()), 0.1)
@@ -371,6 +371,7 @@ def test_without_a_batch_no_prior_is_sampled(make):
         kernel.step(noise, state, None)
 
 
+@pytest.mark.laws
 @pytest.mark.computes
 def test_schedule_moments():
     """m_T and v_T of a polynomial schedule, T = 200."""
@@ -390,7 +391,6 @@ def test_temperature():
         assert_holds(moments(f"τ = {heat}", state.position["theta"], MU, heat / H / 0.75), 20_000)
 
 
-@pytest.mark.test
 @pytest.mark.parametrize(("a", "b", "gamma"), [(0.2, 231.0, 0.55), (25.0, 1e8, 0.51), (1.0, 1.0, 1.0)])
 def test_polynomial_in_float32(a, b, gamma):
     """ε_t = a (b + t)^−γ to 1e-6, also where b + t = b in float32."""
@@ -402,7 +402,6 @@ def test_polynomial_in_float32(a, b, gamma):
     assert_holds({"ε": error(np.asarray(got, float) / wanted, 1, 1e-6)})
 
 
-@pytest.mark.test
 def test_schedules():
     """End points, cycles, and that γ outside (½, 1] is refused."""
     between = schedules.polynomial_between(0.1, 0.01, 500, 0.6)

@@ -63,6 +63,7 @@ def summing_law(log_prob: Callable, responsibilities: Callable) -> Scores:
     }
 
 
+@pytest.mark.test
 def test_z_is_summed_out():
     assert_holds(summing_law(COOK.log_prob, COOK.responsibilities))
 
@@ -162,6 +163,7 @@ def louis_law(sign: float = -1.0, centred: bool = True) -> Scores:
     return {"information": error(total, right, 1e-9)}
 
 
+@pytest.mark.test
 def test_the_observed_information_is_louis():
     assert_holds(louis_law())
     assert broken(louis_law(sign=1.0))

@@ -258,6 +258,7 @@ def completed(model: Any, theta: Any, rows: jax.Array) -> Complete:
     return Complete(theta, rows, share, first, moves)
 
 
+@pytest.mark.test("poisson", "normal")
 @every
 def test_fishers_identity(name):
     """∇ log p(x | θ) = ∇ Q(θ'; θ) at θ' = θ: autodiff of the forward pass against smoothed states."""
@@ -301,7 +302,7 @@ def test_the_m_step_is_a_maximum(name):
     assert broken(summit(name, lambda theta: theta._replace(transition=theta.transition.T / theta.transition.sum(0))))
 
 
-@pytest.mark.test("multivariate-normal", "bernoulli", "poisson")
+@pytest.mark.test("multivariate-normal", "bernoulli")
 @every
 def test_no_step_goes_down(name):
     model, rows = FAMILIES[name][0], jnp.array(FAMILIES[name][1])

@@ -164,12 +164,14 @@ def test_detailed_balance():
     assert_holds(detailed_balance())
 
 
+@pytest.mark.test("vector", "number")
 @pytest.mark.parametrize("scale", SCALES)
 def test_antisymmetry(scale):
     """π(z) q(z'|z) α(z, z') = π(z') q(z|z') α(z', z)."""
     assert_holds(antisymmetry(langevin, SCALES[scale]))
 
 
+@pytest.mark.test("mala-1.0-1", "random_walk-4.0-1")
 @pytest.mark.parametrize("steps", [1, 10])
 @pytest.mark.parametrize("step_size", [1.0, 4.0])
 @pytest.mark.parametrize("make", [mala, random_walk])
@@ -191,6 +193,7 @@ def test_exact_rank(make):
     assert_holds(exact_rank(lambda log_joint: make(log_joint, 0.3)), 20_000)
 
 
+@pytest.mark.test
 @pytest.mark.parametrize("make", [mala, random_walk])
 def test_summands(make):
     """Summands of the log density move the chain as their sum does."""
@@ -204,6 +207,7 @@ def test_summands(make):
     np.testing.assert_allclose(parts.position, sums.position, rtol=0, atol=1e-12)
 
 
+@pytest.mark.test
 @pytest.mark.parametrize("make", [mala, random_walk])
 def test_not_a_number(make):
     """A NaN counts as log density −∞: refused, counted, and π restricted to the rest is left as it is."""

@@ -321,6 +321,7 @@ def gain_law(improve: Callable, replicates: int = 1500) -> Scores:
     return {"gain": z_mean(gains, wanted, gains.var()), "error": abs(ratio - 1) / off / Z}
 
 
+@pytest.mark.test
 def test_gain_and_its_error():
     assert_holds(gain_law(improved))
 
@@ -347,7 +348,6 @@ def one_chain(m_step: Any, joint: Any, prior: Any, theta: Any, rows: Any, weight
     return found._replace(error=found.error * math.sqrt(CHAINS))
 
 
-@pytest.mark.test("drawn_at_the_new")
 @pytest.mark.parametrize("wrong", [independent, prior_by_draw, no_prior, drawn_at_the_new, one_chain])
 def test_gain_mutants(wrong):
     assert broken(gain_law(wrong))
@@ -401,6 +401,7 @@ def test_m_step_by_gradient_is_the_closed_form():
     assert broken(m_step_law(with_jacobian))
 
 
+@pytest.mark.test
 def test_slope_of_the_expected_log_joint():
     """Summed beside the value, it is that of differentiation; the prior counts once, whatever S is."""
     draws, x = exact_draws(jax.random.key(4), THETA, X[:4], 5), jnp.array(X[:4])
@@ -451,11 +452,11 @@ def louis(information: Callable, replicates: int = 60) -> Scores:
     return out | {f"noise {i}": float(abs(spread[i] - 1) / math.sqrt(2 / replicates) / Z) for i in range(2)}
 
 
+@pytest.mark.test
 def test_louis():
     assert_holds(louis(lambda known: known.complete - known.missing))
 
 
-@pytest.mark.test("hidden only")
 @pytest.mark.parametrize(
     "wrong",
     [lambda known: known.complete, lambda known: known.complete + known.missing, lambda known: known.missing,
@@ -466,6 +467,7 @@ def test_louis_mutants(wrong):
     assert broken(louis(wrong))
 
 
+@pytest.mark.test
 def test_bridge():
     """Log likelihoods compared by draws at both ends."""
     x = jnp.array(X)
@@ -643,7 +645,6 @@ def test_online_is_near_em():
     assert short.found["steps"] == 50  # a whole block
 
 
-@pytest.mark.test
 def test_online_from_file_is_online_in_memory(tmp_path):
     """Bit for bit, where the file's rows lie in the order in which those in memory are shuffled."""
     order = np.random.default_rng(SHUFFLE).permutation(len(ROWS))

@@ -176,6 +176,7 @@ def test_every_combination_of_switches_is_unbiased():
     assert_holds(unbiased())
 
 
+@pytest.mark.test
 def test_layers_of_several_levels_are_unbiased():
     assert_holds(unbiased(ladder=LEVELS, cases=[Reductions()]))
 
@@ -214,6 +215,7 @@ def test_a_local_signal_without_the_layers_prior_is_caught(monkeypatch):
     assert max(scores.values()) > 1e8  # a bias of 0.01 and more: no rounding
 
 
+@pytest.mark.test
 def test_a_baseline_that_sees_its_own_layer_is_caught(monkeypatch):
     right = score.seen_below
 
@@ -325,6 +327,7 @@ def exact_posterior(params: PyTree) -> PyTree:
     return {"theta": theta, "phi": {"centre": jnp.zeros_like(b), "layers": layers}}
 
 
+@pytest.mark.test
 def test_under_the_posterior_every_draw_says_log_p():
     """J5: the signals are log p(x), and layer 2's own is log p(h¹): nothing is left for a baseline to do."""
     net = sigmoid_belief_network(4, (1, 1))
@@ -416,6 +419,7 @@ def test_baselines_learn_without_a_word_to_theta_or_phi():
     assert set(broken(nothing_leaks(leaking))) == {"θ", "φ"}
 
 
+@pytest.mark.test
 def test_rows_that_are_padding_count_for_nothing():
     params = weights(NET) | {"psi": psi(NET, "layers")}
     padded = jnp.concatenate([X, jnp.ones((2, 4))])
@@ -436,6 +440,7 @@ def test_rows_that_are_padding_count_for_nothing():
         np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.test
 def test_the_memory_is_of_earlier_batches():
     params = weights(NET)
     assert NET.causes is not None

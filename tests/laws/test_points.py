@@ -62,6 +62,7 @@ def assert_errors(posterior: tr.Posterior, covariance: np.ndarray) -> None:
     np.testing.assert_allclose(posterior.sd()["w"], np.sqrt(np.diag(covariance)), rtol=1e-5)
 
 
+@pytest.mark.test
 def test_ordinary_least_squares():
     posterior = tr.infer(linear(normals(1.0)), tr.Data(Y, X), tr.MLE())
     assert_maximum(posterior, N)
@@ -69,6 +70,7 @@ def test_ordinary_least_squares():
     assert_errors(posterior, NOISE**2 * np.linalg.inv(X.T @ X))
 
 
+@pytest.mark.test
 def test_ridge():
     """A normal prior of sd s is ridge regression with α = σ²/s²; its errors are the posterior's sds."""
     posterior = tr.infer(linear(normals(0.8)), tr.Data(Y, X), tr.MAP())
@@ -132,6 +134,7 @@ def test_laplace_prior_of_a_logistic_regression(scale):
     assert posterior.report().verdict != "reject"
 
 
+@pytest.mark.test
 @pytest.mark.parametrize("scale", [0.01, 100.0])
 def test_equivariance(scale):
     """In other units of x the weights are in other units, and nothing else has changed."""
@@ -176,6 +179,7 @@ def test_map_becomes_mle_as_the_prior_widens():
     assert gaps[0] > gaps[1] > gaps[2] and gaps[2] < 1e-6, gaps
 
 
+@pytest.mark.test
 def test_starts_agree_or_say_so():
     """Two modes: the higher is kept, and the report tells that starts disagree."""
 
@@ -203,6 +207,7 @@ def test_separable_classes_have_no_maximum():
     assert posterior.report().verdict != "trust" or np.max(posterior.sd()["w"]) > 100, posterior.report()
 
 
+@pytest.mark.test
 @pytest.mark.parametrize("prior", [True, False])
 def test_curvature_by_chunks_is_the_whole(prior, monkeypatch):
     """Many rows are looked at some at a time, the prior once."""

@@ -48,6 +48,7 @@ def posterior(make: Callable[..., Kernel], s: int, f: int, count: int = C) -> Sc
     }
 
 
+@pytest.mark.test
 def test_posterior():
     """θ|y ~ Beta(2 + s, 2 + f), the share accepted p(y)/M."""
     assert_holds(posterior(rejection, 5, 2), C)
@@ -97,7 +98,6 @@ def test_limit():
     assert (float(info.gave_up), float(info.tries), float(state.position)) == (1.0, 64.0, 0.25)
 
 
-@pytest.mark.test
 def test_not_a_number_is_refused():
     """A NaN weight counts as log w = −∞."""
     kernel = rejection(prior, lambda theta: jnp.where(theta < 0.5, jnp.nan, 0.0), 0.0)

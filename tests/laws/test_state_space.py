@@ -272,7 +272,6 @@ def complete_law(name: str, complete: Callable) -> Scores:
     return {name: error(np.concatenate([np.ravel(each) for each in found]), 0, 1e-8) for name, found in out.items()}
 
 
-@pytest.mark.test("full")
 @every
 def test_the_density_with_states(name):
     assert_holds(complete_law(name, lambda model, *args: model.sums.complete(*args)))
@@ -347,6 +346,7 @@ def q_of(model: Any, theta: Any, rows: Any) -> Callable:
     return q
 
 
+@pytest.mark.test("flat", "own start")
 @every
 def test_fishers_identity(name):
     """∇ log p(x | θ) is that of Q at θ: autodiff of the filter against smoothed moments."""
@@ -376,7 +376,7 @@ def test_the_m_step_is_a_maximum(name):
         assert broken(summit(name, lambda theta: jax.tree.map(lambda a: 1.001 * a, theta)))
 
 
-@pytest.mark.test("full", "flat", "trend", "own start")
+@pytest.mark.test("flat", "trend", "own start")
 @every
 def test_no_step_goes_down(name):
     model, rows = MODELS[name][0], rows_of(name)
@@ -462,7 +462,7 @@ def ahead_law(name: str) -> Scores:
     return scores
 
 
-@pytest.mark.test("trend", "default")
+@pytest.mark.test("trend")
 @pytest.mark.parametrize("name", ["default", "inputs", "trend", "full"])
 def test_what_comes_next(name):
     assert_holds(ahead_law(name))

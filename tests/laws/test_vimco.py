@@ -97,12 +97,12 @@ def of_vimco(params: PyTree, x: Any, walk: Callable, batch: Batch) -> tuple:
     return multisample_slope_at(NET, params, lambda part: (x, walk), batch)
 
 
+@pytest.mark.test
 @pytest.mark.parametrize("samples", [2, 3])
 def test_vimco_is_unbiased_for_the_bound_of_several_draws(samples):
     assert_holds(unbiased(of_vimco, samples, PARAMS, lambda p: bound(p, samples)))
 
 
-@pytest.mark.test("switches0")
 @pytest.mark.parametrize(
     "switches",
     [
@@ -164,6 +164,7 @@ def test_the_reference_itself_is_right():
     assert_holds(unbiased(written(gains), 2, PARAMS, lambda p: bound(p, 2)))
 
 
+@pytest.mark.test
 def test_gains_are_the_papers():
     """A loop over k, in ordinary numbers: (1/K)(Σ_{j≠k} w_j + (∏_{j≠k} w_j)^{1/(K−1)}). And far from 1."""
     log_w = np.random.default_rng(0).normal(size=(5, 3)) * 2

@@ -196,6 +196,7 @@ HALVES = {
 }
 
 
+@pytest.mark.test
 def test_both_halves_are_enumerated():
     assert_holds(halves(slope_at))
     assert_holds(halves(altered(right)))  # what the wrong ones are made from
@@ -494,6 +495,7 @@ def test_weights_and_their_bias():
 # Padding, and what the weights of the halves do.
 
 
+@pytest.mark.test
 def test_padding_counts_for_nothing():
     """Rows that are masked, and the draws and dreams beside them, change neither the bound nor a slope."""
     rng = np.random.default_rng(2)

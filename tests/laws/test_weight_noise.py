@@ -367,6 +367,7 @@ def unbiased_gradient(make: Factory, count: int = C // 2) -> Scores:
 LAWS = (without_noise, noise_is_white, one_example, hidden_layer, unbiased_gradient)
 
 
+@pytest.mark.test("noise_is_white-local", "one_example-shared", "noise_is_white-shared")
 @pytest.mark.parametrize("make", FACTORIES.values(), ids=FACTORIES)
 @pytest.mark.parametrize("law", LAWS, ids=lambda law: law.__name__)
 def test_holds(law, make):
@@ -374,12 +375,12 @@ def test_holds(law, make):
     assert_holds(law(make, networks=("dense", "scaled")) if plain else law(make))
 
 
-@pytest.mark.test
 @pytest.mark.parametrize("make", APART.values(), ids=APART)
 def test_examples_are_uncorrelated(make):
     assert_holds(examples_apart(make))
 
 
+@pytest.mark.test
 def test_flipout_is_as_written():
     assert_holds(flipout_as_written(flipout))
 
@@ -494,7 +495,7 @@ MUTANTS = {
 }
 
 
-@pytest.mark.test("one sign vector for the batch", "one ε for the batch")
+@pytest.mark.test("one sign vector for the batch", "uses drawn apart", "one ε for the batch")
 @pytest.mark.parametrize("name", MUTANTS)
 def test_mutants_are_caught(name):
     law, make, options = MUTANTS[name]

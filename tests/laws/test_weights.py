@@ -122,6 +122,7 @@ def density_law(weigh: Weigh) -> Scores:
     return scores
 
 
+@pytest.mark.test
 def test_density():
     assert_holds(density_law(weighed))
 
@@ -264,11 +265,11 @@ def curvature_law(weigh: Weigh) -> Scores:
     return {"points": error(got, wanted, 1e-8), "bias meter": error(meter[0], meter[1], 1e-7)}
 
 
+@pytest.mark.test
 def test_statistics():
     assert_holds(statistics_law(weighed))
 
 
-@pytest.mark.test("squared")
 @pytest.mark.parametrize("mutant", MUTANTS)
 def test_statistics_mutants(mutant):
     assert set(broken(statistics_law(mutant))) == {"whole", "chunks", "file"}
@@ -282,7 +283,7 @@ def test_curvature(monkeypatch):
     assert set(broken(curvature_law(squared))) == {"points", "bias meter"}
 
 
-@pytest.mark.test
+@pytest.mark.test("vimco", "wake-sleep")
 @pytest.mark.parametrize("name", ["autoencoding", "doubly", "vimco", "wake-sleep"])
 def test_ladders(name):
     """A batch's gradient is Σ w of its rows' own, at the same draws."""
@@ -313,6 +314,7 @@ def test_ladders(name):
     assert set(broken(scores)) == {"ignored"}
 
 
+@pytest.mark.test
 @pytest.mark.parametrize("method", ["monte-carlo", "laplace"])
 @pytest.mark.filterwarnings("ignore::tractable.tools.errors.TractableWarning")
 def test_evidence(method):

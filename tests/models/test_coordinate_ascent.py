@@ -465,7 +465,7 @@ def test_steps_are_exact(kind, process):
     assert_holds(steps_are_exact(naive(), kind, process))
 
 
-@pytest.mark.test("tied-False", "diagonal-True")
+@pytest.mark.test("tied-False")
 @CASES
 def test_one_component_is_exact(kind, process):
     assert_holds(one_component_is_exact(bayesian_gaussian_mixture, kind, process))

@@ -52,7 +52,7 @@ def test_gamma(single, variation):
     np.testing.assert_allclose(got, exact, rtol=1e-3 if single else 1e-7, atol=2e-3 if single else 1e-6)
 
 
-@pytest.mark.test("0.0002-0.03-False", "0.9-0.995-False", "0.9-0.5-True", "0.0002-0.0001-True")
+@pytest.mark.test("0.9-0.995-False", "0.9-0.5-True", "0.0002-0.0001-True")
 @pytest.mark.parametrize("single", [True, False])
 @pytest.mark.parametrize("mean", [1e-6, 1e-4, 0.03, 0.5, 0.995, 0.9999])
 @pytest.mark.parametrize("spread", [2e-4, 1e-3, 0.02, 0.3, 0.9])

@@ -213,7 +213,6 @@ def test_wrong_mixtures_are_caught(name):
     assert breaks <= set(broken(mixture_law(make)))
 
 
-@pytest.mark.test
 def test_scale_mixture_is_a_distribution_like_others():
     prior = scale_mixture(0.25, 2.0, 0.1)
     assert prior is scale_mixture(0.25, 2, 0.1)

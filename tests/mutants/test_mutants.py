@@ -213,6 +213,7 @@ MUTANTS = {
 RIGHT = {"invariance": invariance, "rejection": lambda: rejection_laws.posterior(rejection, 5, 2, COUNT)}
 
 
+@pytest.mark.test
 @pytest.mark.parametrize("law", LAWS)
 def test_wrong_numbers_are_caught(law):
     """The law raises the alarm at each of them, and with as many draws not at the right ones."""
