@@ -117,8 +117,8 @@ def sites(path: pathlib.Path) -> list[Mutant]:
                 found.append(Mutant(path.relative_to(SOURCE).as_posix(), here, kind, line, changed))
         inside = inside or isinstance(node, ast.FunctionDef | ast.Lambda)
         for name, value in ast.iter_fields(node):
-            if name in ("annotation", "returns", "decorator_list"):
-                continue
+            if name in ("annotation", "returns", "decorator_list", "defaults", "kw_defaults"):
+                continue  # a default is a setting, not a formula
             if isinstance(node, ast.Call) and re.search(r"(default_rng|key|seed)$", ast.unparse(node.func)):
                 continue  # another seed is as good
             for child in value if isinstance(value, list) else [value]:

@@ -1,6 +1,7 @@
 """Each test has its tier, each source file its laws, and the runner runs what it says."""
 
 import ast
+import importlib
 import itertools
 import json
 import os
@@ -174,6 +175,69 @@ def test_what_changed_comes_first_then_one_shard(repository, monkeypatch):
     assert laws(monkeypatch, "--changed", head, "--rotate", "1") == 0
     assert ran.groups[0] == ["test_two.py"]
     assert sorted(itertools.chain(*ran.groups)) == ["doctests", "test_one.py", "test_three.py", "test_two.py"]
+
+
+SCRIPT = suite.ROOT / "benchmarks" / "mutants.py"
+
+
+@pytest.fixture
+def mutants(monkeypatch):
+    monkeypatch.syspath_prepend(str(SCRIPT.parent))
+    return importlib.import_module("mutants")
+
+
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        ("return a + b", {("sign", "(a - b)"), ("dropped term", "(a)")}),
+        ("return -a * 2.0", {("factor", "(-a / 2.0)"), ("factor", "(4.0)"), ("dropped term", "(-a)"), ("sign", "(a)")}),
+        ("return f(a, b)", {("swapped arguments", "(f(b, a))")}),
+        ("return x if count > 1 else y", {("off by one", "(count >= 1)"), ("off by one", "(2)")}),
+        ("return a > b", set()),  # of two real numbers
+        ("raise ValueError(a + b)", set()),
+        ("return f'{a + 1}' + name", set()),
+        ("return jax.random.key(3)", set()),
+    ],
+)
+def test_faults_are_those_that_the_script_names(mutants, tmp_path, monkeypatch, line, found):
+    monkeypatch.setattr(mutants, "SOURCE", tmp_path)
+    path = tmp_path / "one.py"
+    path.write_text(f"def f(a, b, count=4):\n    {line}\n")
+    made = mutants.sites(path)
+    assert len(made) == len(found)
+    for kind, text in found:
+        assert any(mutant.kind == kind and text in mutant.after for mutant in made), (kind, text, made)
+
+
+def test_mutants_are_drawn_by_seed_in_proportion_to_lines(mutants):
+    first, again, other = mutants.draw(60, 1), mutants.draw(60, 1), mutants.draw(60, 2)
+    assert first == again != other and len(set(first)) == len(first)
+    count = {folder: sum(mutant.file.startswith(f"{folder}/") for mutant in first) for folder in mutants.FOLDERS}
+    lines = {
+        folder: sum(path.read_text(encoding="utf-8").count("\n") for path in (suite.SOURCE / folder).rglob("*.py"))
+        for folder in mutants.FOLDERS
+    }
+    for folder, number in count.items():
+        assert abs(number - 60 * lines[folder] / sum(lines.values())) < 1
+    for mutant in first:
+        text = (suite.SOURCE / mutant.file).read_text(encoding="utf-8").splitlines()
+        assert text[mutant.line - 1] == mutant.before != mutant.after
+
+
+@pytest.mark.parametrize(
+    ("output", "how"),
+    [
+        ("E   AssertionError: assert 1 == 2", "law"),
+        ("E   tractable.tools.errors.RunError: A state stopped being finite", "law"),
+        ("E   TypeError: unsupported operand", "misfit"),
+        ("E   ValueError: Incompatible shapes for broadcasting: (2,), (3,)", "misfit"),
+        ("E   ValueError: Expected a step size above 0", "law"),
+        ("ImportError while loading conftest", "misfit"),
+        ("Failed: it did not end in time", "law"),
+    ],
+)
+def test_a_fault_that_does_not_fit_is_counted_apart(mutants, output, how):
+    assert mutants.died_of(output) == how
 
 
 TIERED = """
