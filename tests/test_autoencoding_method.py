@@ -122,6 +122,7 @@ def test_relaxed_on_a_discrete_model():
     assert np.all(np.abs(told.log_evidence - np.asarray(ladder.summed_out(theta, rows[:20]))) < 6 * told.error + 1e-6)
 
 
+@pytest.mark.test("2")
 @pytest.mark.parametrize("levels", [2, 3])
 def test_cold_relaxations(levels):
     """As τ → 0 the relaxed objective's log p(x | h) is the discrete one's: the mean value comes near the true bound."""

@@ -123,7 +123,6 @@ def test_methods_are_calibrated_on_a_coin(method, draws):
 # it got a caution.
 
 
-@pytest.mark.test("low")
 @pytest.mark.parametrize(
     ("method", "quantity", "words"),
     [

@@ -163,6 +163,7 @@ def test_parts_of_rows_are_the_whole(monkeypatch):
 # New rows, and rows again.
 
 
+@pytest.mark.test
 def test_generate():
     made = NET.generate(20_000, seed=3)
     assert made.x.shape == made.mean.shape == (20_000, 4) and [h.shape[1] for h in made.h] == [3, 2]

@@ -53,7 +53,6 @@ def by_scipy(kind: str, covariances: np.ndarray) -> float:
     return value + sum(stats.multivariate_normal(M0, c / BETA).logpdf(m) for m, c in zip(MEANS, matrices, strict=True))
 
 
-@pytest.mark.test
 @pytest.mark.parametrize("kind", ["full", "tied", "diagonal", "spherical"])
 def test_the_prior_of_a_mixture_is_the_textbooks(kind):
     given = {

@@ -71,7 +71,7 @@ def test_models_from_pymc(capsys):
     ran_elsewhere(capsys, True)
 
 
-@pytest.mark.laws
+@pytest.mark.test("b one throw late")
 @pytest.mark.parametrize(
     ("right", "wrong"),
     [

@@ -29,7 +29,6 @@ def test_there_are_twelve():
         failure("none")
 
 
-@pytest.mark.test
 @pytest.mark.parametrize("name", EXACT)
 def test_exact_answers(name):
     mean, sd = failure(name).exact()

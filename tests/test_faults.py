@@ -187,7 +187,7 @@ class Broken(tr.Model):
         return super().log_jacobian(unconstrained, params) + jnp.inf
 
 
-@pytest.mark.test("map")
+@pytest.mark.test("map", "sgld")
 @pytest.mark.parametrize("method", [WALK, NOISY, tr.MAP()], ids=["walk", "sgld", "map"])
 def test_likelihood_that_is_not_finite_at_the_start(method):
     with pytest.raises(ModelError, match=r"mu = .*log likelihood of 20 of 20 rows is not finite, the first \(-inf\)"):
@@ -257,7 +257,6 @@ def test_proposals_where_the_density_is_nan_are_counted():
     assert posterior.values.min() >= 0
 
 
-@pytest.mark.test
 def test_rejection_declines():
     with pytest.raises(RunError, match=r"is no bound: at .*mu.* exceeds log_bound by"):
         tr.infer(MODEL, Y, tr.Rejection(log_bound=-40.0))
@@ -462,7 +461,6 @@ def test_interrupted(children, name, number):
         assert saved.interrupted and 0 < saved.count < ENDLESS.draws
 
 
-@pytest.mark.test("moments")
 @quiet
 @pytest.mark.parametrize("draws", [None, "moments"])
 def test_a_segment_left_alone_is_left_out(draws, monkeypatch, tmp_path):

@@ -45,6 +45,7 @@ def test_draws_load(tmp_path):
     assert loaded.info.keys() == posterior.info.keys() and loaded.report() == posterior.report()
 
 
+@pytest.mark.test
 def test_points_are_refused(tmp_path):
     case, posterior = learnt("map", tmp_path / "run")
     as_version_0_1(tmp_path / "run", {"position": np.asarray(posterior.point)[None, None]})

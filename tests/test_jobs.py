@@ -122,7 +122,6 @@ def test_an_ensemble_over_processes_has_the_bits_of_one(tmp_path):
     np.testing.assert_array_equal(again.values, alone.values)
 
 
-@pytest.mark.test
 def test_calibrate_over_processes_has_the_bits_of_one():
     found = [tr.calibrate(COIN, Drawn(), ROWS, runs=20, draws=9, n_jobs=n) for n in (1, 2)]
     np.testing.assert_array_equal(found[0].ranks, found[1].ranks)

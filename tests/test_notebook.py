@@ -78,7 +78,6 @@ def test_a_built_in_model_is_made_again(posterior, tmp_path):
         tr.load(tmp_path / "mine")
 
 
-@pytest.mark.test("<lambda>3", "<lambda>2")
 @pytest.mark.parametrize(
     "make",
     [

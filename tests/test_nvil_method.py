@@ -97,7 +97,7 @@ def test_digits_are_learnt(method):
     assert np.all(np.isfinite(posterior.info["objective"]))
 
 
-@pytest.mark.test
+@pytest.mark.laws
 def test_the_report_of_the_variance_is_a_table():
     params = NET.initial(jax.random.key(0), jnp.asarray(DIGITS))
     found = gradient_variance(NET, params, tr.Data(DIGITS), key=jax.random.key(0), draws=40, rows=30)

@@ -303,7 +303,6 @@ def test_which_numbers_are_weights(network):
         assert parameters.listed(model).all()
 
 
-@pytest.mark.test
 def test_an_ensemble_lists_its_members(tmp_path, network):
     draws = np.random.default_rng(0).normal(size=(3, 1, network.space.size))
     found = {f"objective {i}": -40.0 - i for i in range(3)} | {"members": 3}
@@ -356,7 +355,6 @@ def test_kl_from_the_prior():
     assert max(divergence_law(networks.divergence).values()) <= 1
 
 
-@pytest.mark.test("mixture-<lambda>", "positive-<lambda>")
 @pytest.mark.parametrize(
     ("broken", "mutant"),
     [

@@ -59,7 +59,6 @@ def without():
 # log likelihood.
 
 
-@pytest.mark.laws
 def test_log_likelihood(posterior, monkeypatch):
     found, mu = posterior.log_likelihood(), posterior.draws["mu"]
     assert found.shape == (CHAINS, COUNT, N)
@@ -330,7 +329,6 @@ def test_every_group_is_there_with_names_of_its_axes():
     assert abs(drawn.std() - 1) < Z / math.sqrt(2 * drawn.size)
 
 
-@pytest.mark.laws
 def test_what_does_not_apply_has_a_sentence(posterior):
     density = tr.Model.from_log_density(lambda p: -0.5 * jnp.sum(p["a"] ** 2), {"a": jnp.zeros(2)})
     alone = tr.Posterior(density, None, tr.NUTS(), 0, Draws(positions=RNG.normal(size=(2, 200, 2))))

@@ -16,7 +16,7 @@ from tractable.results import predict as prediction
 from tractable.results.predict import Prediction, log_predictive, predict
 from tractable.tools.errors import DataError, ModelError, SettingsError, TractableWarning
 
-pytestmark = pytest.mark.laws
+pytestmark = pytest.mark.test
 
 RNG = np.random.default_rng(0)
 FEATURES, ROWS, DRAWS = 3, 23, 40
@@ -110,6 +110,7 @@ def test_the_exact_predictive_of_a_linear_model(precision):
         assert np.all(np.abs(mass - q) < Z * math.sqrt(q * (1 - q) / len(w)))
 
 
+@pytest.mark.laws
 def test_several_numbers_a_row_and_none_given():
     pair = tr.Model(
         {"a": dist.Normal(jnp.zeros(2), 1.0)},
@@ -164,7 +165,6 @@ def test_classes():
         assert broken(law_of_classes(mutant)), name
 
 
-@pytest.mark.test
 def test_two_classes_by_hand():
     """Draws that say ¾ and ¼: one bit of entropy, of which 1 − H₂(¾) is theirs; alike, nothing is."""
     log_odds = math.log(3)
@@ -179,7 +179,6 @@ def test_two_classes_by_hand():
     np.testing.assert_allclose([told.lower, told.upper], [[0.25, 0.5], [0.75, 0.5]])
 
 
-@pytest.mark.test
 def test_information_is_that_of_the_checks():
     told = predict(LOGISTIC, {"w": LINES["w"]}, WEIGHTS, X)
     p = 1 / (1 + np.exp(-LINES["w"] @ X.T))
@@ -206,6 +205,7 @@ def spied(monkeypatch):
     return seen
 
 
+@pytest.mark.test("weights0-model1-params1")
 @pytest.mark.parametrize("model, params", [(LINE, LINES), (SOFTMAX, PLANES), (LOGISTIC, {"w": LINES["w"]})])
 @pytest.mark.parametrize("weights", [WEIGHTS, EQUAL])
 def test_any_cut_gives_the_same(monkeypatch, model, params, weights):
@@ -246,6 +246,7 @@ def wide_network(traces, width=256):
     return tr.Model(prior, likelihood)
 
 
+@pytest.mark.laws
 def test_memory_is_bounded_and_chunks_compile_once(monkeypatch):
     """Activations are counted, weights are not; what is kept fits the budget; more chunks trace nothing more."""
     params = {"first": RNG.normal(size=(5, 20, 256)), "last": RNG.normal(size=(5, 256))}
@@ -265,6 +266,7 @@ def test_memory_is_bounded_and_chunks_compile_once(monkeypatch):
     assert 2 * 256 * 8 <= per_row <= 4 * 256 * 8 < params["first"][0].nbytes
 
 
+@pytest.mark.laws
 def test_rows_may_lie_in_a_file_or_in_a_tree(tmp_path):
     wanted = predict(LINE, LINES, EQUAL, X)
     np.save(tmp_path / "x.npy", X)
@@ -281,7 +283,6 @@ def test_rows_may_lie_in_a_file_or_in_a_tree(tmp_path):
             np.testing.assert_allclose(got, np.asarray(want), rtol=1e-10, atol=1e-12)
 
 
-@pytest.mark.test
 def test_log_predictive():
     """log Σ w p(y|θ), also where every density underflows."""
     y = RNG.normal(size=ROWS)
@@ -299,6 +300,7 @@ def heavy(df):
     return tr.Model({"a": dist.Normal(0.0, 1.0)}, lambda params, x: dist.StudentT(df, params["a"] + x, 1.0))
 
 
+@pytest.mark.laws
 def test_no_variance_is_infinite_and_never_nan(monkeypatch):
     monkeypatch.setattr(prediction, "SAMPLES", 40)
     x = np.array([0.0, 1.0])
@@ -313,6 +315,7 @@ def test_no_variance_is_infinite_and_never_nan(monkeypatch):
     assert np.isfinite(predict(mixed, {"df": np.array([2.0, 9.0, 9.0])}, np.array([0.0, 1, 1])).sd[0])
 
 
+@pytest.mark.laws
 def test_no_mean_is_said(monkeypatch):
     monkeypatch.setattr(prediction, "SAMPLES", 40)
     cauchy = tr.Model({"a": dist.Normal(0.0, 1.0)}, lambda params, x: dist.Cauchy(params["a"] + x, 1.0))
@@ -323,7 +326,6 @@ def test_no_mean_is_said(monkeypatch):
         assert np.all(np.isfinite([told.lower, told.upper]))
 
 
-@pytest.mark.test
 def test_draws_of_hardly_any_weight_come_first():
     """Importance weights may lie below single precision, in which the first draws' mean would be 0 / 0."""
     model, params = LINE, jax.tree.map(lambda a: np.concatenate([a[:2], a]), LINES)
@@ -333,7 +335,6 @@ def test_draws_of_hardly_any_weight_come_first():
             np.testing.assert_allclose(told, wanted, rtol=1e-6)
 
 
-@pytest.mark.test
 def test_a_broken_parameter_stays_nan():
     told = predict(LINE, {"w": np.full((1, 3), np.nan), "noise": np.ones(1)}, np.ones(1), X)
     assert np.all(np.isnan(told.mean)) and np.all(np.isnan(told.sd)) and np.all(np.isnan(told.upper))
@@ -370,6 +371,7 @@ def _sd(x):
     return np.sqrt(0.4**2 + (0.1 * x) ** 2)
 
 
+@pytest.mark.laws
 def test_calibrated_intervals():
     assert_holds(law_conformal(predict))
 
@@ -390,7 +392,6 @@ def test_calibrated_intervals():
     assert "one q" in broken(law_conformal(absolute))
 
 
-@pytest.mark.test
 def test_calibration_of_several_numbers_and_of_none_given():
     pair = tr.Model(
         {"a": dist.Normal(jnp.zeros(2), 1.0)},
@@ -402,7 +403,6 @@ def test_calibration_of_several_numbers_and_of_none_given():
     np.testing.assert_allclose(told.lower, -told.upper)
 
 
-@pytest.mark.test
 def test_faults():
     one = np.ones(1)
     line = {"w": np.zeros((1, 3)), "noise": one}
@@ -429,6 +429,7 @@ def test_faults():
             call()
 
 
+@pytest.mark.laws
 def test_rows_that_were_fitted_do_not_calibrate():
     line = tr.Model({"w": dist.Normal(0.0, 1.0)}, lambda params, x: dist.Normal(x * params["w"], 1.0))
     x = RNG.normal(size=60)
@@ -500,7 +501,6 @@ class Process:
         return dist.MultivariateNormal(gain @ y, left)
 
 
-@pytest.mark.test
 def test_a_gaussian_process_is_predicted_where_it_was_not_seen():
     from sklearn.gaussian_process import GaussianProcessRegressor
     from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
@@ -516,7 +516,6 @@ def test_a_gaussian_process_is_predicted_where_it_was_not_seen():
     assert np.all(told.epistemic < 1e-9)  # of one θ
 
 
-@pytest.mark.test
 def test_predictions_that_no_number_holds_are_told():
     model = tr.Model({"b": dist.Normal(0, 3)}, lambda p, x: dist.LogNormal(p["b"] * x, 0.1))
     theta = {"b": np.ones(5)}

@@ -84,7 +84,7 @@ DOORS: dict[str, Callable] = {  # (posterior, seed) -> what is drawn from it
 }
 
 
-@pytest.mark.test("calibrate")
+@pytest.mark.laws
 @pytest.mark.parametrize("door", DOORS)
 def test_a_seed_is_one_of_2_to_the_32_at_every_door(posterior, door):
     """2³² would draw what 0 draws, and True what 1 does."""

@@ -40,6 +40,7 @@ def test_draws_are_fresh(fitted):
     assert np.all(np.abs(z) < 5.33)
 
 
+@pytest.mark.test
 def test_pruned(fitted):
     """The weight that is noise goes first; the others stay as they were; a pruned weight is 0 in every draw."""
     mean, sd = fitted.mean()["weights"], fitted.sd()["weights"]
@@ -130,7 +131,6 @@ def test_geometric_weights_that_underflow_are_noted():
         tr.BayesByBackprop(batch_size=2, kl_weights="geometric").plan(data)
 
 
-@pytest.mark.test
 def test_local_noise_needs_a_network_to_look_into():
     model = tr.Model({"w": dist.Normal(jnp.zeros(3), 1.0)}, lambda p, x: dist.Normal(x @ p["w"], 0.3))
     with pytest.raises(ModelError, match="Through"):

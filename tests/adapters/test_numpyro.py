@@ -114,7 +114,6 @@ def drawn(program, args, seed):
     return {name: site["value"] for name, site in trace.items() if site["type"] == "sample" and not site["is_observed"]}
 
 
-@pytest.mark.test("groups")
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_split_and_whole_are_numpyros(name, split):
     program, args, plain, plain_args = PROGRAMS[name]
@@ -143,7 +142,6 @@ def test_rows_alone_are_numpyros(split):
     assert scipy.stats.kstest(params["tau"] / 5, "halfcauchy").pvalue > 1e-4
 
 
-@pytest.mark.test
 def test_batches_are_unbiased(split):
     """N/n of a batch, over all batches, is the whole."""
     model, data = split("two sites, scaled")
@@ -360,7 +358,6 @@ def votes(totals, y):
         numpyro.sample("y", dist.Multinomial(totals, shares, total_count_max=9), obs=y)
 
 
-@pytest.mark.test
 def test_totals_of_rows_are_inputs():
     """NumPyro keeps a total beside the leaves of a distribution."""
     totals = RNG.integers(3, 9, N)

@@ -105,6 +105,7 @@ def test_what_is_wrong_is_rejected(aside, width):
     assert found(learnt(LINEAR, Data(NUMBERS, given=X), centre, width * ROOT))["means and sds"] == "reject"
 
 
+@pytest.mark.test
 @pytest.mark.usefixtures("on_few")
 def test_a_second_mode_is_weighed_by_all_rows():
     """Of a sample alone, far from its anchor, the heights of two equal modes would differ by chance."""

@@ -19,7 +19,7 @@ from tractable.methods import amortised
 from tractable.models.ladder import Ladder, bottom_up
 from tractable.models.layers import layer, standard_normal, top
 
-pytestmark = pytest.mark.laws
+pytestmark = pytest.mark.test
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -95,6 +95,7 @@ def test_what_the_elbo_loses_is_the_divergence():
 # Units that say something.
 
 
+@pytest.mark.laws
 def test_active_units():
     """E[h | x] = W x with Var x = 1: units of variance 0.0121, 0.0081 and 0; of h², noise alone does not count."""
     x = np.concatenate([np.ones((30, 1)), -np.ones((30, 1))])

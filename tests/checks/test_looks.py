@@ -27,7 +27,7 @@ from tractable.models.formula import regression
 from tractable.results.posterior import Posterior
 from tractable.tools.errors import SettingsError
 
-pytestmark = pytest.mark.laws
+pytestmark = pytest.mark.test
 
 CORRELATED = np.array([[2.0, 1.2, 0.0], [1.2, 1.0, 0.3], [0.0, 0.3, 4.0]])
 FAR = 9.0
@@ -82,7 +82,6 @@ def two() -> list[climbs.Mode]:
     return climbs.modes(target, None, climbs.climb(target, None, begin, home, np.eye(2)), np.eye(2))
 
 
-@pytest.mark.test
 def test_climbs_end_at_the_maximum() -> None:
     target, centre = Target(NORMAL), np.full(3, 5.0)
     begin = climbs.starts(target, None, centre, np.eye(3), 24, 960, 0)
@@ -90,7 +89,6 @@ def test_climbs_end_at_the_maximum() -> None:
     assert np.all(ends.values > -1e-3)
 
 
-@pytest.mark.test
 def test_masses_are_those_of_a_mixture(two: list[climbs.Mode]) -> None:
     """Widths differ by a factor of 2, so a wrong determinant moves the log ratio by log 4 or more."""
     assert len(two) == 2
@@ -98,7 +96,6 @@ def test_masses_are_those_of_a_mixture(two: list[climbs.Mode]) -> None:
     np.testing.assert_allclose(two[1].position, FAR, atol=1e-2)
 
 
-@pytest.mark.test
 def test_a_plain_is_no_mode() -> None:
     target, home = Target(PLATEAU), np.zeros(2)
     begin = np.concatenate([climbs.starts(target, None, home, np.eye(2), 12, 480, 0), np.full((2, 2), 20.0)])
@@ -107,6 +104,7 @@ def test_a_plain_is_no_mode() -> None:
     np.testing.assert_allclose(found[0].position, 0, atol=1e-2)
 
 
+@pytest.mark.test("normal, from a third of its width")
 @pytest.mark.parametrize(
     ("model", "mean", "sd", "start"),
     [
@@ -140,6 +138,7 @@ VALLEY = Model(
 SD_OF_K = math.exp(1.5**2 / 2) * math.sqrt(math.expm1(1.5**2))
 
 
+@pytest.mark.laws
 def test_a_variance_that_comes_from_far_down_a_valley_is_found() -> None:
     """Half of k's variance lies where u > 4.5, three sds out: where one draw in a thousand is."""
     rows = Data(np.zeros(1)).arrays()
@@ -155,6 +154,7 @@ def test_a_variance_that_comes_from_far_down_a_valley_is_found() -> None:
     assert np.max(np.divide(off, errors)) < 4
 
 
+@pytest.mark.laws
 def test_what_lies_beyond_all_places_is_part_of_the_error() -> None:
     """A t of 2.5 degrees of freedom has 4 % of its sd where no place is; its places' own error is 1 %."""
     model = Model({"x": dist.StudentT(2.5)}, lambda p: dist.Normal(p["x"] * 0, 1.0))
@@ -167,7 +167,6 @@ def test_what_lies_beyond_all_places_is_part_of_the_error() -> None:
     assert np.max(np.abs(scores)) < 3.5
 
 
-@pytest.mark.test("inverse gamma 2.7")
 @pytest.mark.parametrize(
     ("prior", "finite"),
     [(dist.HalfCauchy(1.0), False), (dist.StudentT(1.5), False), (dist.StudentT(3.0), True),
@@ -191,6 +190,7 @@ def _two_in_twenty(z: jax.Array) -> jax.Array:
     return jnp.logaddexp(narrow, wide)
 
 
+@pytest.mark.laws
 def test_where_a_first_result_stood_is_not_forgotten() -> None:
     """Begun again at a mode of more mass, whose own look cannot see the first one's."""
     model = Model.from_log_density(_two_in_twenty, jnp.full(20, -60.0))  # no climb begins near either
@@ -203,7 +203,6 @@ def test_where_a_first_result_stood_is_not_forgotten() -> None:
     np.testing.assert_allclose(again, [[0.0] * 20, first.unconstrained.mean((0, 1))])
 
 
-@pytest.mark.test
 def test_climbs_also_begin_where_methods_do() -> None:
     target = Target(Model.from_log_density(_two_in_twenty, jnp.zeros(20)))
     centre, root = np.full(20, APART / math.sqrt(20)), WIDE_SD * np.eye(20)
@@ -211,7 +210,6 @@ def test_climbs_also_begin_where_methods_do() -> None:
     assert len(climbs.modes(target, None, climbs.climb(target, None, begin, centre, root), root)) == 2
 
 
-@pytest.mark.test
 def test_reweighing_finds_the_share_of_a_mode(two: list[climbs.Mode]) -> None:
     found = reweighed.reweigh(Target(TWO), None, np.zeros(2), np.eye(2), two, 1000, 0)
     assert found is not None
@@ -227,7 +225,6 @@ def walked() -> tuple[np.ndarray, moves.Moved]:
     return draws, moves.move(Target(NORMAL), None, draws, np.zeros(3), root, 0)
 
 
-@pytest.mark.test
 def test_moves_leave_a_posteriors_draws_as_they_are(walked: tuple[np.ndarray, moves.Moved]) -> None:
     """By Kolmogorov and Smirnov, at the last trajectory, where draws of different walkers are independent."""
     before, moved = walked
@@ -238,7 +235,6 @@ def test_moves_leave_a_posteriors_draws_as_they_are(walked: tuple[np.ndarray, mo
     assert np.all(np.abs([np.corrcoef(before[:, i], moved.after[-1][:, i])[0, 1] for i in range(3)]) < 0.15)
 
 
-@pytest.mark.test
 def test_moves_widen_draws_that_are_too_narrow() -> None:
     root = np.linalg.cholesky(CORRELATED) / 2
     draws = np.random.default_rng(0).standard_normal((1024, 3)) @ root.T
@@ -271,7 +267,6 @@ def test_tails() -> None:
     assert _slope(Target(LOGISTIC), SEPARABLE, 1) < -1
 
 
-@pytest.mark.test
 def test_tails_that_rise_again_far_below_are_told_by_their_whole_fall() -> None:
     """On a ray 10⁴ sds out digits may say anything; the number shown is below −1 where the verdict is trust."""
 
@@ -300,6 +295,7 @@ def test_every_size_of_look_judges(size: looks.Size, monkeypatch: pytest.MonkeyP
     assert wrong.verify("auto").report().verdict == "reject"
 
 
+@pytest.mark.laws
 @pytest.mark.parametrize(
     ("mean", "width"),
     [(0.0, 0.7), (0.0, 1.4), (0.35, 1.0), (0.0, 1e-5)],
@@ -311,13 +307,11 @@ def test_a_q_that_is_wrong_is_rejected(mean: float, width: float) -> None:
     assert verdicts(fitted(NORMAL, centre, width * root).verify())["means and sds"] == "reject"
 
 
-@pytest.mark.test
 def test_a_bent_ridge_is_rejected() -> None:
     """N(0, Λ⁻¹) at the mode: its own k-hat is below 0.7 on most seeds."""
     assert verdicts(fitted(BENT, np.zeros(2), np.diag([1.0, 0.3])).verify())["means and sds"] == "reject"
 
 
-@pytest.mark.test
 def test_a_mode_not_visited_is_named() -> None:
     report = fitted(TWO, np.zeros(2), np.eye(2)).verify().report()
     check = next(c for c in report.checks if c.name == "modes")
@@ -336,14 +330,12 @@ def _spiked(z: jax.Array, sd: float = SPIKE, share: float = 0.5) -> jax.Array:
     return jnp.logaddexp(slab, math.log(share) - within - z.size * math.log(sd))
 
 
-@pytest.mark.test
 def test_a_spike_within_a_slab_is_named() -> None:
     """From 24 starts with 480 places within the slab, of which three in a thousand lie in the spike's reach."""
     model = Model.from_log_density(_spiked, jnp.zeros(2))
     assert verdicts(fitted(model, np.zeros(2), np.eye(2)).verify())["modes"] == "reject"
 
 
-@pytest.mark.test
 @pytest.mark.parametrize("sd", [0.1, 0.01])
 def test_a_spikes_mass_is_looked_at_over_its_own_width(sd: float) -> None:
     target, place = Target(Model.from_log_density(lambda z: _spiked(z, sd, 0.3), jnp.zeros(1))), np.asarray(WITHIN[:1])
@@ -368,7 +360,6 @@ def test_a_maximum_that_few_climbs_met_stands_for_others() -> None:
     assert "2 met the one near theta[0]" in said(2).sentence
 
 
-@pytest.mark.test
 @pytest.mark.parametrize(("wider", "verdict"), [(1.0, "caution"), (1.6, "reject")])
 def test_where_tails_decide_moments_quantiles_tell(wider: float, verdict: str) -> None:
     """A t with two degrees of freedom has no variance; 60 % more width puts its 5 % point 1.3 half-widths off.
@@ -383,12 +374,10 @@ def test_where_tails_decide_moments_quantiles_tell(wider: float, verdict: str) -
     assert next(c.verdict for c in posterior.verify().looked if c.name == "means and sds") == verdict
 
 
-@pytest.mark.test
 def test_a_normals_tails_are_not_heavy() -> None:
     assert not looks._heavy(fitted(NORMAL, np.zeros(3), np.linalg.cholesky(CORRELATED)))
 
 
-@pytest.mark.test
 def test_draws_are_looked_at_by_their_weights() -> None:
     """Draws of a t with two degrees of freedom that are weighted to a normal have a normal's tails."""
     normal = Model.from_log_density(lambda z: -jnp.sum(z**2) / 2, jnp.zeros(1))
@@ -432,7 +421,6 @@ def _chains(size: int) -> Posterior:
     return Posterior(normal, None, tr.NUTS(), 0, Draws(positions=draws), {"gradients": 1e5})
 
 
-@pytest.mark.test
 def test_right_chains_are_trusted_by_few_places(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of twenty sds the worst is known to 5 % by 1,000 places: near the limit is within it, as the chains agree."""
     monkeypatch.setattr(looks, "_affordable", lambda *_: looks.SIZES[-2])
@@ -459,6 +447,7 @@ def test_a_number_with_a_bound_has_a_variance() -> None:
     assert not found.endless(np.array([True]))
 
 
+@pytest.mark.laws
 def test_a_point_is_judged_as_a_point() -> None:
     """Standard errors are shown where they are a posterior's sds."""
     normal, bent = (tr.infer(model, None, tr.MAP()) for model in (NORMAL, BENT))
@@ -476,6 +465,7 @@ def test_a_higher_maximum_is_named() -> None:
     np.testing.assert_allclose(check.value, math.log(0.3 / NARROW**2 / 0.7), atol=1e-3)
 
 
+@pytest.mark.test("MAP")
 @pytest.mark.parametrize("method", [tr.MAP(), tr.Laplace(), tr.MeanField()], ids=["MAP", "Laplace", "MeanField"])
 def test_a_climb_begins_again_where_a_look_found_better(method: tr.Method) -> None:
     """The mode at 9 has nine tenths of the mass, and is the higher one; every climb begins near 0."""
@@ -493,12 +483,14 @@ def test_a_climb_begins_again_where_a_look_found_better(method: tr.Method) -> No
     np.testing.assert_allclose(again.found[looks.BEFORE], [looks.frame_of(first)[0]])
 
 
+@pytest.mark.laws
 def test_maximum_likelihood_of_separable_data_is_rejected() -> None:
     found = verdicts(tr.infer(LOGISTIC, SEPARABLE, tr.MLE()))
     assert found["tails"] == "reject"
     assert verdicts(tr.infer(LOGISTIC, MIXED, tr.MLE()))["tails"] == "trust"
 
 
+@pytest.mark.laws
 def test_what_was_not_looked_at_is_not_trusted() -> None:
     posterior = fitted(NORMAL, np.zeros(3), np.linalg.cholesky(CORRELATED))
     assert posterior.verify(None).report().verdict == "caution"
@@ -529,6 +521,7 @@ def of_many_levels() -> Posterior:
     return tr.infer(rows.model, rows.data, tr.INLA(), progress=False, verify=None)
 
 
+@pytest.mark.laws
 def test_an_exact_posterior_of_many_parameters_is_trusted(of_many_levels: Posterior) -> None:
     """Places that shape a covariance count too little beneath it: the noise seemed 0.25 sd too large."""
     check = next(c for c in of_many_levels.verify("auto").looked if c.name == looks.SHAPE)
@@ -570,6 +563,7 @@ def _masses() -> None:
     test_masses_are_those_of_a_mixture(sorted(found, key=lambda m: float(np.sum(m.position))))
 
 
+@pytest.mark.test("passes")
 @pytest.mark.parametrize(
     ("mutant", "law"),
     [
@@ -606,6 +600,7 @@ def test_mutants_die(mutant, law, monkeypatch: pytest.MonkeyPatch) -> None:
         law()
 
 
+@pytest.mark.laws
 def test_the_mutant_that_adapts_to_few_places_dies(of_many_levels: Posterior, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reweighed, "ADAPTED", 1000)
     with pytest.raises(AssertionError):
@@ -664,14 +659,12 @@ def test_a_maximum_below_an_endless_valley_is_none(prior: float, verdict: str) -
     assert tails.check(Target(point.model), None, *frame, True, 0).verdict == verdict
 
 
-@pytest.mark.test
 def test_mass_that_escapes_along_a_valley_is_seen() -> None:
     """As τ → 0 the marginal density of log τ is a constant, and with log τ ~ N(0, 1) it is normal: slope −log τ²."""
     assert abs(_upwards(jnp.zeros(5), 0.0)) < 0.05
     assert _upwards(jnp.zeros(5), 1.0) < -50
 
 
-@pytest.mark.test
 def test_a_plain_far_below_is_met_after_a_long_fall() -> None:
     """y = ±3, ±9: at twenty sds of log τ, 80 nats down, the valley still falls; only beyond it is flat."""
 
@@ -687,7 +680,6 @@ def test_a_plain_far_below_is_met_after_a_long_fall() -> None:
     assert slope(0.0) > tails.SLOWEST and slope(1.0) < -10
 
 
-@pytest.mark.test
 def test_a_marginal_along_a_valley_is_laplaces() -> None:
     """Of a normal exactly: −½ (z₀/sd₀)², up to the constant that all heights share."""
     target, sds = Target(NORMAL), np.sqrt(np.diag(CORRELATED))
@@ -700,6 +692,7 @@ def test_a_marginal_along_a_valley_is_laplaces() -> None:
     np.testing.assert_allclose(np.diff(heights), [-0.5, -0.5 * (2.5**2 - 1)], atol=1e-6)
 
 
+@pytest.mark.laws
 def test_a_maximum_that_recedes_is_no_maximum() -> None:
     """exp(−e^u): every step down adds less, and the climb stops where nothing is left to gain."""
     receding = Model.from_log_density(lambda z: -jnp.sum(jnp.exp(z)), jnp.zeros(2))
@@ -730,7 +723,6 @@ def test_a_narrow_mode_stands_out_of_its_shell(monkeypatch: pytest.MonkeyPatch) 
     assert _met(24) < 6
 
 
-@pytest.mark.test
 def test_a_climb_on_the_ratio_meets_a_mode_that_is_not_felt_yet() -> None:
     """Where a narrow mode is e⁻⁴ of the density the slope leads away from it, and that of p/q to it."""
 
@@ -746,7 +738,6 @@ def test_a_climb_on_the_ratio_meets_a_mode_that_is_not_felt_yet() -> None:
     np.testing.assert_allclose(ends, [[0, 0], [3, 3]], atol=1e-2)
 
 
-@pytest.mark.test
 def test_places_around_lie_as_far_out_as_a_distant_modes_draws(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
     monkeypatch.setattr(climbs, "_shell_outliers", lambda *given: asked.append(given[-2]) or np.zeros((1, 3)))
@@ -754,7 +745,6 @@ def test_places_around_lie_as_far_out_as_a_distant_modes_draws(monkeypatch: pyte
     np.testing.assert_allclose(3 * asked[1] ** 2, 3 + np.array(climbs.DISTANCES) ** 2)  # E|x|² of N(D e, I)
 
 
-@pytest.mark.test
 def test_nothing_stands_out_of_a_normals_shells() -> None:
     """Of a normal itself all in a shell are as high, up to rounding, in whatever units: no place is preferred."""
     target, root = Target(NORMAL), np.linalg.cholesky(CORRELATED)
@@ -765,6 +755,7 @@ def test_nothing_stands_out_of_a_normals_shells() -> None:
     assert np.all(np.abs(sides) < 5.33 / math.sqrt(40))
 
 
+@pytest.mark.test("root0-trust")
 @pytest.mark.parametrize(
     ("root", "verdict"), [(np.linalg.cholesky(CORRELATED), "trust"), (np.diag([0.6, 0.5, 1.9]), "reject")]
 )
@@ -773,6 +764,7 @@ def test_a_thorough_look_holds_a_q_against_nuts(root: np.ndarray, verdict: str) 
     assert found["NUTS beside it"] == verdict
 
 
+@pytest.mark.laws
 @pytest.mark.parametrize("method", [tr.NUTS(draws=400), tr.Laplace(), tr.MAP()], ids=lambda m: m.label)
 def test_constants_of_a_support_are_no_stuck_chains(method):
     """The first row of a correlation matrix's root is (1, 0) whatever the parameters."""
@@ -793,13 +785,13 @@ def test_constants_of_a_support_are_no_stuck_chains(method):
     assert diagnose(draws, np.array([True, False])).stuck == 1
 
 
+@pytest.mark.laws
 def test_constants_do_not_count_among_running_moments():
     model = tr.Model({"C": dist.LKJ(2, 1.0)}, lambda params: dist.Normal(params["C"][0, 1], 1.0))
     report = tr.infer(model, np.full(20, 0.3), tr.NUTS(draws=400), draws="moments", seed=1).report()
     assert report.checks[0].name == "R-hat of means" and report.checks[0].value < 1.05, report
 
 
-@pytest.mark.test
 @pytest.mark.parametrize(
     ("share", "shape", "verdict"),
     [
@@ -839,6 +831,7 @@ def test_a_wild_curvature_is_no_mode():
     assert mode is not None
 
 
+@pytest.mark.laws
 @pytest.mark.parametrize("method", [tr.NUTS(), tr.Laplace()], ids=lambda m: m.label)
 def test_a_simplex_with_empty_parts_has_finite_mass(method):
     """Stick-breaking runs out of digits 10⁴ sds out in single precision, where the density then stands still."""
@@ -849,6 +842,7 @@ def test_a_simplex_with_empty_parts_has_finite_mass(method):
     assert tails_.verdict == "trust", report
 
 
+@pytest.mark.laws
 def test_starts_far_from_the_origin_are_drawn_from_the_prior():
     """y ~ U(0, b), b ~ LogNormal(1, 2): below the largest y the likelihood is 0, and |log b| ≤ 2 lies below."""
     model = Model({"b": dist.LogNormal(1.0, 2.0)}, lambda params: dist.Uniform(0.0, params["b"]))

@@ -53,6 +53,7 @@ def test_shifted_normals_lie_as_far_apart_as_they_do(shift):
     assert found == pytest.approx(2 * norm.cdf(shift / 2) - 1, abs=4 * 0.5 / math.sqrt(20 * 200))
 
 
+@pytest.mark.test
 def test_scaled_normals_lie_as_far_apart_as_they_do():
     """N(0, 1) and N(0, s²) cross where z² = 2 log s / (1 − 1/s²)."""
     scale = 1.25
@@ -62,6 +63,7 @@ def test_scaled_normals_lie_as_far_apart_as_they_do():
     assert found == pytest.approx(exact, abs=4 * 0.5 / math.sqrt(20 * 200))
 
 
+@pytest.mark.test
 def test_coins_lie_as_far_apart_as_they_do():
     first, second = (Side(COIN, np.full((100, 1), logit)) for logit in (0.0, 1.0))
     exact = abs(1 / (1 + math.exp(-1.0)) - 0.5)
@@ -88,6 +90,7 @@ def test_right_predictions_are_trusted():
     assert {c.verdict for c in held_out_checks(normals(0, 1), data, 0)} == {"trust"}
 
 
+@pytest.mark.test("0.4-words0")
 @pytest.mark.parametrize(("sd", "words"), [(0.4, ("too sure", "too narrow")), (3.0, ("too cautious", "too wide"))])
 def test_wrong_predictions_are_told(sd, words):
     data = tr.Data(np.random.default_rng(0).standard_normal(1000))
@@ -100,6 +103,7 @@ def test_a_shifted_prediction_is_told():
     assert [c.verdict for c in checks] == ["reject", "reject"]
 
 
+@pytest.mark.test
 def test_one_point_predicts_too():
     """A maximum is one draw: what it predicts is drawn from again and again."""
     data = tr.Data(np.random.default_rng(0).standard_normal(1000))
@@ -144,6 +148,7 @@ def mirror(position: jax.Array) -> jax.Array:
     return NET.space.ravel({**weights, "weights": weights["weights"] | {names[0]: first, names[-1]: last}})
 
 
+@pytest.mark.test
 def test_mirrored_chains_agree_in_what_they_predict():
     found = verdicts(of_chains(drawn(0.02, mirrored=True)))
     assert found[networks.AGREE] == "trust" and found["predictions mix"] == "trust"
@@ -189,6 +194,7 @@ def test_bayes_by_backprop_begins_at_the_best_of_several_maxima():
     assert {"held-out surprise", "held-out coverage"} <= set(found)
 
 
+@pytest.mark.test
 def test_a_fit_that_another_contradicts_is_told(monkeypatch):
     first = tr.infer(NET, DATA, tr.Laplace(), verify=None)
     flat = Posterior(NET, DATA, tr.MALA(), 0, Draws(positions=np.zeros((1, 100, NET.space.size))), {})
@@ -196,7 +202,6 @@ def test_a_fit_that_another_contradicts_is_told(monkeypatch):
     assert verdicts(first.verify())[networks.AGREE] != "trust"
 
 
-@pytest.mark.test
 def test_nothing_says_that_fits_that_agree_are_right_but_rows_kept_out():
     posterior = tr.infer(NET, DATA, tr.Laplace())
     assert verdicts(posterior)["verified"] == "caution"
@@ -206,6 +211,7 @@ def test_nothing_says_that_fits_that_agree_are_right_but_rows_kept_out():
 # What is not looked at is not trusted.
 
 
+@pytest.mark.test
 def test_many_numbers_are_not_trusted():
     wide = tr.Model.from_log_density(lambda z: -jnp.sum(z**2) / 2, jnp.zeros(201))
     posterior = tr.infer(wide, None, tr.MAP())

@@ -253,7 +253,6 @@ def test_a_run_of_an_older_version_is_read_as_that_version_left_it(tables):
     assert model_in(older)[0] is problem.model
 
 
-@pytest.mark.test
 @pytest.mark.parametrize("prior", [None, "scaled", "relevance", "0.5"])
 def test_the_prior_of_a_network_outlives_its_run(prior, tables):
     given = {"table": tables / "prices.csv", "target": "price", "model": "mlp", "hidden": "3", "prior": prior}

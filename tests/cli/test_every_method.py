@@ -8,7 +8,7 @@ from commands import fault, run
 
 from tractable.methods import METHODS, NUTS
 
-pytestmark = pytest.mark.test
+pytestmark = pytest.mark.laws
 
 FEW = {
     "draws": 20, "warmup": 20, "chains": 2, "steps": 40, "batch_size": 5, "epochs": 2, "size": 2, "samples": 2,
@@ -42,7 +42,6 @@ def words(label: str, folder) -> list[object]:
     return [*data, *(word for each in few for word in ("--set", each)), "--method", label]
 
 
-@pytest.mark.test("laplace")
 @pytest.mark.parametrize("label", sorted(set(METHODS) - FROM_PYTHON_ALONE))
 def test_a_method_is_fitted_reported_and_gone_on_with(label, tmp_path):
     out = tmp_path / "run"
@@ -58,6 +57,7 @@ def test_a_method_is_fitted_reported_and_gone_on_with(label, tmp_path):
     assert (after["checks"], after["title"]) == (about["checks"], about["title"])
 
 
+@pytest.mark.test
 @pytest.mark.parametrize("label", sorted(FROM_PYTHON_ALONE))
 def test_a_method_of_other_models_is_refused_in_a_sentence(label, tmp_path):
     for model in ("glm", "gaussian-mixture", "vae"):

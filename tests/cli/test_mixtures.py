@@ -188,7 +188,6 @@ def test_a_run_of_version_0_1_is_read(people, folder, tmp_path):
     assert (tmp_path / "people.csv").read_bytes() == (tmp_path / "old.csv").read_bytes()
 
 
-@pytest.mark.test
 def test_a_collapsed_component_is_not_chosen(folder, tmp_path):
     out = tmp_path / "twins"
     result = run("fit", folder / "twins.csv", *LIGHT, "--components", "1,2", "--out", out, "--quiet")
@@ -281,7 +280,6 @@ def test_faults_are_sentences_and_leave_nothing(words, sentence, folder, tmp_pat
     assert not list(tmp_path.glob("runs/*"))
 
 
-@pytest.mark.test
 def test_a_run_of_mixtures_is_gone_on_with_and_not_overwritten(people, folder):
     out, _ = people
     before = {name: (out / name).read_bytes() for name in ("components.csv", "summary.csv", "settings.toml")}

@@ -232,7 +232,6 @@ def samples_law(fitted: BayesianGaussianMixture, x: np.ndarray, labels: np.ndarr
     }
 
 
-@pytest.mark.test("diag")
 @pytest.mark.parametrize("kind", KINDS)
 def test_samples_are_of_the_predictive_density(kind):
     fitted = process(kind)
@@ -286,7 +285,6 @@ def test_standard_errors_are_those_of_q():
 # Components that nothing needs.
 
 
-@pytest.mark.test("spherical", "full")
 @pytest.mark.parametrize("kind", KINDS)
 def test_superfluous_components_lose_their_weight(kind):
     fitted = process(kind)

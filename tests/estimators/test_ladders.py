@@ -160,13 +160,11 @@ def test_codes():
     assert_holds(codes_law(linear()), 4000)
 
 
-@pytest.mark.test("Variances")
 @pytest.mark.parametrize("mutant", [Meanless, Variances, Uncentred])
 def test_codes_mutants(mutant):
     assert broken(codes_law(as_one_of(mutant, linear())))
 
 
-@pytest.mark.test
 def test_units():
     """Columns four times as large: the same codes, and densities lower by d log 4, to rounding."""
     far = VariationalAutoencoder(2, **PPCA).fit(4 * X)
@@ -340,7 +338,6 @@ def test_they_go_where_transformers_go():
         clone(model).transform(X)
 
 
-@pytest.mark.test
 @pytest.mark.parametrize(
     ("estimator", "rows", "sentence"),
     [

@@ -109,7 +109,6 @@ def test_scikit_learns_numbers(kind):
     assert_holds(same_law(GaussianMixture, kind))
 
 
-@pytest.mark.test("Startless")
 @pytest.mark.parametrize("mutant", [PrecisionsForCovariances, LowerRoots, Uncentred, EveryWeightFree, Startless])
 def test_scikit_learns_numbers_mutants(mutant):
     assert broken(same_law(mutant, "full"))
@@ -217,7 +216,6 @@ def test_weights():
     assert_holds(weights_law(lambda x, weight: (x, weight)))
 
 
-@pytest.mark.test("0.5")
 @pytest.mark.parametrize("exponent", [0.0, 0.5])
 def test_weights_mutants(exponent):
     assert broken(weights_law(lambda x, weight: (x, weight**exponent)))
@@ -587,7 +585,6 @@ def test_factors():
     assert factored().report_.verdict == "trust" and factored().converged_
 
 
-@pytest.mark.test("wrong3")
 @pytest.mark.parametrize(
     "wrong",
     [

@@ -377,14 +377,17 @@ def test_gradients(case):
     assert_holds(gradients(cases=[case]), COUNT)
 
 
+@pytest.mark.test
 def test_prices():
     assert_holds(prices())
 
 
+@pytest.mark.test
 def test_padding():
     assert_holds(padding())
 
 
+@pytest.mark.test
 def test_calibration():
     assert_holds(calibration(), COUNT)
     assert broken(calibration(0.95))

@@ -34,7 +34,7 @@ from tractable.tools.errors import ModelError, SettingsError, TractableWarning
 
 module = importlib.import_module("tractable.objectives.bayes_by_backprop")  # the package's name is the function
 
-pytestmark = pytest.mark.laws
+pytestmark = pytest.mark.test
 
 RNG = np.random.default_rng(8)
 D, N, NOISE, SD = 2, 7, 0.6, 1.4
@@ -312,13 +312,11 @@ def weight_noise(prior: str, make: Callable = objectives.bayes_by_backprop, coun
 # The right ones hold.
 
 
-@pytest.mark.test
 def test_epoch():
     """Σ F_i = F."""
     assert_holds(epoch())
 
 
-@pytest.mark.test
 def test_a_batch_by_itself():
     """M = 1, made by hand: N/n Σ log p(y_n|w) less the whole cost, as ``log_posterior`` scales it."""
     model, data = regression()
@@ -332,48 +330,46 @@ def test_a_batch_by_itself():
         assert_holds({weights: error(objective.value(noise, PHI, some), cost + data.size / n * inside, 1e-12)})
 
 
+@pytest.mark.laws
 def test_planned():
     """Σ F_i = F, of a run's own batches."""
     assert_holds(planned())
 
 
-@pytest.mark.test
 def test_shares():
     """π."""
     assert_holds(shares())
 
 
-@pytest.mark.test
 def test_two_terms():
     """Blundell's formulas."""
     assert_holds(two_terms())
 
 
-@pytest.mark.test
 def test_closed_form():
     """E of the Monte-Carlo KL."""
     assert_holds(closed_form())
 
 
-@pytest.mark.test
 @pytest.mark.parametrize("weights", WEIGHTS)
 def test_optimum(weights):
     """σᵢ² = 1/Λᵢᵢ."""
     assert_holds(optimum(weights))
 
 
-@pytest.mark.test
 def test_mixture_density():
     """logsumexp."""
     assert_holds(mixture_density())
 
 
+@pytest.mark.laws
 @pytest.mark.parametrize("prior", ["normal", "mixture"])
 def test_weight_noise(prior):
     """E ĝ is the same."""
     assert_holds(weight_noise(prior), C)
 
 
+@pytest.mark.laws
 def test_in_float32():
     """Value and gradient are finite for σ from 1e-30 to 100, under both kinds of prior."""
     with jax.enable_x64(False):
@@ -389,7 +385,6 @@ def test_in_float32():
                 assert jnp.all(jnp.isfinite(got)), (prior, rho, got)
 
 
-@pytest.mark.test
 def test_refused():
     """What cannot be, before anything runs; and a warning where most shares underflow."""
     model, _ = regression()
@@ -431,6 +426,7 @@ def ratios(method: BayesByBackprop, times: int = 1, sd: float = SD) -> tuple[np.
 TRAINED = BayesByBackprop(batch_size=8, samples=256, learning_rate=0.02, tolerance=1e-4, draws=50)  # M = 8
 
 
+@pytest.mark.laws
 @pytest.mark.parametrize("weights", WEIGHTS)
 def test_trained(weights):
     """sd over 1/√Λᵢᵢ: 1 ± 0.02, under the paper's shares too."""
@@ -438,6 +434,7 @@ def test_trained(weights):
     assert_holds({"mean": error(away, 0.0, 0.1), "sd": error(ratio, 1.0, 0.02 if weights == "uniform" else 0.04)})
 
 
+@pytest.mark.laws
 def test_trained_without_shares_is_wide(monkeypatch):
     """The cost in full for every batch: the prior counts M times, and spreads are √M times too wide."""
     right = objectives.kl_weight
@@ -446,6 +443,7 @@ def test_trained_without_shares_is_wide(monkeypatch):
     assert_holds({"√8": error(ratio, math.sqrt(8), 0.5)})
 
 
+@pytest.mark.laws
 def test_twice_the_data():
     """Every datum twice: half the variance."""
     once, twice = (ratios(TRAINED, times, 1e2)[2] for times in (1, 2))
@@ -475,7 +473,6 @@ def test_spread_of_a_normal():
         np.testing.assert_allclose(np.exp(-2 * state.position), spreads.precision(state), rtol=1e-4)
 
 
-@pytest.mark.test
 def test_spread_where_the_curvature_varies():
     """log p = θ − e^θ has Λ = e^θ, whose mean under q is e^{μ + σ²/2}: σ² e^{σ²/2} = e^{−μ}. At μ alone it is e^μ."""
     state = settled(lambda z, _: jnp.sum(z - jnp.exp(z)), np.array([0.5]), [1.0], 30_000)
@@ -491,6 +488,7 @@ NARROW = {
 }
 
 
+@pytest.mark.laws
 @pytest.mark.parametrize("mutant", [None, "half", "climb"])
 def test_default_settings_find_the_sds(monkeypatch, mutant):
     """Within 2 % where marginal sds are three times these, by all batches and KL weights; climbs end 20 % off."""
@@ -514,6 +512,7 @@ def test_default_settings_find_the_sds(monkeypatch, mutant):
     assert max(off.values()) < 0.02 if mutant is None else off["batches"] > 0.04, off
 
 
+@pytest.mark.laws
 def test_twice_the_data_laplace():
     """The same of the normal at the mode."""
     model, data, _ = large(1, 1e3)
@@ -626,7 +625,6 @@ def log_normal_prior() -> Scores:
     return {"mean": error(means[0], means[1], 1e-9)}
 
 
-@pytest.mark.test
 def test_log_normal_prior():
     """The log-determinant is there."""
     assert_holds(log_normal_prior())
@@ -666,7 +664,6 @@ NUMBERS = {
 }
 
 
-@pytest.mark.test
 def test_wrong_numbers_are_caught():
     """The bound at its optimum raises the alarm at each of them, all in one program."""
 
@@ -691,6 +688,7 @@ def test_wrong_numbers_are_caught():
     assert not [name for name, alarms in killers.items() if not alarms], "these live"
 
 
+@pytest.mark.laws
 @pytest.mark.parametrize("name", MUTANTS)
 def test_mutant_is_killed(monkeypatch, name):
     """The law raises the alarm."""
@@ -701,6 +699,7 @@ def test_mutant_is_killed(monkeypatch, name):
     assert killers, f"{name} lives"
 
 
+@pytest.mark.laws
 @pytest.mark.parametrize("corrected", [True, False])
 def test_a_climb_of_many_rows_knows_its_bound_by_corrected_batches(corrected: bool, monkeypatch: pytest.MonkeyPatch):
     """4,000 rows by eights: a stage's gain is known to 0.003 to 0.006 nats, uncorrected to 0.2 to 0.7 (four seeds)."""

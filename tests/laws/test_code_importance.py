@@ -208,6 +208,7 @@ def test_settings(settings, kind, sentence):
     assert sentence in str(caught.value)
 
 
+@pytest.mark.test
 def test_codes_that_do_not_do():
     coin = LatentModel(PRIOR, lambda p: dist.Bernoulli(0.5), lambda p, z: dist.Normal(z + p["m"], 1.0))
     with pytest.raises(ModelError, match="small steps, and z is discrete"):

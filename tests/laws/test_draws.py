@@ -234,6 +234,7 @@ def test_batches_are_of_as_many_rows_as_there_are():
         tr.SGLD(batch_size=101).plan(some)
 
 
+@pytest.mark.test
 def test_measured_curvature_and_noise():
     """H = N + 1 and V = Var of N/n Σ (y − θ) over the windows that batches are, the same wherever θ is."""
     model = tr.Model({"mu": dist.Normal(0.0, 1.0)}, lambda params: dist.Normal(params["mu"], 1.0))

@@ -62,7 +62,6 @@ def scores_of(a: Any, b: Any, tolerance: float, name: str = "") -> Scores:
 # Batch EM.
 
 
-@pytest.mark.test("diagonal", "spherical")
 @pytest.mark.parametrize("kind", mixture.COVARIANCES)
 def test_no_step_goes_down(kind):
     """Twenty random starts, 300 steps each; without a floor EM is a bound maximised."""
@@ -273,7 +272,7 @@ def test_online_steps():
     assert_holds(steps_by_hand(wrong_online()))  # told again without an error
 
 
-@pytest.mark.test("first batch shrunk")
+@pytest.mark.laws
 @pytest.mark.parametrize(
     "online",
     [
@@ -566,7 +565,6 @@ def test_factors_weigh_chunk_and_centre(make):
     np.testing.assert_allclose(covariance_of(found.position), covariance_of(exact.position), atol=3e-3)
 
 
-@pytest.mark.laws
 @pytest.mark.parametrize("make", [factors.factor_analysis, factors.probabilistic_pca])
 def test_factors_sample(make):
     noise = jnp.array(0.8) if make is factors.probabilistic_pca else jnp.linspace(0.5, 1.5, P)

@@ -148,6 +148,7 @@ def in_em(ascent: Callable) -> Scores:
     }
 
 
+@pytest.mark.test
 def test_em_does_not_fall():
     assert_holds(in_em(raised))
     assert broken(in_em(unguarded))

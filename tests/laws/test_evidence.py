@@ -167,6 +167,7 @@ def test_wrong_runs_are_caught(name):
     assert broken(independent_transitions(WRONG_RUNS[name], count=20_000))
 
 
+@pytest.mark.test
 def test_mean_of_logs_is_caught():
     """Instead of the log of the mean."""
     assert broken(independent_transitions(right, lambda w: float(np.mean(w)), 20_000))
@@ -248,6 +249,7 @@ def test_codes_of_many_data():
     assert_holds({f"datum {i}": z_score(weights[i], truth[i]) for i in range(3)}, 5000)
 
 
+@pytest.mark.test
 def test_impossible_places_weigh_nothing():
     """r = −∞ and NaN are weights of 0, and E[w] is still Z = P(x > 0)."""
 
@@ -407,6 +409,7 @@ def test_sandwich_holds_the_truth():
     assert_holds(sandwich(lambda forward, back: -of_weights.stochastic_bound(-back)))
 
 
+@pytest.mark.test("forward estimate")
 @pytest.mark.parametrize(
     "wrong",
     [
@@ -466,7 +469,7 @@ def known(problem: Callable, method: str, **settings: Any) -> Scores:
     }
 
 
-@pytest.mark.test("normal mean-annealed", "normal mean-importance")
+@pytest.mark.test("normal mean-monte-carlo", "regression-monte-carlo")
 @pytest.mark.parametrize("method", SMALL)
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_known_evidence(name, method):
@@ -717,6 +720,7 @@ def test_equal_seeds_give_equal_results():
     assert first.upper == math.inf and check_of(first, "gap").verdict == "caution" and first.verdict == "caution"
 
 
+@pytest.mark.test
 def test_it_prints():
     """The verdict, the estimate and every check, a line each."""
     model, data, _ = coin_of(20)
@@ -830,6 +834,7 @@ WRONG_SUMS = {
 }
 
 
+@pytest.mark.test("bias taken off twice", "error of the mean")
 @pytest.mark.parametrize("name", WRONG_SUMS)
 def test_wrong_sums_are_caught(name):
     assert broken(summing(WRONG_SUMS[name]))
@@ -994,7 +999,6 @@ def test_stopped_before_any_weight(method, phase):
         log_evidence(model, data, method, progress=interrupting(phase, 0)[1], **(TINY if method == "annealed" else {}))
 
 
-@pytest.mark.test
 def test_stopped_codes():
     """By random walks; what there is is right."""
     model = normal_code()
@@ -1112,6 +1116,7 @@ def test_models_and_data_that_do_not_fit():
         log_evidence(ridge, method="laplace")
 
 
+@pytest.mark.test
 @pytest.mark.parametrize("method", ["monte-carlo", "annealed"])
 def test_impossible_data(method):
     """No draw of the prior can have made them."""

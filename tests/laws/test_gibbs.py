@@ -100,7 +100,6 @@ def family_law(name: str, family: Any, count: int = COUNT) -> Scores:
     return scores | {what: ks(of(np.asarray(draws)), cdf) for what, (of, cdf) in told.items()}
 
 
-@pytest.mark.test("Wishart", "beta", "root of an inverse gamma", "gamma")
 @pytest.mark.parametrize("name", DENSITIES)
 def test_families(name):
     family = conditionals.normal(*conditionals.coloured(PRECISION[None])) if name == "normal" else FAMILIES[name]
@@ -304,7 +303,7 @@ KINDS = {
 }  # fmt: skip
 
 
-@pytest.mark.laws
+@pytest.mark.test("cook")
 @pytest.mark.parametrize("name", ROWS)
 def test_sweeps_leave_simulated_data_as_they_were(name):
     model, rows = ROWS[name]
@@ -482,6 +481,7 @@ def test_what_only_looks_conjugate_is_not_drawn_as_if_it_were():
         tr.infer(model, Data(y, x), Gibbs({"w": "exact"}))
 
 
+@pytest.mark.laws
 def test_a_report_sees_a_block_that_is_not_conjugate(monkeypatch):
     """Had it been drawn as normal all the same."""
     posterior = tr.infer(MOODS, RATINGS, Gibbs(draws=50, warmup=20), verify=None)

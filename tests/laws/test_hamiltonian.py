@@ -11,7 +11,7 @@ from scipy import stats
 
 from tractable.kernels import hmc, nuts
 
-pytestmark = pytest.mark.laws
+pytestmark = pytest.mark.test
 
 C = 4000
 MEAN = jnp.array([1.0, -2.0, 0.5])
@@ -55,7 +55,6 @@ def test_normal(name):
     assert 1 <= float(info.gradients.mean()) <= 63
 
 
-@pytest.mark.test
 def test_energy_error_is_of_second_order():
     """One leapfrog step of size s is MALA's with ε = s²: acceptance 1 − O(s³), so halving s shrinks it."""
     start = MEAN + jax.random.normal(jax.random.key(1), (C, 3)) @ LOWER.T

@@ -451,7 +451,6 @@ def test_several_classes_are_climbed_together() -> None:
     np.testing.assert_allclose(sd / width, 1, atol=0.07)
 
 
-@pytest.mark.test("two")
 @pytest.mark.parametrize("cuts", [[0.0], [-0.5, 0.5]], ids=["two", "three"])
 def test_classes_are_learnt_by_nested_laplace(cuts: list[float]) -> None:
     found = BayesianLogisticRegression(random_state=0, verify=None).fit(X, np.digitize(ETA, cuts))

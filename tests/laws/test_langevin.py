@@ -27,7 +27,7 @@ from scipy import linalg, special, stats
 
 from tractable import core
 from tractable.core import Batch, Kernel, Model
-from tractable.kernels import fixed, sghmc, sgld
+from tractable.kernels import fixed, rmsprop, sghmc, sgld
 from tractable.kernels.gradients import control_variates, minibatch
 from tractable.tools import schedules
 from tractable.tools.errors import DataError, SettingsError
@@ -380,6 +380,20 @@ def test_schedule_moments():
     kernel = sgld(core.log_posterior(gaussian_mean()), schedule)
     state, _ = replicate(kernel, jax.random.key(7), starts(C), steps, pairs(Y))
     assert_holds(moments("θ", state.position["theta"], MU, variance), C)
+
+
+def test_rmsprop_is_its_recursion():
+    """v ← α v + (1 − α)(g/N)² from 1, L = (λ + √v)^−½."""
+    preconditioner, wanted = rmsprop(0.9, 0.01), np.ones(2)
+    state = preconditioner.init(jnp.zeros(2))
+    for slope in (np.array([3.0, -1.0]), np.array([0.5, 8.0])):
+        state = preconditioner.update(state, jnp.asarray(slope), Batch((), jnp.ones(1), 4))
+        wanted = 0.9 * wanted + 0.1 * (slope / 4) ** 2
+    scores = {
+        "v": error(state, wanted, 1e-12),
+        "L": error(preconditioner.scale(state), (0.01 + wanted**0.5) ** -0.5, 1e-12),
+    }
+    assert_holds(scores)
 
 
 def test_temperature():

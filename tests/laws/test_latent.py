@@ -300,6 +300,7 @@ def test_a_continuous_z_is_not_summed_out():
     assert_holds({"map": error(found, X.sum() / 2 / (len(X) / 2 + 1), 1e-6)})
 
 
+@pytest.mark.test
 def test_steps_of_ones_own():
     """A normal with unknown mean, whose z is nothing at all: EM finds the mean at once."""
     own = LatentModel.from_steps(

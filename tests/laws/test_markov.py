@@ -141,6 +141,7 @@ def drawn_law(draw: Callable) -> Scores:
     return {"paths": of_p(stats.chisquare(*grouped).pvalue)}
 
 
+@pytest.mark.test
 @strict
 def test_drawn_paths():
     assert_holds(drawn_law(fb.drawn_path))
@@ -153,6 +154,7 @@ def e_step(theta: HiddenMarkov, rows: jax.Array, weights: jax.Array) -> Any:
     return PLAIN.e_step(theta, Batch(rows, weights, len(rows)))
 
 
+@pytest.mark.test
 @strict
 def test_equal_rows_are_a_mixture():
     """No memory: every step is a draw from one mixture, to the last digits."""
@@ -294,7 +296,6 @@ def summit(name: str, change: Callable = lambda theta: theta) -> Scores:
     return {"slope": error(slope(change(best)), 0, 1e-9)}
 
 
-@pytest.mark.test("normal")
 @every
 def test_the_m_step_is_a_maximum(name):
     assert_holds(summit(name))
@@ -302,7 +303,7 @@ def test_the_m_step_is_a_maximum(name):
     assert broken(summit(name, lambda theta: theta._replace(transition=theta.transition.T / theta.transition.sum(0))))
 
 
-@pytest.mark.test("multivariate-normal", "bernoulli")
+@pytest.mark.test("bernoulli", "poisson")
 @every
 def test_no_step_goes_down(name):
     model, rows = FAMILIES[name][0], jnp.array(FAMILIES[name][1])
@@ -355,6 +356,7 @@ def test_priors_are_those_of_scipy(name):
     assert_holds({f"score {i}": z_mean(s, 0.0, s.var()) for i, s in enumerate(scores.T)})
 
 
+@pytest.mark.test("normal")
 @pytest.mark.parametrize("name", ["normal", "multivariate-normal"])
 def test_sums_about_other_means(name):
     """Told about others' means, statistics are as if they had been made there."""

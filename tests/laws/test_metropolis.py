@@ -16,7 +16,7 @@ from tractable.core import Kernel
 from tractable.kernels import langevin, mala, random_walk
 from tractable.kernels.metropolis import Point, Proposal, asymmetric
 
-pytestmark = [pytest.mark.laws, pytest.mark.usefixtures("strict_ranks")]
+pytestmark = [pytest.mark.test, pytest.mark.usefixtures("strict_ranks")]
 
 module = importlib.import_module("tractable.kernels.metropolis")  # the package's name is the function
 MATRIX = np.array([[1.0, 0, 0], [0.5, 0.8, 0], [-0.3, 0.2, 1.4]])
@@ -158,7 +158,6 @@ def exact_rank(make: Callable[[Callable], Kernel], count: int = 20_000, seed: in
     return {name: uniform_counts(np.bincount(ranks[:, i], minlength=length + 1)) for i, name in enumerate(names)}
 
 
-@pytest.mark.test
 def test_detailed_balance():
     """π_i T_ij = π_j T_ji."""
     assert_holds(detailed_balance())
@@ -180,6 +179,7 @@ def test_invariance(make, step_size, steps):
     assert_holds(invariance(make, step_size, steps), C)
 
 
+@pytest.mark.laws
 def test_invariance_of_a_preconditioned_walk():
     """πT = π with P = L Lᵀ."""
     lower = jnp.array([[1.0, 0.0], [0.7, 0.5]])
@@ -187,13 +187,13 @@ def test_invariance_of_a_preconditioned_walk():
         assert_holds(invariance(lambda log_density, s, make=make: make(log_density, s, lower), 2.0, 3), C)
 
 
+@pytest.mark.laws
 @pytest.mark.parametrize("make", [mala, random_walk])
 def test_exact_rank(make):
     """θ's rank among the steps around it is uniform."""
     assert_holds(exact_rank(lambda log_joint: make(log_joint, 0.3)), 20_000)
 
 
-@pytest.mark.test
 @pytest.mark.parametrize("make", [mala, random_walk])
 def test_summands(make):
     """Summands of the log density move the chain as their sum does."""
@@ -207,7 +207,6 @@ def test_summands(make):
     np.testing.assert_allclose(parts.position, sums.position, rtol=0, atol=1e-12)
 
 
-@pytest.mark.test
 @pytest.mark.parametrize("make", [mala, random_walk])
 def test_not_a_number(make):
     """A NaN counts as log density −∞: refused, counted, and π restricted to the rest is left as it is."""
@@ -224,6 +223,7 @@ def test_not_a_number(make):
     assert_holds({"half normal": ks(x, stats.halfnorm.cdf)}, C)
 
 
+@pytest.mark.laws
 def test_acceptance_is_its_expectation():
     """E[accepted − min(1, ratio)] = 0."""
     start = jax.random.logistic(jax.random.key(0), (C, 2))

@@ -133,6 +133,7 @@ def drawn_z(sampler: Sampler, summed: Callable) -> Scores:
     return {f"statistic {i}": float(z[i]) for i in range(3)}
 
 
+@pytest.mark.test
 def test_drawn_z_is_enumerated_z():
     right = by_values(COINS.responsibilities, COINS.causes, CHAINS)
     assert_holds(drawn_z(right, drawn_statistics))
@@ -188,6 +189,7 @@ def chains_of(kernel: Any, log_joint: Callable = COUNTS.log_joint) -> Sampler:
     return by_chains(kernel, latent_of(COUNTS), log_joint, CHAINS)
 
 
+@pytest.mark.test("mala")
 @pytest.mark.parametrize("kernel", ["mala", "random-walk", "hmc", "nuts"])
 def test_chains_leave_the_conditional_alone(kernel):
     if kernel == "nuts":  # whose acceptance is a mean over a trajectory
@@ -348,6 +350,7 @@ def one_chain(m_step: Any, joint: Any, prior: Any, theta: Any, rows: Any, weight
     return found._replace(error=found.error * math.sqrt(CHAINS))
 
 
+@pytest.mark.test("drawn_at_the_new")
 @pytest.mark.parametrize("wrong", [independent, prior_by_draw, no_prior, drawn_at_the_new, one_chain])
 def test_gain_mutants(wrong):
     assert broken(gain_law(wrong))
@@ -457,6 +460,7 @@ def test_louis():
     assert_holds(louis(lambda known: known.complete - known.missing))
 
 
+@pytest.mark.test("hidden only")
 @pytest.mark.parametrize(
     "wrong",
     [lambda known: known.complete, lambda known: known.complete + known.missing, lambda known: known.missing,
@@ -484,7 +488,6 @@ def bound(params: Any, datum: Any) -> float:
     return -0.5 * math.log(2 * math.pi * S2)
 
 
-@pytest.mark.test("random-walk")
 @pytest.mark.parametrize(
     "settings",
     [{"kernel": "mala"}, {"kernel": "random-walk", "tolerance": 8e-3}, {"kernel": "rejection", "bound": bound}],

@@ -139,7 +139,6 @@ def _as_a_priori(patch: pytest.MonkeyPatch) -> None:
     _widened(patch, lambda _, widened: lambda rng, positions: widened(Wrong(), positions))
 
 
-@pytest.mark.test("_another_scale-False", "_not_orthogonal-False")
 @pytest.mark.parametrize(
     ("mutant", "pooled"),
     [(_nothing_left, False), (_not_orthogonal, False), (_another_scale, False), (_another_scale, True),
@@ -187,6 +186,7 @@ def test_several_targets_are_narrow_each() -> None:
     np.testing.assert_allclose(sd["a"]["weights"] / sd["b"]["weights"], 1, atol=0.08)
 
 
+@pytest.mark.test
 def test_a_parameter_that_rows_see_otherwise_is_left_alone() -> None:
     """A norm of the weights beside their product with x: no projection gives the same η."""
     prior = {"weights": dist.Normal(jnp.zeros(COLUMNS), 1.0)}
@@ -242,6 +242,7 @@ def test_scales_by_default() -> None:
     assert weight_scale_for(9, 3.0, "categorical") == 2.5
 
 
+@pytest.mark.test
 def test_the_spherical_t() -> None:
     """Against SciPy's t in D dimensions; draws have its radius."""
     prior = SphericalT(3.0, 4, 0.5)

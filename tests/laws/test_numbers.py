@@ -121,6 +121,7 @@ SMALL = {
 }
 
 
+@pytest.mark.test("equal targets", "one row")
 @pytest.mark.parametrize("name", SMALL)
 def test_small_tables(name):
     x, y = SMALL[name]
@@ -141,6 +142,7 @@ def of_design(x, y, method):
     return tr.infer(model, tr.Data(y, x), method, progress=False)
 
 
+@pytest.mark.test("map")
 @pytest.mark.parametrize("method", [tr.MAP(), tr.Laplace(), tr.FullRank(steps=2000)], ids=lambda m: m.label)
 def test_designs_of_condition_1e12(method):
     """The prior decides three of four directions, from far apart scales; the rest is a verdict."""

@@ -479,6 +479,7 @@ def test_normal_layers_have_the_slope_that_goes_through_their_draws():
     assert_holds({str(i): z_mean(c, 0.0, float(c.var())) for i, c in enumerate(columns)}, 20_000)
 
 
+@pytest.mark.test
 def test_the_measured_variances_are_the_enumerated_ones():
     """Of one row and of fixed c: every pair's ½|g − g′|² has the mean that all states together say."""
     chosen = {"raw": RAW, "local": RAW._replace(local=True)}

@@ -98,6 +98,7 @@ def test_limit():
     assert (float(info.gave_up), float(info.tries), float(state.position)) == (1.0, 64.0, 0.25)
 
 
+@pytest.mark.test
 def test_not_a_number_is_refused():
     """A NaN weight counts as log w = −∞."""
     kernel = rejection(prior, lambda theta: jnp.where(theta < 0.5, jnp.nan, 0.0), 0.0)

@@ -16,7 +16,7 @@ from tractable.models.linear import generalised_linear
 from tractable.objectives import several
 from tractable.tools.errors import ModelError
 
-pytestmark = pytest.mark.laws
+pytestmark = pytest.mark.test
 
 RNG = np.random.default_rng(8)
 N, D, NOISE = 40, 3, 0.6
@@ -78,6 +78,7 @@ def factors() -> several.Factors:
     return found
 
 
+@pytest.mark.laws
 def test_the_bound_is_that_of_draws():
     """The ELBO of classes at a q with correlations, against its mean over draws of q."""
     size = CLASSES.space.size
@@ -92,6 +93,7 @@ def test_the_bound_is_that_of_draws():
     assert abs(found - draws.mean()) < Z * draws.std() / 200 + 0.02, (found, draws.mean(), draws.std() / 200)
 
 
+@pytest.mark.laws
 def test_as_high_as_a_climb_by_draws():
     ours, drawn = (
         tr.infer(CLASSES, LABELS, tr.FullRank(solver=solver, tolerance=0.005), verify=None, seed=1)
@@ -105,7 +107,6 @@ def test_as_high_as_a_climb_by_draws():
     np.testing.assert_allclose(one.std(0), other.std(0), rtol=0.1)
 
 
-@pytest.mark.test
 @pytest.mark.parametrize(
     "model",
     [
@@ -122,7 +123,6 @@ def test_other_models_are_left_alone(model):
     assert several.structure(model, tr.Data(y, given=X)) is None
 
 
-@pytest.mark.test
 def test_a_mean_field_of_classes_has_none():
     with pytest.raises(ModelError, match="FullRank also several predictors"):
         tr.infer(CLASSES, LABELS, tr.MeanField(solver="quadrature"))

@@ -104,6 +104,7 @@ def filtered_for_smoothed(*args: Any) -> kalman.Smoothed:
     return kalman.smoothed(*args)[0]._replace(mean=found.mean, covariance=found.covariance)
 
 
+@pytest.mark.test
 @strict
 def test_slopes_are_the_joint_normals():
     """Autodiff of the pass forward against differences of the joint density."""
@@ -218,6 +219,7 @@ def some_theta(model: Any, seed: int = 2) -> Any:
     return model.params(0.4 * jax.random.normal(jax.random.key(seed), (model.space.size,)))
 
 
+@pytest.mark.test("own start", "flat", "trend", "default", "full")
 @every
 def test_log_prob_of_models(name):
     """Sequences of models against the joint normal of their matrices, as ``system`` tells them."""
@@ -462,7 +464,6 @@ def ahead_law(name: str) -> Scores:
     return scores
 
 
-@pytest.mark.test("trend")
 @pytest.mark.parametrize("name", ["default", "inputs", "trend", "full"])
 def test_what_comes_next(name):
     assert_holds(ahead_law(name))

@@ -9,6 +9,7 @@ gap of ½ (Σ log Λᵢᵢ − log |Λ|); under KL(p ‖ q) σᵢ² = Σᵢᵢ.
 """
 
 import functools
+import importlib
 import itertools
 import math
 from collections.abc import Callable
@@ -627,7 +628,6 @@ def test_families():
     assert_holds(density())
 
 
-@pytest.mark.laws
 def test_inits():
     """q begins where it is told to; a low rank's factor adds a little."""
     mean, sd = jnp.array([0.3, -1.0, 2.0]), jnp.array([1e-3, 0.5, 30.0])
@@ -679,6 +679,22 @@ def test_constants():
 def test_averages():
     """(1/S) Σ."""
     assert_holds(averages())
+
+
+@pytest.mark.test
+def test_baselines_are_means_of_other_draws_and_of_earlier_steps():
+    """Leave-one-out: the mean of the others. Running mean: Σ_i (1 − D) Dᵏ⁻ⁱ b_i / (1 − Dᵏ), nothing at first."""
+    elbo = importlib.import_module("tractable.objectives.elbo")
+    signal = jnp.array([1.0, -2.0, 5.0])
+    others, _ = elbo._baseline("leave-one-out", signal, jnp.mean(signal), ())
+    scores = {"others": error(others, [1.5, 3.0, -0.5], 1e-12)}
+    memory, bounds = elbo._remember("running-mean")(PHI["mean field"]), [2.0, -1.0, 4.0]
+    for step in range(4):
+        shares = elbo.DECAY ** np.arange(step)[::-1]
+        wanted = np.sum(shares * bounds[:step]) / max(shares.sum(), 1e-300)
+        baseline, memory = elbo._baseline("running-mean", signal, jnp.asarray([*bounds, 0.0][step]), memory)
+        scores[f"step {step}"] = error(baseline, wanted, 1e-12)
+    assert_holds(scores)
 
 
 @pytest.mark.laws
@@ -754,7 +770,7 @@ def test_integrated(kind):
     assert_holds(integrated("normal", [kind]))
 
 
-@pytest.mark.test("full rank")
+@pytest.mark.test("mean field", "full rank")
 @pytest.mark.parametrize("family", ["low rank", *list(FAMILIES)[:2]])
 def test_integrated_laplace(family):
     """The same under Laplace priors, beside a noise scale."""
@@ -1116,7 +1132,7 @@ MUTANTS: dict[str, tuple[Callable, Callable[[], Scores]]] = {
 }  # fmt: skip
 
 
-@pytest.mark.test("forward KL, q/p")
+@pytest.mark.test("fitted sees the step: gradients", "forward KL, q/p")
 @pytest.mark.parametrize("name", MUTANTS)
 def test_mutant_is_killed(monkeypatch, name):
     """The law raises the alarm."""
@@ -1127,7 +1143,7 @@ def test_mutant_is_killed(monkeypatch, name):
     assert killers, f"{name} lives"
 
 
-@pytest.mark.laws
+@pytest.mark.test("-7.0-10-1")
 @pytest.mark.parametrize(("size", "rank"), [(10, 5), (10, 1), (3, 5)])
 @pytest.mark.parametrize("rho_of_two", [-7.0, -10.0])
 def test_a_factor_that_explains_an_entry_wholly_is_no_trouble_in_single_precision(size, rank, rho_of_two):

@@ -103,6 +103,7 @@ def test_vimco_is_unbiased_for_the_bound_of_several_draws(samples):
     assert_holds(unbiased(of_vimco, samples, PARAMS, lambda p: bound(p, samples)))
 
 
+@pytest.mark.test("switches0")
 @pytest.mark.parametrize(
     "switches",
     [

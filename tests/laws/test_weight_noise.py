@@ -29,7 +29,7 @@ from tractable.objectives.weight_noise import (
 from tractable.tools import tree
 from tractable.tools.errors import DataError, ModelError, SettingsError
 
-pytestmark = pytest.mark.laws
+pytestmark = pytest.mark.test
 
 Factory = Callable[..., WeightNoise]
 FACTORIES = {
@@ -367,7 +367,7 @@ def unbiased_gradient(make: Factory, count: int = C // 2) -> Scores:
 LAWS = (without_noise, noise_is_white, one_example, hidden_layer, unbiased_gradient)
 
 
-@pytest.mark.test("noise_is_white-local", "one_example-shared", "noise_is_white-shared")
+@pytest.mark.test("without_noise-shared", "noise_is_white-local", "noise_is_white-independent", "one_example-shared")
 @pytest.mark.parametrize("make", FACTORIES.values(), ids=FACTORIES)
 @pytest.mark.parametrize("law", LAWS, ids=lambda law: law.__name__)
 def test_holds(law, make):
@@ -380,7 +380,6 @@ def test_examples_are_uncorrelated(make):
     assert_holds(examples_apart(make))
 
 
-@pytest.mark.test
 def test_flipout_is_as_written():
     assert_holds(flipout_as_written(flipout))
 
@@ -502,6 +501,7 @@ def test_mutants_are_caught(name):
     assert broken(law(make, **options))
 
 
+@pytest.mark.laws
 def test_gradient_varies_less():
     """Σ of variances of the minibatch's gradient, over that of one shared draw."""
     variance = {name: gradients(make, 20_000)[0].var(0).sum() for name, make in FACTORIES.items()}
@@ -528,7 +528,6 @@ REPORTS = {
 }
 
 
-@pytest.mark.test
 @pytest.mark.parametrize("name", REPORTS)
 def test_says_what_is_shared_and_why(name):
     apply, shapes, shape = NETWORKS[name]
@@ -543,7 +542,6 @@ def test_says_what_is_shared_and_why(name):
     assert independent_draws(apply, params, x).shared == {}
 
 
-@pytest.mark.test
 @pytest.mark.parametrize(
     ("apply", "words"),
     [
@@ -562,7 +560,6 @@ def test_other_uses_share(apply, words):
         assert words in network.shared["w"] and network.transformed == ()
 
 
-@pytest.mark.test
 def test_filters_of_batch_groups_share():
     def apply(w: dict, x: jax.Array) -> jax.Array:
         return jax.lax.conv_general_dilated(x, w["k"], (1,), "SAME", batch_group_count=2)
@@ -571,6 +568,7 @@ def test_filters_of_batch_groups_share():
     assert "plain convolution" in network.shared["k"]
 
 
+@pytest.mark.laws
 def test_equinox_network():
     apply, params = mlp()
     sd = jax.tree.map(lambda a: 0.1 + 0.0 * a, params)
@@ -584,6 +582,7 @@ def test_equinox_network():
         assert error(network.call(noise, params, sd, x), plain, 1e-3) > 1
 
 
+@pytest.mark.laws
 def test_custom_derivative_is_kept():
     """A straight-through rounding between two layers: its derivative is said to be 1."""
 
@@ -604,6 +603,7 @@ def test_custom_derivative_is_kept():
         assert error(ravel_pytree(got)[0], ravel_pytree(wanted)[0], 1e-10) <= 1
 
 
+@pytest.mark.laws
 def test_batch_is_one_matrix_product():
     """No contraction over a matrix for each example: the weights stay (3, 4) and (4, 2)."""
     mean, sd = weights_like(TWO_LAYERS)
@@ -616,7 +616,6 @@ def test_batch_is_one_matrix_product():
         assert all(eqn.params["dimension_numbers"][1] == ((), ()) for eqn in dots)
 
 
-@pytest.mark.test
 def test_errors_are_sentences():
     mean, sd = weights_like(ONE_LAYER)
     x = inputs(3, 3)

@@ -213,7 +213,7 @@ def learnt_law(case: Learnt, weigh: Weigh) -> Scores:
     }
 
 
-@pytest.mark.test("em on file")
+@pytest.mark.test("map")
 @pytest.mark.filterwarnings("ignore::tractable.tools.errors.TractableWarning")
 @pytest.mark.parametrize("name", PLAIN)
 def test_methods(name):
@@ -270,6 +270,7 @@ def test_statistics():
     assert_holds(statistics_law(weighed))
 
 
+@pytest.mark.test("squared")
 @pytest.mark.parametrize("mutant", MUTANTS)
 def test_statistics_mutants(mutant):
     assert set(broken(statistics_law(mutant))) == {"whole", "chunks", "file"}
@@ -283,7 +284,7 @@ def test_curvature(monkeypatch):
     assert set(broken(curvature_law(squared))) == {"points", "bias meter"}
 
 
-@pytest.mark.test("vimco", "wake-sleep")
+@pytest.mark.test
 @pytest.mark.parametrize("name", ["autoencoding", "doubly", "vimco", "wake-sleep"])
 def test_ladders(name):
     """A batch's gradient is Σ w of its rows' own, at the same draws."""

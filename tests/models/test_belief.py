@@ -68,7 +68,6 @@ def test_the_same_arguments_are_the_same_object():
     assert sigmoid_belief_network(6, (4,), redraw=True).redraw
 
 
-@pytest.mark.test
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [

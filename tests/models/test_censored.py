@@ -22,7 +22,7 @@ from tractable.models.linear import generalised_linear
 from tractable.results.pointwise import Left, transforms
 from tractable.tools.errors import DataError, ModelError, TractableWarning
 
-pytestmark = pytest.mark.laws
+pytestmark = pytest.mark.quick
 
 LAWS = {
     "normal": (lambda: dist.Normal(0.5, 1.5), stats.norm(0.5, 1.5)),
@@ -45,6 +45,7 @@ def bounds(law) -> tuple[np.ndarray, np.ndarray]:
     return np.array(rows), np.array(exact)
 
 
+@pytest.mark.test("normal", "weibull", "gamma")
 @pytest.mark.parametrize("name", LAWS)
 def test_density(name):
     made, law = LAWS[name]
@@ -58,6 +59,7 @@ def test_density(name):
         np.testing.assert_allclose(got, exact[keep], rtol=2e-4, atol=2e-4)
 
 
+@pytest.mark.test
 def test_slopes_are_finite():
     """Of every kind of row, far from where it lies too: the branches that are not taken are of other numbers."""
     rows = jnp.asarray([(1.0, 1.0), (1.0, OPEN), (-OPEN, 1.0), (0.5, 1.0), (0.0, 1.0)])
@@ -69,7 +71,7 @@ def test_slopes_are_finite():
     np.testing.assert_allclose(slope(jnp.asarray(0.3), rows)[2], slope(jnp.asarray(0.3), rows)[4])  # times begin at 0
 
 
-@pytest.mark.test("exponential")
+@pytest.mark.test("weibull", "exponential")
 @pytest.mark.parametrize("family", ["normal", "lognormal", "weibull", "exponential"])
 def test_without_censoring_it_is_the_plain_family(family):
     g = np.random.default_rng(0)
@@ -99,6 +101,7 @@ def off_conjugate(y: np.ndarray, model: tr.Model = RATE) -> float:
     return float(np.ptp(got - exact))
 
 
+@pytest.mark.laws
 def test_exponential_times_are_conjugate():
     assert off_conjugate(censored(SEEN, event=EVENT)) < 1e-6
     assert off_conjugate(censored(SEEN, ~EVENT)) < 1e-6
@@ -113,7 +116,7 @@ MUTANTS = {
 }
 
 
-@pytest.mark.test("the other side")
+@pytest.mark.laws
 @pytest.mark.parametrize("mutant", MUTANTS)
 def test_wrong_rows_are_seen(mutant):
     assert off_conjugate(MUTANTS[mutant]) > 1.0
@@ -128,6 +131,7 @@ def table() -> pd.DataFrame:
     return pd.DataFrame({"lower": lower, "upper": upper})
 
 
+@pytest.mark.laws
 def test_formula_against_a_grid():
     """Every kind of row at once, by nested Laplace: means and sds within five Monte-Carlo errors of the grid's."""
     rows = table()
@@ -154,7 +158,6 @@ def test_formula_against_a_grid():
     assert posterior.posterior_predictive(draws=5).shape == (1, 5, 80)
 
 
-@pytest.mark.quick
 def test_transforms_are_uniform_within_the_bounds():
     """Where the law is right they are uniform; taking bounds for what was seen leaves many too low."""
     g = np.random.default_rng(0)
@@ -166,7 +169,6 @@ def test_transforms_are_uniform_within_the_bounds():
     assert stats.kstest(transforms(left, drawn, y[:, 0]), "uniform").pvalue < 1e-20
 
 
-@pytest.mark.quick
 def test_scores():
     g = np.random.default_rng(1)
     drawn, weights = g.gamma(2.0, size=(50, 4)), g.random(50)
@@ -187,7 +189,6 @@ def test_scores():
     assert censoring.concordance(rows, np.array([1.0, 1.0, 2.0])) == 0.75
 
 
-@pytest.mark.quick
 def test_distribution_is_kaplan_and_meiers():
     y = censored(SEEN, event=EVENT)
     at, share = censoring.distribution(y)
@@ -196,6 +197,7 @@ def test_distribution_is_kaplan_and_meiers():
     np.testing.assert_allclose(share[np.searchsorted(at, grid, side="right") - 1], exact.evaluate(grid), atol=1e-4)
 
 
+@pytest.mark.test
 def test_completed_rows_have_the_law_of_what_is_predicted():
     """A bound is replaced by what is predicted beyond it, so that all rows together have that law."""
     g = np.random.default_rng(2)
@@ -219,7 +221,6 @@ def stays() -> pd.DataFrame:
     return pd.DataFrame({"age": age, "days": np.minimum(t, c), "left": left, "home": (t <= c).astype(int)})
 
 
-@pytest.mark.quick
 @pytest.mark.parametrize("how", [{"censored": "left", "exclude": ["home"]}, {"event": "home", "exclude": ["left"]}])
 def test_encoder(how):
     frame = stays()
@@ -234,7 +235,6 @@ def test_encoder(how):
     assert encode(saved, frame[["age"]]).y is None
 
 
-@pytest.mark.quick
 @pytest.mark.parametrize("left", ["days | cens(left)", "censored(days, left)", "Surv(days, home)"])
 def test_formulas_say_the_same(left):
     with pytest.warns(TractableWarning, match="47 numbers that were seen and 13 censored, all positive: family='wei"):
@@ -250,7 +250,6 @@ FAULTS = {
 }
 
 
-@pytest.mark.quick
 @pytest.mark.parametrize("sentence", FAULTS)
 def test_faults(sentence):
     with pytest.raises(DataError, match=sentence):
@@ -273,6 +272,7 @@ def test_more_faults():
         tr.infer(RATE, tr.Data(np.array([[3.0, 2.0]])), tr.MAP(), progress=False)
 
 
+@pytest.mark.laws
 def test_from_the_command_line(tmp_path):
     stays().to_csv(tmp_path / "stays.csv", index=False)
     told = run("fit", tmp_path / "stays.csv", "--target", "days", "--event", "home", "--exclude", "left", "--verify",

@@ -458,7 +458,6 @@ def as_scikit_learn(make: Callable, kind: str, features: int, process: bool, flo
     }
 
 
-@pytest.mark.test("diagonal-False")
 @CASES
 def test_steps_are_exact(kind, process):
     assert_holds(steps_are_exact(bayesian_gaussian_mixture, kind, process))
@@ -488,7 +487,6 @@ def test_mutants(name):
     assert broken(steps_are_exact(make, kind, process))
 
 
-@pytest.mark.test("no pull of the prior's mean in C", "no d/β")
 @pytest.mark.parametrize(
     "name",
     ["log |E Λ| for E[log |Λ|]", "no d/β", "a Wishart's digammas in a sphere", "C not inverted", "means not shrunk",
@@ -786,7 +784,6 @@ def drawn(change: Callable) -> Callable:
     return make
 
 
-@pytest.mark.test("E[Λ⁻¹] for E[Λ]⁻¹")
 @pytest.mark.parametrize(
     "change",
     [
@@ -884,7 +881,6 @@ def test_normal_gamma():
     assert_holds(normal_gamma_law(normal_gamma))
 
 
-@pytest.mark.test("no variance of μ in the rate")
 @pytest.mark.parametrize(
     "change",
     [
@@ -1225,7 +1221,6 @@ def test_regression_is_additive():
     )
 
 
-@pytest.mark.test
 def test_normal_gamma_is_the_smallest_regression():
     """On one input of 1, scaled: the same q and the same bound."""
     small, large = normal_gamma(0.0, 0.7, 1.3, 0.9), linear_regression_unknown_noise(1, 0.7, 1.3, 0.9, True)

@@ -20,7 +20,6 @@ ETA = np.array([-3.0, 0.0, 2.0, 6.0])
 COUNTS = np.array([0.0, 1.0, 7.0, 400.0])
 
 
-@pytest.mark.test("0.35-False", "1.0-True", "5.0-True")
 @pytest.mark.parametrize("single", [True, False])
 @pytest.mark.parametrize("dispersion", [0.003, 0.05, 0.35, 0.4, 1.0, 5.0])
 def test_negative_binomial(single, dispersion):
@@ -38,7 +37,6 @@ def test_negative_binomial_ends_at_poisson():
     np.testing.assert_allclose(got, stats.poisson.logpmf(COUNTS, np.exp(ETA)), rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.test("0.36-False", "1.0-True", "1.0-False")
 @pytest.mark.parametrize("single", [True, False])
 @pytest.mark.parametrize("variation", [0.01, 0.3, 0.36, 1.0, 3.0])
 def test_gamma(single, variation):
@@ -52,7 +50,7 @@ def test_gamma(single, variation):
     np.testing.assert_allclose(got, exact, rtol=1e-3 if single else 1e-7, atol=2e-3 if single else 1e-6)
 
 
-@pytest.mark.test("0.9-0.995-False", "0.9-0.5-True", "0.0002-0.0001-True")
+@pytest.mark.test("0.9-0.5-True")
 @pytest.mark.parametrize("single", [True, False])
 @pytest.mark.parametrize("mean", [1e-6, 1e-4, 0.03, 0.5, 0.995, 0.9999])
 @pytest.mark.parametrize("spread", [2e-4, 1e-3, 0.02, 0.3, 0.9])

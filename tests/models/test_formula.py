@@ -43,6 +43,7 @@ def posterior_density(fitted: Regression, params: dict) -> float:
     return float(density(fitted.model.unconstrain(params)))
 
 
+@pytest.mark.test
 def test_density_is_that_of_the_design_written_by_hand():
     """Interactions and levels; default priors; no group: what ``generalised_linear`` is, in the table's units."""
     fitted = regression("y ~ x*z", TABLE)
@@ -63,6 +64,7 @@ FAMILIES = {
 }
 
 
+@pytest.mark.test
 @pytest.mark.parametrize("family", FAMILIES)
 def test_families_and_offset(family: str):
     y = (RNG.poisson(1.0, N) > 0).astype(int) if family == "bernoulli" else RNG.poisson(3.0, N)
@@ -72,6 +74,7 @@ def test_families_and_offset(family: str):
     np.testing.assert_allclose(got, FAMILIES[family](0.2 * X + np.log(X + 9), y), rtol=1e-9)
 
 
+@pytest.mark.test
 def test_ordered_grades_have_cutpoints_of_a_mean_row():
     grade = pd.cut(Y, 3, labels=["low", "mid", "high"])
     with pytest.warns(TractableWarning, match="3 categories in order: family='ordered'"):
@@ -123,7 +126,6 @@ MUTANTS = {
 }
 
 
-@pytest.mark.test("rows out of step", "another term's groups", "no slope")
 @pytest.mark.parametrize("mutant", MUTANTS)
 def test_a_wrong_group_is_seen(grouped: Regression, mutant: str):
     given = MUTANTS[mutant](grouped.data.given)
@@ -225,6 +227,7 @@ def test_splines_and_polynomials_outside_of_training_are_told(recwarn):
         encode(fitted.encoder, new.assign(w=[0, 3, 7]))
 
 
+@pytest.mark.test
 def test_priors_by_name():
     priors = {"z": dist.Normal(1.0, 0.5), "z[c]": dist.Laplace(0.0, 2.0), "sd(1|school)": dist.HalfCauchy(1.0)}
     plain = regression("y ~ x + z + (1|school)", TABLE).model
@@ -391,7 +394,7 @@ def test_a_wrong_prior_of_coordinates_is_seen(mutant: str):
         nested_laplace_law(fitted._replace(model=model), own=True)
 
 
-@pytest.mark.test("y ~ x-normal-priors0-False", "grade ~ x-ordered-priors3-True")
+@pytest.mark.test
 @pytest.mark.parametrize(
     "formula, family, priors, taken",
     [

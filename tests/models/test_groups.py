@@ -227,6 +227,7 @@ def test_a_saved_posterior_tells_locals_and_a_stopped_run_goes_on(tmp_path):
         tr.load(tmp_path / "whole", SHIFTS).local()
 
 
+@pytest.mark.test
 def test_integrals_that_are_not_known_are_no_reason_to_trust():
     """A spread of fifty on the logit scale and answers all alike: far from normal in three numbers at once."""
     three = tr.Model(
@@ -323,6 +324,7 @@ def test_rows_are_replicated_in_their_groups_as_the_whole_model_says(exact):
         assert_normal(new, mean[1 + GROUP] + X[:, 0], known)
 
 
+@pytest.mark.test
 def test_a_group_is_left_out_with_all_of_its_rows(exact):
     """Against the closed form, within the error of so many draws reweighed by 1 / p(y_g | μ)."""
     found, below = exact.loo(), exact.pit(draws=DRAWS)

@@ -131,7 +131,6 @@ def test_discrete_layers():
     assert counts.discrete == [1] and counts.causes is None
 
 
-@pytest.mark.test
 @pytest.mark.parametrize(
     ("make", "words"),
     [

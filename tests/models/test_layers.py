@@ -269,7 +269,6 @@ def test_a_network_of_ones_own():
     np.testing.assert_allclose(p.base_dist.logits, np.full((5, 4, 2), math.sin(0.3)))
 
 
-@pytest.mark.test
 @pytest.mark.parametrize("dtype", [np.uint8, bool, np.int64, np.float32])
 def test_pixels_of_any_type(dtype):
     pixels = jnp.asarray(np.array([[0, 1]]).astype(dtype))

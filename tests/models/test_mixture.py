@@ -501,7 +501,6 @@ def test_missing_numbers(kind):
     assert_equal(whole_step, missing.e_step(theta, whole(jnp.array(holes))), 1e-9)
 
 
-@pytest.mark.test
 def test_missing_numbers_have_a_centre_too():
     theta, holes = start("full"), np.where(RNG.random(X.shape) < 0.2, np.nan, X)
     batch = whole(jnp.array(holes))

@@ -336,7 +336,6 @@ def test_relevance():
     assert_holds(relevance_law(neural_network(mlp(3, (4,), 1), prior="relevance")), 1)
 
 
-@pytest.mark.test("none")
 @pytest.mark.parametrize(
     ("name", "wrong", "caught"),
     [
@@ -569,7 +568,6 @@ SENTENCES = {
 }
 
 
-@pytest.mark.test
 @pytest.mark.parametrize("name", FAULTS)
 def test_faults(name):
     with warnings.catch_warnings(), pytest.raises(ModelError, match=SENTENCES[name]):

@@ -30,7 +30,7 @@ def places(plan: Plan, key: jax.Array, t: Any) -> tuple[np.ndarray, ...]:
     return jax.tree.map(np.asarray, jax.jit(jax.vmap(lambda t: place(plan, key, t)))(jnp.asarray(t)))
 
 
-@pytest.mark.laws
+@pytest.mark.test
 @pytest.mark.parametrize(("size", "rows"), SIZES)
 def test_every_row_once_an_epoch(size, rows):
     """Blocks of one epoch partition the rows; their sizes differ by at most one and never exceed n."""
@@ -58,7 +58,7 @@ def test_epochs_differ():
         assert np.mean((x - x[0]) % 1000 == (y - y[0]) % 1000) < 0.1  # another order, not another offset
 
 
-@pytest.mark.laws
+@pytest.mark.test
 @pytest.mark.parametrize("count", [1, 2, 3, 4, 5, 6, 7, 12, 16, 17, 100, 121, 1000, 4096, 65_537])
 def test_permutation(count):
     """π is a bijection of 0..count−1 for every key."""
@@ -67,14 +67,14 @@ def test_permutation(count):
         np.testing.assert_array_equal(np.sort(values), np.arange(count))
 
 
-@pytest.mark.laws
+@pytest.mark.test
 def test_permutation_of_a_million():
     """Also where the round function comes within a block of 2³¹, as it does with this key."""
     values = _permutation(jax.random.key(593), 1_000_000)
     np.testing.assert_array_equal(np.sort(values), np.arange(1_000_000))
 
 
-@pytest.mark.laws
+@pytest.mark.test("2")
 @pytest.mark.parametrize("count", [2, 5, 10])
 def test_permutation_is_roughly_uniform(count):
     """π(i) is uniform, and so are the ordered pairs π(0), π(1)."""
@@ -94,7 +94,7 @@ def _permutation(key: jax.Array, count: int) -> np.ndarray:
     return np.asarray(jax.jit(_all, static_argnums=1)(key, count))
 
 
-@pytest.mark.laws
+@pytest.mark.test("True")
 @pytest.mark.parametrize("independent", [False, True])
 def test_batch_is_a_function_of_key_and_time(independent):
     """One at a time, backwards, compiled or not, the batches are the same."""
@@ -105,7 +105,7 @@ def test_batch_is_a_function_of_key_and_time(independent):
     assert [int(x) for x in place(plan, key, jnp.array(13))] == list(forwards[:, 13])
 
 
-@pytest.mark.laws
+@pytest.mark.test
 @pytest.mark.parametrize("independent", [False, True])
 @pytest.mark.parametrize(("size", "rows"), [(1, 1), (4, 4), (6, 4), (7, 2), (7, 3), (8, 3)])
 def test_unbiased(monkeypatch, size, rows, independent):
@@ -187,7 +187,7 @@ def test_parquet_and_frames(tmp_path, arrays):
             np.testing.assert_array_equal(data.y[name], array)
 
 
-@pytest.mark.laws
+@pytest.mark.test
 def test_windows_and_files_agree(tmp_path):
     """Rows cut from a file in the shuffled order are the slices of the shuffled copy, round the end too."""
     size, plan = 23, Plan(23, 5)
@@ -227,7 +227,7 @@ def test_whole_take_split():
     assert as_data(data) is data and as_data([1, 2]).size == 2
 
 
-@pytest.mark.laws
+@pytest.mark.test
 def test_weights_go_with_their_rows(tmp_path):
     """Taken, dropped, shuffled, cut from memory or file, every row keeps its own weight, and padding has none."""
     y, w = np.arange(23.0), np.arange(23) % 4 / 2

@@ -47,7 +47,6 @@ def test_they_are_normal() -> None:
     assert abs(np.corrcoef(draws[:-1], draws[1:])[0, 1]) < 5.4 / np.sqrt(len(draws))
 
 
-@pytest.mark.test
 @pytest.mark.parametrize("size", [noise.LARGE, 50_001])
 def test_pairs_are_words_in_polar_coordinates(size: int) -> None:
     found = np.asarray(noise.normal(KEY, (size,), jnp.float32), np.float64)

@@ -14,7 +14,7 @@ from tractable.cli.folders import posterior_in, read_run, write_run
 from tractable.tools.checkpoint import read_sealed, sealed, write_sealed
 from tractable.tools.errors import CheckpointError, TractableWarning
 
-pytestmark = pytest.mark.laws
+pytestmark = pytest.mark.quick
 
 MODEL = tr.Model({"mu": dist.Normal(0.0, 2.0)}, lambda params: dist.Normal(params["mu"], 1.0))
 Y = np.array([0.3, 0.9, 1.4])
@@ -70,6 +70,7 @@ def test_flips_and_cuts_are_refused_or_harmless(folder, tmp_path):
     assert told(folder) == before and refused > MUTANTS / 2
 
 
+@pytest.mark.laws
 def test_whole_draws_of_another_run_are_refused(tmp_path):
     """Of another seed, each with checksums that hold: all of them, or one chunk in its namesake's place."""
     with warnings.catch_warnings(action="ignore", category=TractableWarning):
@@ -95,6 +96,7 @@ FORGED = {
 }  # fmt: skip
 
 
+@pytest.mark.test
 def test_forged_entries_are_refused(tmp_path):
     """Their seal is made anew: it tells an accident, and is no signature."""
     with warnings.catch_warnings(action="ignore", category=TractableWarning):
@@ -115,7 +117,7 @@ def test_forged_entries_are_refused(tmp_path):
             tr.load(tmp_path, MODEL)
 
 
-@pytest.mark.test("draws")
+@pytest.mark.test("point", "draws")
 def test_files_that_are_gone_are_refused(folder):
     for name in ("settings.toml", "summary.csv"):
         kept = (folder / name).read_bytes()
@@ -125,6 +127,7 @@ def test_files_that_are_gone_are_refused(folder):
         (folder / name).write_bytes(kept)
 
 
+@pytest.mark.test("point")
 def test_an_edited_verdict_is_refused(folder, tmp_path):
     copy = shutil.copytree(folder, tmp_path / "copy")
     about = json.loads((copy / "posterior.json").read_text())
@@ -139,7 +142,6 @@ def test_an_edited_verdict_is_refused(folder, tmp_path):
         read_run(copy)
 
 
-@pytest.mark.quick
 def test_seals_of_later_versions_and_files_without_one(tmp_path):
     path = tmp_path / "about.json"
     write_sealed(path, {"a": 1})
@@ -155,7 +157,6 @@ def test_seals_of_later_versions_and_files_without_one(tmp_path):
             read_sealed(path)
 
 
-@pytest.mark.quick
 def test_forged_manifests_reach_no_file_outside(tmp_path):
     """Sealed as they should be, by someone else: paths that climb, are absolute or linked, and other forms."""
     inside = tmp_path / "inside"
