@@ -249,6 +249,38 @@ def test_measured_curvature_and_noise():
 
 
 @pytest.mark.test
+@pytest.mark.parametrize("every", [True, False])
+def test_diagonals_of_many_parameters(monkeypatch, every):
+    """Beyond ``DENSE`` parameters: V of all windows, or of single rows with V = V₁ (N − n)/(n (N − 1)), and
+    H = 1 + V₁/(N − 1), whose first part is the prior's; both are what NumPy says of the same rows."""
+    y = np.random.default_rng(6).normal(size=(40, 3)) * [1.0, 2.0, 0.5]
+    prior = {"mu": dist.Normal(jnp.zeros(3), 1.0).to_event(1)}
+    model = tr.Model(prior, lambda params: dist.Normal(params["mu"], 1.0).to_event(1))
+    data, size, n = tr.Data(y), 40, 8
+    monkeypatch.setattr(bias, "DENSE", 2)
+    if not every:
+        monkeypatch.setattr(bias, "ALL_WINDOWS", 0)
+    plan, at, key = tr.SGLD(batch_size=n).plan(data), np.array([0.3, -0.2, 0.1]), jax.random.key(0)
+    found = bias.measure(model, data, plan, at[None], key)
+    rows = np.asarray(data.windows(n)[0]) - at
+    if every:
+        noise = np.var([size / n * rows[i : i + n].sum(0) for i in range(size)], axis=0)
+        single = noise * n * (size - 1) / (size - n)
+    else:
+        single = np.var(size * rows[np.asarray(jax.random.randint(key, (size,), 0, size))], axis=0, ddof=1)
+        noise = single * (size - n) / (n * (size - 1))
+    np.testing.assert_allclose(found.noise, noise, rtol=1e-9)
+    np.testing.assert_allclose(found.curvature, 1 + single / (size - 1), rtol=1e-9)
+    dense = bias.Measured(np.diag(found.curvature), np.diag(found.noise))
+    for friction, epoch in ((1.0, None), (0.3, None), (1.0, 5)):
+        by_numbers = bias.stationary(found, 0.01, np.array([0.5, 1.0, 0.8]), friction=friction, epoch=epoch)
+        by_matrices = bias.stationary(dense, 0.01, np.array([0.5, 1.0, 0.8]), friction=friction, epoch=epoch)
+        np.testing.assert_allclose(by_numbers.covariance, np.diag(by_matrices.covariance), rtol=1e-8)
+        np.testing.assert_allclose(by_numbers.inflation, by_matrices.inflation, rtol=1e-6)
+        assert by_numbers.worst == pytest.approx(by_matrices.worst, rel=1e-6)
+
+
+@pytest.mark.test
 def test_noise_of_rows_too_wide_to_stack(monkeypatch):
     """V from single rows, V₁ (N − n)/(n (N − 1)), where all windows would take too much memory: its mean is theirs."""
     wide = np.random.default_rng(4).normal(size=(60, 30))
