@@ -19,6 +19,7 @@ import argparse
 import hashlib
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -89,7 +90,7 @@ def laws_of() -> dict[str, list[str]]:
 
 
 def changed_targets(commit: str) -> list[str]:
-    """The tests of what changed since a commit: the laws of source files, and files of tests themselves."""
+    """The tests of what changed since a commit: laws of source files, tests, and tests that import a changed helper."""
     if not git("rev-parse", "--verify", "--quiet", f"{commit}^{{commit}}"):
         print(f"The commit {commit!r} is not in this repository: nothing can be compared with it.")
         return []
@@ -97,8 +98,11 @@ def changed_targets(commit: str) -> list[str]:
     for path in git("diff", "--name-only", commit, "--", "src", "tests", ":!tests/laws_green").splitlines():
         if path.startswith("src/tractable/"):
             found += table.get(path.removeprefix("src/tractable/"), [])
-        elif path.startswith("tests/") and Path(path).name.startswith("test_") and (ROOT / path).is_file():
+        elif Path(path).name.startswith("test_") and (ROOT / path).is_file():
             found.append(path.removeprefix("tests/"))
+        elif path.endswith(".py"):
+            helper = re.compile(rf"^(from|import) {Path(path).stem}\b", re.MULTILINE)
+            found += [f for f in every_file()[:-1] if helper.search((TESTS / f).read_text(encoding="utf-8"))]
     return without_doubles(found)
 
 

@@ -83,6 +83,8 @@ def repository(tmp_path, monkeypatch):
         (tmp_path / "src/tractable" / name).write_text("x = 1\n")
     for name in ("one", "two", "three"):
         (tmp_path / f"tests/test_{name}.py").write_text("def test_b():\n    pass\n")
+    (tmp_path / "tests/helper.py").write_text("x = 1\n")
+    (tmp_path / "tests/test_four.py").write_text("import sys\nfrom helper import x\n")
     for name, value in {"ROOT": "", "TESTS": "tests", "GREEN": "tests/laws_green", "SECONDS": "tests/s.json"}.items():
         monkeypatch.setattr(suite, name, tmp_path / value)
     for words in (["init", "-q"], ["add", "."], ["commit", "-qm", "one"]):
@@ -99,6 +101,8 @@ def test_the_laws_of_what_changed(repository, capsys):
     (repository / "tests/test_three.py").write_text("")
     (repository / "src/tractable/core/b.py").write_text("x = 2\n")
     assert suite.changed_targets(head) == ["test_one.py", "test_two.py", "test_three.py"]
+    (repository / "tests/helper.py").write_text("x = 2\n")
+    assert sorted(suite.changed_targets(head)) == ["test_four.py", "test_one.py", "test_three.py", "test_two.py"]
     assert suite.changed_targets("f" * 40) == [] and "not in this repository" in capsys.readouterr().out
 
 
@@ -147,7 +151,7 @@ def test_shards_add_up_to_a_green_commit(repository, monkeypatch, capsys):
         assert not suite.GREEN.exists()
         assert laws(monkeypatch, "--shard", part) == 0
     assert suite.GREEN.read_text() == head + "\n"
-    assert len(re.findall(r"^2 passed, 0 failed, 0 skipped$", capsys.readouterr().out, re.M)) == 2
+    assert len(re.findall(r"^[23] passed, 0 failed, 0 skipped$", capsys.readouterr().out, re.M)) == 2
     again = Laws(monkeypatch)
     assert laws(monkeypatch) == 0 and again.groups == []  # everything has passed
 
@@ -174,7 +178,9 @@ def test_what_changed_comes_first_then_one_shard(repository, monkeypatch):
     ran = Laws(monkeypatch)
     assert laws(monkeypatch, "--changed", head, "--rotate", "1") == 0
     assert ran.groups[0] == ["test_two.py"]
-    assert sorted(itertools.chain(*ran.groups)) == ["doctests", "test_one.py", "test_three.py", "test_two.py"]
+    assert sorted(itertools.chain(*ran.groups)) == [
+        "doctests", "test_four.py", "test_one.py", "test_three.py", "test_two.py",
+    ]  # fmt: skip
 
 
 SCRIPT = suite.ROOT / "benchmarks" / "mutants.py"
@@ -264,13 +270,27 @@ def test_law():
 """
 
 
-@pytest.mark.test
-@pytest.mark.parametrize(("words", "passed"), [(["quick"], 1), (["test"], 2), (["laws"], 4)])
-def test_a_tier_includes_those_before_and_a_quick_test_may_not_trace(tmp_path, words, passed):
-    (tmp_path / "test_tiered.py").write_text(TIERED)
+def tiered(folder: Path, *words: str) -> str:
+    """What pytest prints of the file above."""
+    (folder / "test_tiered.py").write_text(TIERED)
     command = [sys.executable, "-m", "pytest", "-q", "-p", "conftest", "-c", suite.ROOT / "pyproject.toml"]
-    command += ["--rootdir", tmp_path, "-p", "no:cacheprovider", "--tier", *words, tmp_path / "test_tiered.py"]
+    command += ["--rootdir", folder, "-p", "no:cacheprovider", *words]
     environment = os.environ | {"PYTHONPATH": str(suite.TESTS), "TRACTABLE_TYPECHECK": "0"}
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
-    assert f"{passed + 1} passed" in done.stdout or f"{passed} passed, 1 error" in done.stdout, done.stdout
-    assert "it is marked as quick, and traced" in done.stdout
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True).stdout
+
+
+@pytest.mark.test
+@pytest.mark.parametrize(
+    ("words", "passed"),
+    [(["--tier", "quick"], 2), (["--tier", "test"], 3), ([], 3), (["--tier", "laws"], 5)],
+)
+def test_a_tier_includes_those_before_and_a_quick_test_may_not_trace(tmp_path, words, passed):
+    out = tiered(tmp_path, *words, "test_tiered.py")
+    assert f"{passed} passed" in out and "1 error" in out, out
+    assert "it is marked as quick, and traced" in out
+
+
+@pytest.mark.test
+@pytest.mark.parametrize(("words", "passed"), [([], "1 passed"), (["--tier", "test"], "1 deselected")])
+def test_a_test_that_is_named_runs_whatever_its_tier(tmp_path, words, passed):
+    assert passed in tiered(tmp_path, *words, "test_tiered.py::test_law")

@@ -29,9 +29,8 @@ LOADED = "/jax/compilation_cache/cache_hits"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption(
-        "--tier", choices=TIERS, default="test", help="which tests to run; each tier includes those before"
-    )
+    about = "which tests to run; each tier includes those before it. By default test, and any that are named"
+    parser.addoption("--tier", choices=TIERS, help=about)
     parser.addoption("--results", type=Path, help="folder for a file of results for each file of tests")
 
 
@@ -70,13 +69,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def check_cases(items: list[pytest.Item]) -> None:
-    """Cases that a mark names are there."""
+    """No test has two marks, and cases that a mark names are there."""
     named: dict[tuple[Path, str], set[str]] = {}
     for item in items:
-        for mark in item.own_markers:
-            if mark.name in TIERS and isinstance(item, pytest.Function):
-                left = named.setdefault((item.path, item.originalname), set(mark.args))
-                left -= {name for name in left if is_case(item, name)}
+        marks = [mark for mark in item.own_markers if mark.name in TIERS]
+        if len(marks) > 1:
+            raise pytest.UsageError(f"{item.nodeid} is in {len(marks)} tiers: leave one mark")
+        if marks and isinstance(item, pytest.Function):
+            left = named.setdefault((item.path, item.originalname), set(marks[0].args))
+            left -= {name for name in left if is_case(item, name)}
     unknown = [f"{path.name}::{name}: {sorted(cases)}" for (path, name), cases in named.items() if cases]
     if unknown:
         raise pytest.UsageError(f"A tier names cases that are not there: {', '.join(unknown)}")
