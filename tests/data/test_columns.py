@@ -6,10 +6,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from tractable.data import encoder
 from tractable.data.columns import MOST_LEVELS, REST, fit_column, spread_of_groups
 from tractable.data.shards import Shard, Sharded, last_apart
 from tractable.data.targets import Target, encode_censored
-from tractable.tools.errors import TractableWarning
+from tractable.tools.errors import DataError, TractableWarning
 
 pytestmark = pytest.mark.quick
 
@@ -69,3 +70,23 @@ def test_bounds_are_standardised_where_they_are_known():
     y = encode_censored(target, pd.Series([14.0, 2.0, -np.inf]), pd.Series([14.0, np.inf, 12.0]))
     most = float(np.finfo(np.float32).max)  # where there is no bound
     np.testing.assert_allclose(y, [[1.0, 1.0], [-2.0, most], [-most, 0.5]], rtol=1e-6)
+
+
+def test_which_columns_may_have_gaps():
+    """A target never, an input where it is imputed, and either of two bounds, which then is no bound."""
+    names = ["x", "y", "z"]
+    assert encoder._needed(names, ("y",), "refuse", ("", "")) == names
+    assert encoder._needed(names, ("y",), "impute", ("", "")) == ["y"]
+    assert encoder._needed(names, ("y", "z"), "impute", ("status", "z")) == ["y", "z"]
+    assert encoder._needed(names, ("y", "z"), "refuse", ("upper", "z")) == ["x"]
+
+
+def test_weights_are_numbers_above_zero():
+    table = pd.DataFrame(
+        {"w": [1.0, 0.5, 2.0], "zero": [0.0, 1.0, 2.0], "text": ["a", "b", "c"], "gap": [1.0, None, 2.0]}
+    )
+    assert encoder._positive(table, "w").tolist() == [1.0, 0.5, 2.0]
+    assert encoder._positive(table, "zero", True).tolist() == [0.0, 1.0, 2.0]
+    for name, zero, sign in (("zero", False, ">"), ("text", True, "≥"), ("gap", True, "≥"), ("text", False, ">")):
+        with pytest.raises(DataError, match=f"Column '{name}' says how much a row counts: expected numbers {sign} 0"):
+            encoder._positive(table, name, zero)
