@@ -473,6 +473,15 @@ def test_spread_of_a_normal():
         np.testing.assert_allclose(np.exp(-2 * state.position), spreads.precision(state), rtol=1e-4)
 
 
+@pytest.mark.test
+def test_the_error_of_a_measured_precision_by_hand():
+    """Λ is Σ of curvatures over Σ of squares; its error √(4 S/3t) over the curvature, without end below 0."""
+    numbers = ([0.0, 0.0, 0.0], [0.5, 4.0, -1.0], [0.25, 2.0, 0.0], [0.09, 1.0, 1.0])
+    state = spreads.State(*map(jnp.array, numbers), jnp.array(12))
+    np.testing.assert_allclose(spreads.precision(state), [2.0, 2.0, -1.0], rtol=1e-12)
+    np.testing.assert_allclose(spreads.relative_error(state), [0.2, 1 / 12, np.inf], rtol=1e-12)
+
+
 def test_spread_where_the_curvature_varies():
     """log p = θ − e^θ has Λ = e^θ, whose mean under q is e^{μ + σ²/2}: σ² e^{σ²/2} = e^{−μ}. At μ alone it is e^μ."""
     state = settled(lambda z, _: jnp.sum(z - jnp.exp(z)), np.array([0.5]), [1.0], 30_000)

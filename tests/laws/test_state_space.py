@@ -136,6 +136,39 @@ def drawing_law(drawn: Callable, system: kalman.System = SYSTEM) -> Scores:
 SINGULAR = SYSTEM._replace(state_noise=jnp.outer(jnp.arange(3.0), jnp.arange(3.0)))
 
 
+@pytest.mark.test
+@pytest.mark.parametrize("rank", [3, 2, 1])
+def test_noise_is_taken_apart(rank):
+    """W Q Wᵀ = diag v with a unit lower triangular W, also for a singular Q."""
+    root = np.random.default_rng(rank).normal(size=(3, rank)) * [[2.0], [1.0], [0.5]]
+    covariance = root @ root.T
+    whiten, variances = map(np.asarray, jax.jit(kalman._apart)(jnp.asarray(covariance)))
+    np.testing.assert_allclose(whiten @ covariance @ whiten.T, np.diag(variances), atol=1e-13)
+    np.testing.assert_array_equal(np.diag(whiten), 1)
+    assert np.all(np.triu(whiten, 1) == 0) and np.sum(variances > 0) == rank
+
+
+@pytest.mark.test
+def test_a_number_is_taken_in_by_bayes():
+    """Mean, covariance and log density of N(m, C) given x = r·z + noise; one that is missing changes nothing."""
+    root, row, mean = np.array([[1.0, 0.0], [0.7, 0.4]]), np.array([0.5, -2.0]), np.array([0.3, 1.0])
+    covariance, noise = root @ root.T, 0.2
+    before = jnp.asarray(mean), jnp.asarray(covariance)
+    update = jax.jit(lambda x: kalman._updated(before, (x, jnp.asarray(row), noise)))
+    (new, left), (log_prob, gain, pull, weight) = update(jnp.asarray(1.7))
+    spread = row @ covariance @ row + noise
+    wanted = covariance @ row / spread
+    np.testing.assert_allclose(gain, wanted, rtol=1e-12)
+    np.testing.assert_allclose(new, mean + wanted * (1.7 - row @ mean), rtol=1e-12)
+    np.testing.assert_allclose(left, covariance - np.outer(wanted, wanted) * spread, atol=1e-12)
+    assert float(log_prob) == pytest.approx(stats.norm.logpdf(1.7, row @ mean, spread**0.5))
+    assert float(pull) == pytest.approx((1.7 - row @ mean) / spread) and float(weight) == pytest.approx(1 / spread)
+    (new, left), (log_prob, *_) = update(jnp.asarray(np.nan))
+    np.testing.assert_array_equal(new, mean)
+    np.testing.assert_allclose(left, covariance, rtol=1e-12)
+    assert float(log_prob) == 0
+
+
 @pytest.mark.test("singular")
 @pytest.mark.parametrize("system", [SYSTEM, SINGULAR], ids=["any", "singular"])
 @strict
