@@ -75,7 +75,7 @@ def test_evaluations_are_counted(against_exact):
     assert table.loc["map", "gradients"] == against_exact.posteriors["map"].found["evaluations"]
 
 
-@pytest.mark.quick
+@pytest.mark.test
 def test_minibatches_count_by_their_share(coin):
     model, data, _ = coin
     drawn = np.zeros((2, 20, 1))
@@ -99,7 +99,7 @@ def test_held_out_is_the_mean_log_predictive_density(against_exact, coin):
     np.testing.assert_allclose(found, expected, atol=2e-3)
 
 
-@pytest.mark.quick
+@pytest.mark.test
 def test_leave_one_out_is_the_exact_one_or_there_is_none(against_exact, coin):
     """Flips left out of Beta(a, b): heads by (a − 1)/(a + b − 1); a point leaves nothing out."""
     _, data, _ = coin
@@ -116,7 +116,7 @@ def test_leave_one_out_is_the_exact_one_or_there_is_none(against_exact, coin):
     assert "elpd_loo" in str(against_exact)
 
 
-@pytest.mark.quick
+@pytest.mark.test
 def test_a_method_that_fails_has_its_sentence_and_the_others_go_on(against_exact):
     assert against_exact.table.loc["sgld-2", "verdict"] == "failed"
     assert "more than the 100 rows" in against_exact.failures["sgld-2"]
@@ -205,7 +205,7 @@ def test_references():
         as_reference(model, {"a": (0.0, 0.0), "w": ([0.0, 0.0], [1.0, 1.0])})
 
 
-@pytest.mark.quick
+@pytest.mark.test
 def test_faults(coin):
     model, data, _ = coin
     with pytest.raises(SettingsError, match=r"expects a list of methods .* got none"):

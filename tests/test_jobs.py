@@ -262,7 +262,7 @@ def test_rows_on_file_are_sent_by_their_path(tmp_path):
         unpacked(sent)
 
 
-@pytest.mark.quick
+@pytest.mark.test
 def test_keys_and_what_was_given_come_back_themselves():
     work = functools.partial(print, model=COIN, methods=("a", COIN))
     key, model = unpacked(packed((jax.random.key(3), COIN), work), work)

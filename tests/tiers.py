@@ -88,6 +88,9 @@ BEFORE = pytest.StashKey[int]()
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Note what was traced so far; in ``make quick``, forget it, so that no test hides behind an earlier one."""
+    if item.config.getoption("tier") == "quick":
+        jax.clear_caches()
     item.stash[BEFORE] = events[TRACED]
 
 

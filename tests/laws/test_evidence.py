@@ -1060,7 +1060,7 @@ def _improper() -> tr.Model:
     )
 
 
-@pytest.mark.quick
+@pytest.mark.test
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [

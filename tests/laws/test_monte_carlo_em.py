@@ -704,7 +704,7 @@ def test_online_settings(settings):
         OnlineEM(**settings)
 
 
-@pytest.mark.quick
+@pytest.mark.test
 def test_online_sentences():
     with pytest.raises(ModelError, match="closed form"):
         learnt(COUNTS, np.array([1, 2, 3]), OnlineEM(batch_size=2))

@@ -177,7 +177,7 @@ def test_gains_are_the_papers():
     np.testing.assert_allclose(gains(jnp.asarray(log_w - 5000)), wanted, rtol=1e-8, atol=1e-10)
 
 
-@pytest.mark.quick
+@pytest.mark.test
 @pytest.mark.parametrize(
     ("make", "sentence"),
     [

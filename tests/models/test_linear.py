@@ -187,7 +187,7 @@ def test_other_priors_by_name():
         np.testing.assert_allclose(*densities, rtol=1e-5)
 
 
-@pytest.mark.quick
+@pytest.mark.test
 @pytest.mark.parametrize(
     ("family", "priors", "sentence"),
     [
