@@ -36,7 +36,7 @@ TESTS, SOURCE = ROOT / "tests", ROOT / "src" / "tractable"
 GREEN = TESTS / "laws_green"
 SECONDS = TESTS / "seconds.json"
 TIERS = ("quick", "test", "laws")
-GROUP = {"quick": 500.0, "test": 80.0, "laws": 150.0}  # seconds of a processor in one process, where there are many
+GROUP = {"quick": 500.0, "test": 60.0, "laws": 150.0}  # seconds of a processor in one process, where there are many
 DOCTESTS, LINT = "doctests", "lint"  # what is no file of tests
 UNKNOWN = 10.0  # seconds of a file that was never measured
 

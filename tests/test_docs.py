@@ -61,7 +61,7 @@ def ran_elsewhere(capsys, needing: bool) -> None:
         assert same(printed, said), f"printed:\n{printed}\nsaid:\n{said}"
 
 
-@pytest.mark.test
+@pytest.mark.laws
 def test_models_from_elsewhere(capsys):
     ran_elsewhere(capsys, False)
 
@@ -71,7 +71,7 @@ def test_models_from_pymc(capsys):
     ran_elsewhere(capsys, True)
 
 
-@pytest.mark.test("b one throw late")
+@pytest.mark.laws
 @pytest.mark.parametrize(
     ("right", "wrong"),
     [
