@@ -145,7 +145,7 @@ def groups_of(targets: list[str], cost: dict[str, float], most: float, jobs: int
     return [[DOCTESTS], *groups] if DOCTESTS in targets else groups
 
 
-def start(group: list[str], tier: str, results: Path, more: list[str]) -> Process:
+def start(group: list[str], tier: str, results: Path) -> Process:
     """Begin the tests of a group; results of single tests are no results of their file."""
     if any("::" in target for target in group):
         results = results / "parts"
@@ -154,7 +154,7 @@ def start(group: list[str], tier: str, results: Path, more: list[str]) -> Proces
         environment.setdefault("TRACTABLE_TYPECHECK", "0")
     environment["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {FLAGS}".strip()
     log = Path(tempfile.mkstemp(suffix=".log")[1])
-    words = [sys.executable, "-m", "pytest", "-q", "--tier", tier, "--results", results, *more]
+    words = [sys.executable, "-m", "pytest", "-q", "--tier", tier, "--results", results]
     if group == [LINT]:
         environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"
         words = ["sh", "-c", "ruff check . && ruff format --check . && pyright"]
@@ -171,7 +171,7 @@ def start(group: list[str], tier: str, results: Path, more: list[str]) -> Proces
 
 
 def run(
-    groups: list[list[str]], tier: str, results: Path, jobs: int, budget: float | None, more: list[str]
+    groups: list[list[str]], tier: str, results: Path, jobs: int, budget: float | None = None
 ) -> tuple[bool, list[str]]:
     """Run groups until all have ended or the budget has; print what failed as it fails.
 
@@ -180,12 +180,14 @@ def run(
     """
     begun, running, waiting, right = time.monotonic(), [], list(groups), True
     (results / "parts").mkdir(parents=True, exist_ok=True)
+    for path in results.rglob("failed-*.txt"):  # of an earlier run, whose process may have had the same number
+        path.unlink()
     try:
         while waiting or running:
             if budget is not None and time.monotonic() - begun > budget:
                 break
             while waiting and len(running) < jobs:
-                running.append(start(waiting.pop(0), tier, results, more))
+                running.append(start(waiting.pop(0), tier, results))
             time.sleep(0.1)
             for process in [process for process in running if process.handle.poll() is not None]:
                 running.remove(process)
@@ -230,7 +232,7 @@ def report(found: list[dict[str, Any]], tier: str, wall: float) -> None:
     print(f"{passed} passed, {failed} failed, {skipped} skipped", flush=True)
 
 
-def run_tier(options: argparse.Namespace, more: list[str]) -> int:
+def run_tier(options: argparse.Namespace) -> int:
     """Run ``quick`` or ``test``."""
     tier = options.tier
     files = every_file()
@@ -241,7 +243,7 @@ def run_tier(options: argparse.Namespace, more: list[str]) -> int:
     folder = ROOT / ".laws" / tier
     shutil.rmtree(folder, ignore_errors=True)
     groups = [[LINT], *groups_of(files, cost, GROUP[tier], options.jobs)]
-    right, _ = run(groups, tier, folder, options.jobs, None, more)
+    right, _ = run(groups, tier, folder, options.jobs)
     found = list(read(folder).values())
     report(found, tier, time.monotonic() - begun)
     if options.record:
@@ -254,7 +256,7 @@ def run_tier(options: argparse.Namespace, more: list[str]) -> int:
     return 0 if right else 1
 
 
-def run_laws(options: argparse.Namespace, more: list[str]) -> int:
+def run_laws(options: argparse.Namespace) -> int:
     """Run the laws, or some of them."""
     commit, cost, begun = tested_commit(), cost_of("laws"), time.monotonic()
     kept = ROOT / ".laws" / commit
@@ -276,7 +278,7 @@ def run_laws(options: argparse.Namespace, more: list[str]) -> int:
     for batch in batches:
         for targets in ([t for t in batch if "::" in t], [t for t in batch if "::" not in t and t not in passed]):
             groups += groups_of(targets, cost, GROUP["laws"])
-    right, unfinished = run(groups, "laws", kept, options.jobs, options.budget, more)
+    right, unfinished = run(groups, "laws", kept, options.jobs, options.budget)
     found = read(kept)
     missing = [target for target in unfinished if target not in found]
     if missing:
@@ -301,8 +303,8 @@ def main() -> int:
     parser.add_argument("--budget", type=float, metavar="SECONDS", help="stop then; what was not run is listed")
     parser.add_argument("--record", action="store_true", help="write what each file took into tests/seconds.json")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes at once")
-    options, more = parser.parse_known_args()
-    return run_laws(options, more) if options.tier == "laws" else run_tier(options, more)
+    options = parser.parse_args()
+    return run_laws(options) if options.tier == "laws" else run_tier(options)
 
 
 if __name__ == "__main__":

@@ -73,7 +73,7 @@ def test_a_target_is_run_once():
 
 @pytest.fixture
 def repository(tmp_path, monkeypatch):
-    """A repository of two source files and three files of tests, all committed."""
+    """A repository of two source files, four files of tests and a helper of one of them, all committed."""
     for name in ("tests", "src/tractable/core"):
         (tmp_path / name).mkdir(parents=True)
     (tmp_path / ".gitignore").write_text(".laws/\n")
@@ -124,7 +124,7 @@ class Laws:
         monkeypatch.setattr(suite, "yardstick", lambda: 1.0)
         monkeypatch.setattr(suite, "GROUP", dict.fromkeys(suite.TIERS, 1.0))
 
-    def start(self, group: list[str], tier: str, results: Path, more: list[str]) -> suite.Process:
+    def start(self, group: list[str], tier: str, results: Path) -> suite.Process:
         self.groups.append(group)
         for file in group if group != [self.slow] else []:
             result = {"file": file, "passed": 1, "skipped": 0, "failed": [], "programs": 0, "loaded": 0, "tests": {}}
@@ -170,6 +170,14 @@ def test_a_budget_lists_what_was_not_run_and_does_not_fail(repository, monkeypat
     Laws(monkeypatch, slow="test_one.py")
     assert laws(monkeypatch, "--budget", "1") == 0 and not suite.GREEN.exists()
     assert "Not run to the end, 1: test_one.py" in capsys.readouterr().out
+
+
+def test_options_of_pytest_are_refused(repository, monkeypatch):
+    """A file of which some tests were left out has not passed."""
+    ran = Laws(monkeypatch)
+    with pytest.raises(SystemExit):
+        laws(monkeypatch, "-k", "something")
+    assert not ran.groups and not suite.GREEN.exists()
 
 
 def test_what_changed_comes_first_then_one_shard(repository, monkeypatch):

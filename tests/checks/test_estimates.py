@@ -81,15 +81,14 @@ def test_a_long_tail_is_told_from_a_short_one():
     assert reweighed._outward(values[:, :1], w) is None
 
 
-@pytest.mark.parametrize("power", [2.5, 3.0, 4.0])
-def test_what_lies_beyond_all_places_of_a_power_tail(power):
-    """Of p(x > c) = c^−α, x from 1 to the (n − ½)/n quantile, ∫ x² beyond is c^(2 − α) of the whole."""
+@pytest.mark.parametrize(("power", "tolerance"), [(2.5, 0.025), (3.0, 0.002), (4.0, 0.005)])
+def test_what_lies_beyond_all_places_of_a_power_tail(power, tolerance):
+    """Of p(x > c) = c^−α, x up to the largest place, ∫ x² beyond is c^(2 − α) of the whole: 8, 1.4 and 0.2 %."""
     count = 200_000
     x = (1 - (np.arange(count) + 0.5) / count) ** (-1 / power)
+    beyond = x.max() ** (2 - power)
     found = reweighed._beyond(x, np.full(count, 1 / count))
-    end = np.quantile(x, 1 - 1e-12)
-    beyond = end ** (2 - power)
-    assert found == pytest.approx(beyond / (1 - beyond), abs=0.06)
+    assert found == pytest.approx(beyond / (1 - beyond), abs=tolerance)
 
 
 def test_a_root_is_that_of_the_covariance():
