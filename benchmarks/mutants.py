@@ -5,7 +5,7 @@ or comparison that is off by one, a dropped term, or swapped arguments. A copy o
 the tests that ``tests/laws_of.toml`` declares for the file: first those of ``make test``, then, where these pass, all
 of its laws. A fault that ends in an error of Python or of shapes says nothing about the laws, and is counted apart.
 
-    python benchmarks/mutants.py [--count 150] [--seed 0] [--only FILE:LINE]
+    python benchmarks/mutants.py [--count 190] [--seed 0] [--only FILE:LINE] [--lived]
 
 The table is written to ``benchmarks/results/mutants.json``. Faults that are known to change nothing (equivalent
 mutants) are listed in ``benchmarks/results/equivalent.toml``, each with a sentence that says why.
@@ -153,7 +153,7 @@ def died_of(output: str) -> str:
     errors = re.findall(
         r"^(?:E  |.*?:\d+:) +([\w.]*(?:Error|Exception|Failed|Violation|Exit|Warning)\b.*)", output, re.M
     )
-    if re.search(r"^(ERROR|INTERNALERROR)|errors? during collection|ImportError while loading", output, re.M):
+    if re.search(r"^INTERNALERROR|ERROR collecting|ImportError while loading", output, re.M):
         return "misfit"
     for error in errors[:1]:
         name, _, message = error.partition(":")
@@ -212,7 +212,7 @@ def judge(folder: pathlib.Path, mutant: Mutant, targets: list[str], laws: bool) 
             if not passed:
                 how = died_of(output)
                 found["killed by"] = tier if how == "law" else "misfit"
-                killer = re.search(r"^FAILED (\S+)", output, re.M)
+                killer = re.search(r"^(?:FAILED|ERROR) (\S+)", output, re.M)
                 found["killer"] = killer[1] if killer else output[-300:]
                 break
     finally:
@@ -241,6 +241,7 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=190, help="drawn; some die at import or trace")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", help="run those of one place alone, FILE:LINE, and write nothing")
+    parser.add_argument("--lived", action="store_true", help="run those again that lived in the last table")
     parser.add_argument("--list", action="store_true", help="print the mutants and run none")
     parser.add_argument("--no-laws", action="store_true", help="run the tests of make test alone")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
@@ -249,6 +250,10 @@ def main() -> None:
     mutants = draw(options.count, options.seed)
     if options.only:
         mutants = [mutant for mutant in mutants if mutant.name.startswith(options.only)]
+    last: dict[str, dict[str, Any]] = {}
+    if options.lived:
+        table_before = json.loads(options.out.read_text(encoding="utf-8"))
+        last = {row["mutant"]: row for row in table_before["mutants"] if row["killed by"] != "nothing"}
     if options.list:
         print("\n".join(mutant.name for mutant in mutants))
         return
@@ -262,6 +267,8 @@ def main() -> None:
     equivalent = tomllib.loads(known.read_text(encoding="utf-8")) if known.exists() else {}
 
     def one(mutant: Mutant) -> dict[str, Any]:
+        if mutant.name in last:
+            return last[mutant.name]
         folder = folders.get()
         try:
             found = judge(folder, mutant, laws_of.get(mutant.file, []), not options.no_laws)

@@ -1,12 +1,22 @@
 """What checks compute from numbers alone, against SciPy and by hand."""
 
+import math
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import Mock
+
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy import stats
 
 from tractable.beliefs.check import Check
-from tractable.checks import maxima, reweighed, verify
+from tractable.checks import climbs, ladders, maxima, networks, pareto, preflight, report, reweighed, tails, verify
+from tractable.checks.learnt import Learnt
 from tractable.checks.reweighed import FREEDOM, Proposal, Reweighed
+from tractable.checks.target import Target
+from tractable.core import Data, Model
+from tractable.models.ladder import Ladder
 from tractable.results import predict
 
 pytestmark = pytest.mark.quick
@@ -148,3 +158,236 @@ def test_bounds_are_the_smallest_samples_with_their_share_below(level, equal):
 def test_bounds_of_no_draws_are_unknown():
     lower, upper = predict._bounds(np.zeros((2, 0)), np.zeros(0), 0.9)
     assert np.isnan(lower).all() and np.isnan(upper).all() and lower.shape == (2,)
+
+
+def learnt(**fields: Any) -> Any:
+    """What a check reads of a run, and nothing else."""
+    return Mock(spec=Learnt, **fields)
+
+
+TARGET, ROWS = Mock(spec=Target, model=Mock(spec=Model)), ()
+
+
+def test_chains_of_a_network_are_judged_by_those_that_stand_still():
+    """Agreement of single weights says nothing; three stuck chains of four are three."""
+    run = learnt(diagnosed=SimpleNamespace(stuck=3), chains=4, model=SimpleNamespace(network_weights=True))
+    (check,) = report.chain_checks(run)
+    assert (check.name, check.value, check.verdict) == ("stuck chains", 3, "reject")
+    run = learnt(diagnosed=SimpleNamespace(stuck=0), chains=1, model=SimpleNamespace(network_weights=True))
+    assert [check.name for check in report.chain_checks(run)] == ["chains"]
+
+
+def test_errors_of_moved_moments_are_those_of_independent_walkers(monkeypatch):
+    """(t, c, k) positions: a walker's mean and mean square are one observation each, and sd(s²)/(2 s²) is that of s."""
+    after = np.cumsum(RNG.normal(size=(16, 50, 2)), 0)
+    seen = {}
+    monkeypatch.setattr(verify.moves, "move", lambda *args: SimpleNamespace(usable=True, after=after))
+    monkeypatch.setattr(verify, "values_of", lambda model, places: 3 * places)
+    monkeypatch.setattr(verify, "_draws", lambda *args: None)
+    monkeypatch.setattr(verify, "_against", lambda run, *moments: seen.update(found=moments))
+    monkeypatch.setattr(verify, "_with_tails", lambda *args: None)
+    verify._moved(learnt(), TARGET, ROWS, CENTRE, ROOT, verify.SIZES[0], 0)
+    mean, error, sd, sd_error = seen["found"]
+    values = 3 * after
+    np.testing.assert_allclose(mean, values.mean((0, 1)))
+    np.testing.assert_allclose(sd, values.std((0, 1)))
+    np.testing.assert_allclose(error, stats.sem(values.mean(0)))
+    squares = ((values - mean) ** 2).mean(0)
+    np.testing.assert_allclose(sd_error, stats.sem(squares) / (2 * squares.mean(0)))
+
+
+@pytest.mark.parametrize("wanted", range(len(verify.SIZES)))
+def test_verification_is_the_largest_that_can_be_afforded(monkeypatch, wanted):
+    """A quarter of the run's gradients, where they cost so much that the least allowance is nothing."""
+    size, work = verify.SIZES[wanted], 1e9
+    monkeypatch.setattr(verify, "gradient_work", lambda target, rows: work)
+    run = learnt(cost=SimpleNamespace(gradients=1.001 * size.gradients / verify.SHARE, densities=0))
+    assert verify._affordable(run, TARGET, ROWS) == size
+    few = learnt(cost=SimpleNamespace(gradients=0.999 * verify.SIZES[-1].gradients / verify.SHARE, densities=0))
+    assert verify._affordable(few, TARGET, ROWS) is None
+    of_densities = learnt(cost=SimpleNamespace(gradients=0, densities=3.003 * size.gradients / verify.SHARE))
+    assert verify._affordable(of_densities, TARGET, ROWS) == size
+
+
+def test_cheap_gradients_are_worth_many(monkeypatch):
+    run = learnt(cost=SimpleNamespace(gradients=0, densities=0), model=SimpleNamespace(space=SimpleNamespace(size=4)))
+    for share, wanted in ((0.99, verify.MOST), (1.01, verify.MANY)):
+        monkeypatch.setattr(verify, "gradient_work", lambda t, r, s=share: s * verify.WORK / 5 / verify.MOST.gradients)
+        assert verify._affordable(run, TARGET, ROWS) == wanted
+    run.model.space.size = verify.FEW_NUMBERS
+    monkeypatch.setattr(verify, "gradient_work", lambda t, r: 0.0)
+    assert verify._affordable(run, TARGET, ROWS) == verify.MANY
+
+
+def test_a_place_belongs_to_the_mode_whose_t_is_highest_there():
+    modes = [climbs.Mode(CENTRE, 1.0, ROOT, 0.0), climbs.Mode(CENTRE + 4, 0.3, 2 * ROOT, 0.0)]
+    places = RNG.normal(size=(200, 2)) * 4 + CENTRE + 2
+    heights = [
+        m.value - stats.multivariate_t(m.position, m.root @ m.root.T, 4).logpdf(m.position)
+        + stats.multivariate_t(m.position, m.root @ m.root.T, 4).logpdf(places)
+        for m in modes
+    ]  # fmt: skip
+    found = verify._nearest(modes, places)
+    np.testing.assert_array_equal(np.argmax(found, 1), np.argmax(heights, 0))
+    assert 20 < found[:, 0].sum() < 180 and np.all(found.sum(1) == 1)
+
+
+def test_draws_are_taken_evenly_over_their_weights():
+    """Of 1,000 places each stands for the middle of its thousandth of the weight."""
+    weights = RNG.random((2, 50)) ** 3
+    found = verify._evenly(learnt(weights=weights), 1000)
+    np.testing.assert_allclose(np.bincount(found, minlength=100) / 1000, weights.ravel() / weights.sum(), atol=1.1e-3)
+    few = verify._evenly(learnt(weights=np.array([[1.0, 1.0, 2.0]])), 2)
+    assert few.tolist() == [0, 2]  # which hold the first quarter of the mass, and three quarters
+    every = learnt(weights=None, belief=SimpleNamespace(chains=2), count=50)
+    assert verify._evenly(every, 3).tolist() == [0, 49, 99]
+
+
+def test_the_last_proposals_stand_at_the_modes():
+    modes = [climbs.Mode(CENTRE, 1.0, ROOT, 0.0), climbs.Mode(CENTRE + 4, 0.3, 2 * ROOT, 0.0)]
+    before = reweighed._first(CENTRE, ROOT, modes, 2)
+    places = RNG.normal(size=(400, 2))
+    found, long = reweighed._next(np.random.default_rng(0), places, places, -places[:, 0], modes, before)
+    assert not long and sum(p.share for p in found) == pytest.approx(1)
+    share = 0.5 / next(p.share for p in found)  # 0.5 before all were divided by their sum
+    for p, mode in zip(found[-2:], modes, strict=True):
+        np.testing.assert_allclose(p.root, 1.2 * mode.root)
+        np.testing.assert_array_equal(p.centre, mode.position)
+        assert p.share * share == pytest.approx(0.15 / 2)
+    for p, mode in zip(before[-2:], modes, strict=True):
+        np.testing.assert_allclose(p.root, 1.2 * mode.root)
+
+
+@pytest.mark.parametrize("power", [-0.5, -1.0, -3.0])
+def test_a_valley_falls_as_its_power(monkeypatch, power):
+    """Where the height at radius r is c·log r, every valley's slope d log p / d log r is c."""
+
+    def maxima_at(target, rows, at, scale, numbers, point):
+        radius = np.abs(at[np.arange(len(numbers)), numbers] - CENTRE[numbers]) / np.array([2.0, 0.5])[numbers]
+        return power * np.log(np.maximum(radius, 1)), np.full(len(numbers), tails.FOUND)
+
+    monkeypatch.setattr(tails, "conditional_maxima", maxima_at)
+    monkeypatch.setattr(tails, "PLATEAU_DEPTH", np.inf)
+    monkeypatch.setattr(tails, "COMMON_RADIUS", np.inf)
+    numbers, signs = np.array([0, 1, 0]), np.array([1.0, -1.0, -1.0])
+    found = tails.valley_slopes(TARGET, ROWS, CENTRE, np.array([2.0, 0.5]), numbers, signs, False)
+    np.testing.assert_allclose(found, power)
+
+
+def test_networks_move_as_far_as_can_be_afforded(monkeypatch):
+    """24 leapfrog steps a trajectory, or 8; none where these are too dear."""
+    seen = []
+
+    def move(target, rows, begin, centre, sds, seed, longest):
+        seen.append((longest, sds))
+        return SimpleNamespace(usable=False, acceptance=0.1)
+
+    model = Mock(spec=Model, space=SimpleNamespace(size=3))
+    positions = RNG.normal(size=(4, 30, 3)) + np.array([-5.0, 5.0, -5.0, 5.0])[:, None, None]
+    side = SimpleNamespace(model=model, some=lambda count: SimpleNamespace(positions=positions[0]))
+    monkeypatch.setattr(networks.moves, "move", move)
+    monkeypatch.setattr(networks, "side_of", lambda run: side)
+    monkeypatch.setattr(networks, "Target", lambda model: TARGET)
+    run = learnt(model=model, belief=SimpleNamespace(positions=positions))
+    data = Mock(spec=Data, resident=True, arrays=lambda: ())
+    each = (1 + networks.moves.KEPT) * networks.moves.BLOCK * networks.WALKERS
+    for steps in networks.STEPS:
+        (check,) = networks._moved(run, data, None, 1.01 * each * steps, 0)
+        assert check.verdict == "caution" and seen[-1][0] == steps
+        np.testing.assert_allclose(seen[-1][1], np.sqrt(positions.var(1).mean(0)))  # within chains
+    assert networks._moved(run, data, None, 0.99 * each * networks.STEPS[-1], 0) == []
+
+
+@pytest.mark.test
+def test_the_divergence_takes_as_many_rows_as_fit(monkeypatch):
+    monkeypatch.setattr(ladders, "HELD", 4 * 5 * 8 * 7 + 1)
+    monkeypatch.setattr(ladders, "_divergence", lambda ladder, params, x: x)
+    layers = [SimpleNamespace(seen=3), SimpleNamespace(seen=2)]
+    ladder = Mock(spec=Ladder, causes=(np.zeros((8, 3)), np.zeros((8, 2))), layers=layers)
+    assert len(ladders.divergence(ladder, (), jnp.zeros((100, 1)))) == 7
+    assert len(ladders.divergence(ladder, (), jnp.zeros((5, 1)))) == 5
+
+
+@pytest.mark.parametrize(
+    ("size", "efficiency", "count"), [(100, 1.0, 20), (1000, 1.0, 94), (4000, 0.25, 379), (1000, 0.2, 200)]
+)
+def test_the_length_of_a_tail(size, efficiency, count):
+    """3 √(n/r) of n weights, or a fifth of them where these are fewer effective than 225 (Vehtari et al. 2024)."""
+    weights = RNG.normal(size=(1, size)) ** 2 * 3
+    kept = pareto.smooth(weights, efficiency)[0][0] - weights[0]
+    apart = np.abs(kept - np.median(kept)) > 1e-9  # all but the tail move by one constant
+    apart[np.argmax(weights)] = True  # which stays, where its quantile would be above it
+    assert apart.sum() == count and np.all(weights[0][apart].min() > weights[0][~apart])
+
+
+def test_how_sure_an_error_must_be():
+    """An error surely above 1 rejects, one surely below is trusted, and what lies between is neither."""
+    one = verify.Compared(1.0, 0.1, "x", 0.0, 1.0)
+    margin, slack = verify.REJECT_MARGIN * 0.1, verify.TRUST_MARGIN * 0.1
+    cases = {
+        1.001 + margin: "reject", 0.999 + margin: "caution", 1.001 - slack: "caution", 0.999 - slack: "trust",
+    }  # fmt: skip
+    for error, verdict in cases.items():
+        assert one._replace(error=error).verdict == verdict
+    assert one._replace(error=0.99, lenient=True).verdict == "trust"
+    assert one._replace(error=0.1, doubtful=True).verdict == "caution"
+
+
+def test_quantiles_are_compared_in_half_widths():
+    """Draws moved by a half-width's fifth are at the limit, 1; the slope dq/dp is the reported posterior's own."""
+    values = stats.norm.ppf((np.arange(4000) + 0.5) / 4000)[:, None]
+    half = (np.quantile(values, 0.84) - np.quantile(values, 0.16)) / 2
+    run = learnt(
+        model=SimpleNamespace(fixed=np.zeros(1, bool)), weights=None, names=["x"], values=values[None] + half / 5,
+        method=SimpleNamespace(chained=False), count=4000,
+    )  # fmt: skip
+    found = verify._quantiles(run, values, None, 1000.0)
+    assert (
+        found.error == pytest.approx(0.2 / verify.MEANS_OFF, rel=1e-6)
+        and found.tails
+        and found.ratio == pytest.approx(1)
+    )
+    levels, before, after = np.array([[0.05, 0.5, 0.95], [0.02, 0.47, 0.92], [0.08, 0.53, 0.98]])
+    slope = np.sqrt(levels * (1 - levels)) * (stats.norm.ppf(after) - stats.norm.ppf(before)) / 0.06
+    wanted = slope.max() * math.sqrt(1 / 4000 + 1 / 1000) / verify.MEANS_OFF
+    assert found.chance == pytest.approx(wanted, rel=0.02)
+
+
+def test_the_mean_that_is_further_off_is_named():
+    """|difference of means| / 0.2 sd against |log ratio of sds| / log 1.25; its own error stands beside the larger."""
+    run = learnt(
+        flat_moments=(np.array([0.0, 5.0, 1.0]), np.array([1.0, 2.0, 1.0])), names=["a", "b", "c"],
+        model=SimpleNamespace(fixed=np.array([False, False, True])),
+    )  # fmt: skip
+    mean, sd, error, sd_error = np.array([0.1, 5.3, 9.0]), np.array([1.0, 3.0, 1.0]), np.full(3, 0.01), np.full(3, 0.02)
+    found = verify._against(run, mean, error, sd, sd_error)
+    assert found is not None and found.name == "b" and found.means == pytest.approx(0.1)
+    assert found.ratio == pytest.approx(2 / 3) and found.error == pytest.approx(math.log(1.5) / math.log(1.25))
+    assert found.chance == pytest.approx(0.02 / math.log(1.25))
+    further = verify._against(run, np.array([2.0, 5.3, 9.0]), error, sd, sd_error)
+    assert further is not None and further.error == pytest.approx(2 / 0.2) and further.name == "a"
+    assert further.chance == pytest.approx(0.01 / 0.2)
+    assert verify._against(run, mean, error, sd, np.full(3, 1.0)) is None
+
+
+def test_the_first_step_of_a_climb_is_the_slope_but_no_longer_than_one_sd():
+    """On log p = −|x|²/2, x in the posterior's sds: within one sd it ends at the mode, from further it goes one."""
+    target = Mock(spec=Target, look=lambda rows, z: (-np.sum(((z - CENTRE) / 2) ** 2, 1) / 2, -(z - CENTRE) / 4))
+    begin = CENTRE + 2 * np.array([[0.3, 0.4], [3.0, 4.0], [0.0, -0.9]])
+    ends = climbs.climb(target, ROWS, begin, CENTRE, 2 * np.eye(2), steps=1)
+    np.testing.assert_allclose((ends.positions - CENTRE) / 2, [[0, 0], [2.4, 3.2], [0, 0]], atol=1e-12)
+    np.testing.assert_allclose(ends.values, [0, -8, 0], atol=1e-12)
+    np.testing.assert_allclose(
+        climbs.climb(target, ROWS, begin, CENTRE, 2 * np.eye(2)).positions, CENTRE[None] + np.zeros((3, 2)), atol=1e-6
+    )
+
+
+def test_a_row_for_a_message():
+    """All numbers of a short row; of a longer one the first outside the support, or as many as a short one has."""
+    base: Any = SimpleNamespace(support=lambda row: row >= 0)
+    row = np.arange(float(preflight.SHOWN))
+    assert preflight._shown(base, row) == str(row.tolist())
+    longer = np.arange(preflight.SHOWN + 1.0)
+    assert preflight._shown(base, longer).startswith("0, 1, 2") and preflight._shown(base, longer).endswith("11, …")
+    longer[[3, 7]] = -2.5
+    assert preflight._shown(base, longer) == "2 of whose 13 numbers (-2.5 in column 3 the first)"

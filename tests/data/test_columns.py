@@ -1,15 +1,17 @@
 """Columns of tables by hand: levels, groups and targets."""
 
+import dataclasses
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from tractable.data import encoder
-from tractable.data.columns import MOST_LEVELS, REST, fit_column, spread_of_groups
+from tractable.data import censored, columns, encoder
+from tractable.data.columns import MOST_LEVELS, REST, Column, encode_column, fit_column, spread_of_groups
+from tractable.data.formula import Formula
 from tractable.data.shards import Shard, Sharded, last_apart
-from tractable.data.targets import Target, encode_censored
+from tractable.data.targets import Target, encode_censored, fit_censored
 from tractable.tools.errors import DataError, TractableWarning
 
 pytestmark = pytest.mark.quick
@@ -90,3 +92,69 @@ def test_weights_are_numbers_above_zero():
     for name, zero, sign in (("zero", False, ">"), ("text", True, "≥"), ("gap", True, "≥"), ("text", False, ">")):
         with pytest.raises(DataError, match=f"Column '{name}' says how much a row counts: expected numbers {sign} 0"):
             encoder._positive(table, name, zero)
+
+
+def test_an_unknown_bound_takes_no_part_in_the_middle():
+    y = np.array([[2.0, 5.0], [-np.inf, 3.0], [4.0, np.inf], [7.0, 7.0]])
+    assert censored.middle(y).tolist() == [3.5, 3.0, 4.0, 7.0]
+    np.testing.assert_array_equal(censored.middle(y[:, 0]), y[:, 0])
+    assert censored.seen(y).tolist() == [False, False, False, True]
+
+
+def test_a_censored_time_that_is_no_time_is_named():
+    times, seen = pd.Series([2.0, -1.0, 3.0], name="weeks"), pd.Series([1, 0, 1], name="seen")
+    with pytest.raises(DataError, match=r"'weeks'.*-1"):
+        fit_censored(times, seen, "event", "weibull")
+
+
+def test_the_first_strange_date_is_named():
+    """Of later rows; those before it are dates, as in training."""
+    with pytest.warns(TractableWarning, match="is a date"):
+        column, *_ = fit_column(pd.Series(["2024-05-31", "2024-06-02", "2024-07-01"], name="day"), False)
+    with pytest.raises(DataError, match="'soon' is not"):
+        encode_column(column, pd.Series(["2024-08-01", "soon", "never"], name="day"))
+
+
+def test_effects_of_groups_follow_each_other():
+    """Each term has one effect a group and one for groups to come; the next begins after them."""
+    table = pd.DataFrame({"y": np.arange(8.0), "x": np.arange(8) % 3, "g": list("aabbccdd"), "h": list("uvuvuvuv")})
+    terms = Formula("y ~ x + (1 + x|g) + (1|h)", table).terms
+    assert [(term.name, term.start, len(term.groups)) for term in terms] == [
+        ("1|g", 0, 5), ("x|g", 5, 5), ("1|h", 10, 3),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("levels", [2, 3, 7])
+def test_waves_of_levels_sum_to_zero_and_are_orthonormal(levels):
+    """(levels, levels − 1) with Cᵀ C = I and columns that sum to 0: no level is another's reference."""
+    contrasts = columns.contrasts(levels)
+    np.testing.assert_allclose(contrasts.T @ contrasts, np.eye(levels - 1), atol=1e-12)
+    np.testing.assert_allclose(contrasts.sum(0), 0, atol=1e-12)
+
+
+def test_features_of_a_column_with_gaps():
+    """A number's own, and whether it is missing; of a column that only some rows have, the latter alone."""
+    column = Column("dose", "number", gaps=0.25, sd=4.0)
+    assert column.features == ["dose", "dose is missing"]
+    names, scales = column.effects()
+    assert names == column.features and scales.tolist() == [[0.25, 0.0], [0.0, 1.0]]
+    assert dataclasses.replace(column, gaps=0.0).features == ["dose"]
+
+
+def test_a_column_that_says_the_target_in_other_words():
+    """One to one and at least five rows a level; with fewer it may be chance."""
+    target = pd.Series([0, 1, 2] * 5)
+    words = target.map({0: "low", 1: "mid", 2: "high"})
+    assert columns.tells(words, target) and not columns.tells(words[:14], target[:14])
+    assert not columns.tells(words.where(target.index > 0, "high"), target)
+
+
+@pytest.mark.parametrize(
+    ("dressed", "stray", "sentence"),
+    [(3, 2, "read as numbers, such as '1,200'"), (3, 0, "read as numbers"), (2, 2, "6 of its 10 values are numbers")],
+)
+def test_numbers_in_another_dress(dressed, stray, sentence):
+    """Most entries are numbers, and most of those that cannot be read as such only for their marks."""
+    values = pd.Series(["1,200"] * dressed + ["none"] * stray + ["5"] * 6, name="total")
+    with pytest.raises(DataError, match=f"'total' is text, but .*{sentence}"):
+        columns.check_numbers_in_text(values)

@@ -208,6 +208,43 @@ def test_rejection_draws_the_conditional():
     assert broken(left_alone(no_bound))
 
 
+@pytest.mark.test
+def test_the_share_of_trials_that_rejection_keeps():
+    """A trial is kept with probability p(x)/M, and the number of trials is geometric."""
+    model = LatentModel(
+        {"a": dist.Normal(0.0, 1.0)}, lambda p: dist.Normal(p["a"], 2.0), lambda p, z: dist.Normal(z, 1)
+    )
+    theta, x, most = {"a": jnp.array(0.5)}, jnp.full(400, 2.0), stats.norm.logpdf(0)
+    sampler = by_rejection(latent_of(model), lambda p, x, z: model.factors(p, z, x)[0], lambda p, x: most, CHAINS)
+    room = sampler.room(theta, x, 1)
+    told = jax.jit(lambda key: sampler.draw(key, theta, sampler.begin(key, theta, x), x, room, 1, 0, 0)[2])(
+        jax.random.key(4)
+    )
+    share = stats.norm(0.5, math.sqrt(5)).pdf(2) / math.exp(most)
+    error = math.sqrt(1 - share) / share / math.sqrt(len(x) * CHAINS)
+    assert abs(1 / float(told.acceptance) - 1 / share) < Z * error and Z * error < 0.2 / share
+
+
+@pytest.mark.test
+def test_chains_that_burn_in_find_their_step():
+    """z | x is 2,000 times narrower than the first step: without tuning, 300 discarded steps find one of its size."""
+    model = LatentModel(
+        {"a": dist.Normal(0.0, 1.0)}, lambda p: dist.Normal(p["a"], 1.0), lambda p, z: dist.Normal(z, 1e-3)
+    )
+    theta, x = {"a": jnp.array(0.0)}, jnp.zeros(3)
+    sampler = by_chains("random-walk", latent_of(model), model.log_joint, CHAINS)
+
+    @jax.jit
+    def go(key: jax.Array) -> tuple:
+        chains = sampler.begin(key, theta, x)._replace(position=jnp.zeros((3, CHAINS, 1)))
+        return sampler.draw(key, theta, chains, x, sampler.room(theta, x, 60), 60, 300, 0)[:2]
+
+    chains, draws = go(jax.random.key(5))
+    z = np.asarray(draws.z)
+    assert np.mean(z[1:] != z[:-1]) > 0.1 and 3e-4 < z.std() < 3e-3
+    assert 5e-4 < float(jnp.exp(chains.log_step)) < 2e-2
+
+
 def stale(log_density: Callable) -> Kernel:
     """A state that keeps the log density and the gradient of another θ."""
     right = mala(log_density, 0.4)

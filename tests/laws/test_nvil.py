@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from montecarlo import Scores, assert_holds, broken, error, z_mean
+from scipy import stats
 
 import tractable as tr
 from tractable.core import Batch
@@ -20,7 +21,7 @@ from tractable.methods.nvil import NVIL
 from tractable.models.ladder import Ladder, bottom_up
 from tractable.models.ladders import sigmoid_belief_network
 from tractable.models.layers import categorical, layer, standard_normal
-from tractable.objectives import score
+from tractable.objectives import score, variance
 from tractable.objectives.pathwise import autoencoding
 from tractable.objectives.score import Memory, Reductions, begin_baselines, remember
 from tractable.objectives.variance import gradient_variance
@@ -480,8 +481,10 @@ def test_normal_layers_have_the_slope_that_goes_through_their_draws():
 
 
 @pytest.mark.test
-def test_the_measured_variances_are_the_enumerated_ones():
+def test_the_measured_variances_are_the_enumerated_ones(monkeypatch):
     """Of one row and of fixed c: every pair's ½|g − g′|² has the mean that all states together say."""
+    seen, measured = [], variance._measured
+    monkeypatch.setattr(variance, "_measured", lambda *args: seen.append(measured(*args)) or seen[0])
     chosen = {"raw": RAW, "local": RAW._replace(local=True)}
     params = weights(NET)
     found = gradient_variance(
@@ -495,6 +498,14 @@ def test_the_measured_variances_are_the_enumerated_ones():
     wanted = [sum(float(jnp.sum(jnp.square(a))) for a in jax.tree.leaves(slope[n])) / SIZE**2 for n in ("h1", "h2")]
     assert np.all(np.abs(found.signal - np.array(wanted)[None]) < 5.33 * found.signal_error)
     assert "raw" in str(found) and "h2" in str(found)
+    # Means over pairs and their standard errors; |g + g'|² ≥ 0 bounds g·g' below by half of ½|g − g'|².
+    halves, crosses = (np.asarray(a, float) for a in seen[0])
+    assert len(halves) == 2000 and np.all(crosses >= -halves / 2 * (1 + 1e-9)) and np.any(crosses < -halves / 4)
+    moments = halves.mean(0), stats.sem(halves), crosses.mean(0), stats.sem(crosses)
+    for one, other in zip((found.variance, found.error, found.signal, found.signal_error), moments, strict=True):
+        np.testing.assert_allclose(one, other)
+    monkeypatch.setattr(variance, "_measured", lambda *args: np.ones((2, 2, 1, 2)))
+    gradient_variance(NET, params, tr.Data(np.asarray(X)), key=jax.random.key(0), draws=4, switches={"raw": RAW})
 
 
 @pytest.mark.filterwarnings("ignore:The observed information")  # hidden units may change places and signs

@@ -93,6 +93,27 @@ def test_the_bound_is_that_of_draws():
     assert abs(found - draws.mean()) < Z * draws.std() / 200 + 0.02, (found, draws.mean(), draws.std() / 200)
 
 
+@pytest.mark.quick
+@pytest.mark.parametrize(
+    ("rows", "numbers", "size", "draws"),
+    [(40, 3, 10, 64), (40, 3, 50, 256), (2, 2, 60, 1024), (500, 20, 60, 80)],
+)
+def test_points_have_the_moments_of_a_normal(rows, numbers, size, draws):
+    """4 draws for every number of φ, d (d + 3)/2 in all rows, to the next power of 2: from 64 to 1024, 4 K at least."""
+    few = min(rows, 50)
+    points = several._points(rows, numbers, size)
+    assert points.shape == (rows, draws, numbers)
+    np.testing.assert_array_equal(points[:, : draws // 2], -points[:, draws // 2 :])
+    covariance = np.einsum("nsk,nsl->nkl", points[:few], points[:few]) / draws
+    np.testing.assert_allclose(covariance, np.tile(np.eye(numbers), (few, 1, 1)), atol=1e-10)
+
+
+@pytest.mark.quick
+def test_points_are_no_more_than_fit(monkeypatch):
+    monkeypatch.setattr(several, "HELD", 40 * 3 * 100)
+    assert several._points(40, 3, 50).shape == (40, 100, 3)
+
+
 @pytest.mark.laws
 def test_as_high_as_a_climb_by_draws():
     ours, drawn = (

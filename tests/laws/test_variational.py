@@ -777,6 +777,24 @@ def test_integrated_laplace(family):
     assert_holds(integrated("laplace", ["normal"], [family]))
 
 
+@pytest.mark.test
+def test_rows_that_count_twice_are_two_rows():
+    model, data = glm("poisson", "normal")
+    linear = quadrature.structure(model, data)
+    assert linear is not None
+    q, phi = family_and_phi("mean field", model.space.size)
+    counts = np.arange(data.size) % 3
+    found = []
+    for times, counted in ((np.ones(data.size, int), jnp.asarray(counts, float)), (counts, None)):
+        y, x = np.repeat(data.y, times, 0), np.repeat(data.given, times, 0)
+        inputs = quadrature.features_of(model, jnp.asarray(x))
+        bound = quadrature.expected(
+            model, q, linear.other, linear._replace(other=None), jnp.asarray(y), *inputs, counted
+        )
+        found.append(float(bound(phi)))
+    assert found[0] == pytest.approx(found[1], rel=1e-12)
+
+
 def test_structure():
     """Linear predictors are found; what is not one, or has more to integrate, is left to sampling."""
     linear = Through(lambda params, x: jnp.dot(x, params["w"]), lambda params, eta: dist.Normal(eta, 0.5))

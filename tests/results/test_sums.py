@@ -1,0 +1,124 @@
+"""What results compute from arrays alone, by hand: chunks of rows, shares of draws, reweighed moments."""
+
+import math
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import Mock
+
+import numpy as np
+import pytest
+
+from tractable.core import Data, Model
+from tractable.results import pointwise, predict, scaling
+from tractable.results.pointwise import Left
+from tractable.results.posterior import Posterior
+from tractable.tools.errors import DataError
+
+pytestmark = pytest.mark.quick
+
+RNG = np.random.default_rng(11)
+
+
+@pytest.mark.parametrize("count", [1, 6, 7, 8])
+def test_chunks_hold_each_row_once(count):
+    """Chunks have one shape; the last is filled up with the last row, which then does not count as real."""
+    rows = {"x": RNG.normal(size=(count, 2))}
+    found, seen = [], []
+    for chunk, index, real in predict.chunks(rows, count, 3):
+        assert chunk["x"].shape == (3, 2) and index.tolist() == [
+            min(i, count - 1) for i in range(len(seen), len(seen) + 3)
+        ]
+        np.testing.assert_array_equal(chunk["x"], rows["x"][index])
+        found.append(chunk["x"][:real])
+        seen += index[:real].tolist()
+    np.testing.assert_array_equal(np.concatenate(found), rows["x"])
+    assert seen == list(range(count))
+
+
+def test_blocks_hold_each_draw_once(monkeypatch):
+    """Of 11 draws of 5 numbers four blocks fit where memory holds 14 numbers: three of three, and the rest."""
+    monkeypatch.setattr(predict, "DRAWS", 14 * 8)
+    params, weights = {"a": RNG.normal(size=(11, 3)), "b": RNG.normal(size=(11, 2))}, RNG.random(11)
+    blocks = predict._blocks(params, weights, None)
+    assert [(first, len(w)) for first, _, w in blocks] == [(0, 3), (3, 3), (6, 3), (9, 2)]
+    for name, whole in params.items():
+        np.testing.assert_array_equal(np.concatenate([block[name] for _, block, _ in blocks]), whole)
+    np.testing.assert_array_equal(np.concatenate([w for *_, w in blocks]), weights)
+
+
+def test_as_many_rows_as_fit(monkeypatch):
+    """The larger of intermediates of the draws side by side and answers kept, in equal chunks."""
+    monkeypatch.setattr(predict, "BYTES", 10_000)
+    monkeypatch.setattr(predict, "_per_row", lambda *args: (100, np.zeros((1, 5))))  # 100 bytes, and an answer of 40
+    assert predict.fitting(len, (), (), 1000) == 100
+    assert predict.fitting(len, (), (), 1000, abreast=4) == 25
+    assert predict.fitting(len, (), (), 1000, kept=50) == 5  # 2,000 bytes a row
+    assert predict.fitting(len, (), (), 130) == 65  # two chunks of one size
+    assert predict.fitting(len, (), (), 7) == 7
+
+
+def left(log_weights: np.ndarray, khat: np.ndarray) -> Left:
+    return Left(np.zeros_like(log_weights), log_weights, khat)
+
+
+def test_the_place_of_a_row_among_its_replicates():
+    """Σ of the shares of replicates below y_n, and a uniform part of those that equal it or lie between its bounds."""
+    drawn = RNG.integers(0, 5, (40, 3)).astype(float)
+    logs = np.log(RNG.dirichlet(np.ones(40), 3).T)
+    y, shares, u = np.array([2.0, 0.0, 4.0]), np.exp(logs), np.random.default_rng(7).random(3)
+    wanted = (shares * (drawn < y)).sum(0) + u * (shares * (drawn == y)).sum(0)
+    np.testing.assert_allclose(pointwise.transforms(left(logs, np.zeros(3)), drawn, y, 7), wanted)
+    bounds = np.array([[1.0, 3.0], [0.0, np.inf], [4.0, 4.0]])
+    between = (shares * ((drawn >= bounds[:, 0]) & (drawn <= bounds[:, 1]))).sum(0)
+    wanted = (shares * (drawn < bounds[:, 0])).sum(0) + u * between
+    np.testing.assert_allclose(pointwise.transforms(left(logs, np.zeros(3)), drawn, bounds, 7), wanted)
+    known = pointwise.placed(left(logs, np.array([0.1, 2.0, -np.inf])), drawn, y, 7)
+    assert np.isnan(known).tolist() == [False, True, False]
+    np.testing.assert_array_equal(known[[0, 2]], pointwise.transforms(left(logs, np.zeros(3)), drawn, y, 7)[[0, 2]])
+    with pytest.raises(DataError, match="one number each"):
+        pointwise.placed(left(logs, np.zeros(3)), drawn[..., None], y, 7)
+
+
+def test_moments_by_power_scaling(monkeypatch):
+    """Slopes in log₂ α of the mean and sd of numbers weighted by p^(α − 1), in sds; a constant component moves none."""
+    monkeypatch.setattr(scaling, "_smoothed", lambda _, component, power: 1234.5 + (power - 1) * component)
+    values, low, high = RNG.normal(3.0, 2.0, (2, 500)), *scaling.POWERS
+    values[1] = 7.0
+    component = -(values[0] ** 2) / 4
+    found = scaling._moved(values, component)
+    ends = []
+    for power in (low, high):
+        w = np.exp((power - 1) * component)
+        mean = np.average(values[0], weights=w)
+        ends.append((mean, math.sqrt(np.average((values[0] - mean) ** 2, weights=w))))
+    slopes = (np.array(ends[1]) - np.array(ends[0])) / np.log2(high / low) / values[0].std()
+    np.testing.assert_allclose(found[0, 1:], slopes, rtol=1e-10)
+    assert found.shape == (2, 3) and found[0, 0] > 0.02 and not found[1].any()
+    assert not scaling._moved(values, np.full(500, 1e6)).any()
+
+
+def test_which_of_prior_and_data_moves_a_number(monkeypatch):
+    of = {"prior": np.array([[0.06, 0.1, 0.2], [0.06, 0.0, 0.0], [0.01, 0.0, 0.0]])}
+    of["likelihood"] = np.array([[0.07, -0.1, -0.2], [0.01, 0.9, 0.9], [0.3, 0.0, 0.0]])
+    monkeypatch.setattr(scaling, "log_priors", lambda *args: "prior")
+    monkeypatch.setattr(scaling, "totals", lambda *args: "likelihood")
+    monkeypatch.setattr(scaling, "_moved", lambda values, component: of[component])
+    model: Any = Mock(spec=Model, likelihood=len)
+    draws, equal = {"a": RNG.normal(size=(200, 3))}, np.full(200, 1 / 200)
+    table = scaling.power_scaled(model, draws, equal, ["a", "b", "c"], Mock(spec=Data))
+    assert table["diagnosis"].tolist() == ["prior and data disagree", "prior stronger than data", ""]
+    assert table["mean by likelihood"].tolist() == [-0.1, 0.9, 0.0] and table["sd by prior"].tolist() == [0.2, 0.0, 0.0]
+
+
+@pytest.mark.parametrize("most", [4, 100])
+def test_draws_spread_over_chains_and_time(most):
+    """Evenly over those that have weight, whose weights then sum to one."""
+    values, weights = np.arange(24.0).reshape(2, 12, 1), RNG.random((2, 12))
+    weights[0, :3] = 0.0
+    run: Any = SimpleNamespace(values=values, names=["a"], weights=weights, shaped=lambda flat: flat)
+    draws, shares = Posterior.spread(run, most)
+    order = [(c, t) for t in range(12) for c in range(2) if weights[c, t] > 0]
+    some = order if most > 21 else [order[i] for i in (0, 6, 13, 20)]
+    assert draws.ravel().tolist() == [12.0 * c + t for c, t in some]
+    wanted = np.array([weights[place] for place in some])
+    np.testing.assert_allclose(shares, wanted / wanted.sum())
