@@ -259,6 +259,24 @@ def test_impute_catches(mutant, monkeypatch):
 
 
 @pytest.mark.test
+def test_weights_of_completions_are_those_of_a_mixture_of_proposals():
+    """w = p(x_o | h) p(h) / (0.8 q(h | completed x) + 0.2 p(h)), h drawn for each of the completions."""
+    params, x = coding.network_of(NET, "a test")[1], jnp.asarray(ROW)[None]
+    filled = jnp.asarray(PIXELS)
+    weighed = jax.jit(imputing.weighed, static_argnums=0)
+    h, log_w = weighed(BELIEF, params, jax.random.key(3), filled, x, jnp.asarray(SEEN))
+    place = [
+        int(np.flatnonzero(np.all(a == H1, 1) & np.all(b == H2, 1))[0]) for a, b in zip(h[0][0], h[1][0], strict=True)
+    ]
+    log_p, log_q = exact()["log_p"], exact()["log_q"][np.arange(16), place]
+    agree = np.all(PIXELS[:, SEEN] == np.array(ROW)[SEEN], 1)
+    of_seen = logsumexp(log_p[agree], axis=0)[place]  # log p(x_o, h)
+    log_prior = logsumexp(log_p, axis=0)[place]
+    wanted = of_seen - np.log(0.8 * np.exp(log_q) + 0.2 * np.exp(log_prior))
+    np.testing.assert_allclose(log_w, wanted, rtol=1e-9)
+
+
+@pytest.mark.test
 def test_impute_of_normal_rows():
     """x = W h + ε: E[x_m | x_o] of a multivariate normal."""
     ladder = Ladder([layer(1, 3, normal_noise(0.7)), standard_normal(1)], bottom_up([layer(3, 1, "normal")]))
