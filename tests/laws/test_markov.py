@@ -6,8 +6,10 @@ A law takes what it judges and returns scores; wrong ones must break it.
 import dataclasses
 import functools
 import itertools
+import math
 from collections.abc import Callable
 from typing import Any
+from unittest.mock import Mock
 
 import jax
 import jax.numpy as jnp
@@ -139,6 +141,21 @@ def drawn_law(draw: Callable) -> Scores:
     common = wanted > 5
     grouped = [np.append(each[common], each[~common].sum()) for each in (counts, wanted)]
     return {"paths": of_p(stats.chisquare(*grouped).pvalue)}
+
+
+@pytest.mark.quick
+def test_which_devices_run_steps_in_parallel(monkeypatch):
+    """Accelerators, where the sequence is long and K numbers for each of T K n fit."""
+
+    def b(*shape: int) -> Any:
+        return Mock(spec=jax.Array, shape=shape, size=math.prod(shape))
+
+    n = fb.ROOM // (fb.LONG * 4 * 4)
+    for device, parallel in (("cpu", False), ("gpu", True), ("tpu", True)):
+        monkeypatch.setattr(jax, "default_backend", lambda device=device: device)
+        assert fb.chosen(b(fb.LONG, 4, n), None) == parallel
+        assert not fb.chosen(b(fb.LONG - 1, 4, n), None) and not fb.chosen(b(fb.LONG, 4, n + 1), None)
+        assert fb.chosen(b(1, 2, 3), True) and not fb.chosen(b(fb.LONG, 4, n), False)
 
 
 @pytest.mark.test
