@@ -306,6 +306,17 @@ def test_categorical_rows():
 # What rows are worth.
 
 
+@pytest.mark.test
+def test_bounds_do_not_depend_on_the_parts_in_which_rows_are_looked_at(monkeypatch):
+    params, data = coding.network_of(NET, "a test")[1], tr.Data(PIXELS)
+    whole = bounds.bounds(BELIEF, params, data, jax.random.key(5), 3)
+    monkeypatch.setattr(bounds, "numbers", lambda: 5 * 3 * 9)  # five rows of three draws of nine numbers
+    for one, other in zip(
+        jax.tree.leaves(bounds.bounds(BELIEF, params, data, jax.random.key(5), 3)), jax.tree.leaves(whole), strict=True
+    ):
+        np.testing.assert_allclose(one, other, rtol=1e-12)
+
+
 def test_evidence():
     log_p, log_q = exact()["log_p"], exact()["log_q"]
     wanted = logsumexp(log_p, axis=1)

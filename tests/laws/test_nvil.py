@@ -481,6 +481,15 @@ def test_normal_layers_have_the_slope_that_goes_through_their_draws():
 
 
 @pytest.mark.test
+def test_the_value_is_the_bound_that_the_slope_climbs():
+    objective, params, batch = score.nvil(SMALL, baseline=None, samples=2), weights(SMALL), rows_of(X)
+    noise = jax.tree.map(lambda a: a[0], objective.draw(jax.random.key(4), 1, params))
+    assert objective.slope is not None
+    bound = jax.jit(objective.slope)(noise, params, batch, remember(SMALL, params))[0]
+    assert float(jax.jit(objective.value)(noise, params, batch)) == pytest.approx(float(bound), rel=1e-12)
+
+
+@pytest.mark.test
 def test_the_measured_variances_are_the_enumerated_ones(monkeypatch):
     """Of one row and of fixed c: every pair's ½|g − g′|² has the mean that all states together say."""
     seen, measured = [], variance._measured

@@ -144,6 +144,12 @@ def test_other_models_are_left_alone(model):
     assert several.structure(model, tr.Data(y, given=X)) is None
 
 
+@pytest.mark.parametrize("scale", [1e-4, 1e4])
+def test_the_scale_of_inputs_does_not_matter(scale):
+    found = several.structure(CLASSES, tr.Data(LABELS.y, given=scale * np.asarray(LABELS.given)))
+    assert found is not None and found.parts.shape == factors().parts.shape
+
+
 def test_a_mean_field_of_classes_has_none():
     with pytest.raises(ModelError, match="FullRank also several predictors"):
         tr.infer(CLASSES, LABELS, tr.MeanField(solver="quadrature"))

@@ -18,14 +18,12 @@ from tractable.tools.errors import ModelError
 from tractable.tools.settings import Count, expect
 
 
-def kl_weight(weights: str, batch: Batch | None) -> Any:
+def kl_weight(weights: str, batch: Batch) -> Any:
     """π_i, a batch's share of the complexity cost; Σ_i π_i = 1 over an epoch.
 
     "uniform": 1/M. "geometric": 2^{M−i}/(2^M − 1) = 2^{−i}/(1 − 2^{−M}), i = 1..M in the order visited (Blundell et
     al. 2015, section 3.4); the second form does not overflow.
     """
-    if batch is None:
-        return 1.0
     if weights == "uniform":
         return 1.0 / batch.count
     return jnp.exp2(-(jnp.asarray(batch.index, jnp.result_type(float)) + 1)) / -math.expm1(-batch.count * math.log(2))
