@@ -11,7 +11,19 @@ import pytest
 from scipy import stats
 
 from tractable.beliefs.check import Check
-from tractable.checks import climbs, ladders, maxima, networks, pareto, preflight, report, reweighed, tails, verify
+from tractable.checks import (
+    climbs,
+    ladders,
+    maxima,
+    networks,
+    order,
+    pareto,
+    preflight,
+    report,
+    reweighed,
+    tails,
+    verify,
+)
 from tractable.checks.learnt import Learnt
 from tractable.checks.reweighed import FREEDOM, Proposal, Reweighed
 from tractable.checks.target import Target
@@ -391,3 +403,34 @@ def test_a_row_for_a_message():
     assert preflight._shown(base, longer).startswith("0, 1, 2") and preflight._shown(base, longer).endswith("11, …")
     longer[[3, 7]] = -2.5
     assert preflight._shown(base, longer) == "2 of whose 13 numbers (-2.5 in column 3 the first)"
+
+
+def test_rows_in_random_order_are_as_noisy_as_random_batches():
+    """So are too few windows to compare; sorted rows are noisier by far, and their column is named."""
+    rows = RNG.normal(size=(4000, 2))
+    assert order.noise_of_windows(Data(rows), 40) == (1.0, "") and order.noise_of_windows(Data(rows), 3000) == (1.0, "")
+    rows[:, 1] = np.sort(rows[:, 1])
+    ratio, name = order.noise_of_windows(Data(rows), 40)
+    assert name == "column 1 of y" and 35 < ratio <= 40.5  # n rows that are all but equal
+
+
+@pytest.mark.parametrize(
+    ("value", "verdict"), [(400.0, "trust"), (399.9, "caution"), (80.0, "caution"), (79.9, "reject")]
+)
+@pytest.mark.parametrize("tail", [False, True])
+def test_effective_draws_are_counted_by_chain(value, verdict, tail):
+    """A hundred a chain are enough, fewer than twenty too few; the least of all parameters counts."""
+    enough, least = np.array([1000.0, 900.0]), np.array([1000.0, value])
+    seen = SimpleNamespace(
+        rhat=np.array([1.0, 1.005]), stuck=0, bulk=enough if tail else least, tail=least if tail else enough
+    )
+    run = learnt(diagnosed=seen, chains=4, model=SimpleNamespace(network_weights=False), names=["a", "b"])
+    rhat, *others = report.chain_checks(run)
+    assert (rhat.verdict, rhat.value) == ("trust", 1.005) and "at b" in rhat.sentence
+    assert [check.verdict for check in others] == (["trust", verdict] if tail else [verdict, "trust"])
+    assert others[tail].value == value and "at b" in others[tail].sentence
+
+
+def test_the_gradients_that_verification_takes():
+    """60 a climb, two a screened place, and in each of four rounds a third of one for a density."""
+    assert verify.Size(2, 30, 600, 9).gradients == pytest.approx(120 + 60 + 800)

@@ -229,3 +229,13 @@ def test_shapes_at_the_edge_are_finite():
     assert rk.shape(np.repeat([0, 99], 25), 99).off(5) == (True, False)
     assert rk.shape(np.full(50, 50), 99).off(5) == (True, False)
     assert rk.shape(np.arange(100), 99).off(0.5) == (False, False)
+
+
+@pytest.mark.parametrize("draws", [9, 99])
+def test_the_error_of_an_even_sd_is_that_of_even_ranks(draws):
+    """Where every rank was seen once, s is 1, b is 0, and both errors are by the same information."""
+    found = rk.shape(np.arange(draws + 1), draws)
+    assert found.sd_ratio == pytest.approx(1, abs=1e-6) and found.bias == pytest.approx(0, abs=1e-6)
+    assert found.even_error == pytest.approx(found.sd_error, rel=1e-5)
+    wide = rk.shape(np.repeat(np.arange(draws + 1), 4), draws)
+    assert wide.even_error == pytest.approx(found.even_error / 2, rel=1e-9)
