@@ -268,6 +268,8 @@ def test_the_last_proposals_stand_at_the_modes():
         assert p.share * share == pytest.approx(0.15 / 2)
     for p, mode in zip(before[-2:], modes, strict=True):
         np.testing.assert_allclose(p.root, 1.2 * mode.root)
+    assert [np.round(p.root[0, 0] / ROOT[0, 0], 6) for p in before] == [1.5, 5, 25, 1.2, 2.4]
+    np.testing.assert_allclose([p.share for p in before], np.array([0.5, 0.15, 0.1, 0.2, 0.2]) / 1.15)
 
 
 @pytest.mark.parametrize("power", [-0.5, -1.0, -3.0])

@@ -14,7 +14,7 @@ from tractable.tools.errors import SettingsError
 pytestmark = pytest.mark.test
 
 ALL = PartitionSpec()
-Y = np.arange(2.0, 45.0)  # 43 rows, which no number of shards divides
+Y = np.arange(2.0, 45.0)  # of 43 rows, which no number of shards divides
 
 
 def rows_over() -> Over:
@@ -26,14 +26,16 @@ def test_a_batch_from_file_is_cut_into_shards_of_neighbours(rows):
     """Of 32 places in 16 shards of two the last have no say; each row's number is its place in the batch."""
     mesh, plan = rows_over(), Plan(43, 22)
     starts = np.array([[[[30]]]])  # (chain, group, block, step)
-    read = mesh.read(Data(Y, weights=np.where(Y == 9, 2.0, 1.0)), plan, starts, 1)
+    read = mesh.read(Data(Y, given=np.stack([Y, -Y], 1), weights=np.where(Y == 9, 2.0, 1.0)), plan, starts, 1)
 
     def windowed(read, rows):
         batch = mesh.windowed(jax.tree.map(lambda a: a[0, 0, 0, 0], read), plan, rows, 0)
-        return batch.data[0], batch.mask, batch.places
+        return *batch.data, batch.mask, batch.places
 
-    program = jax.jit(mesh.mapped(windowed, (mesh.laid_in(True), ALL), (ALL, ALL, ALL)))
-    data, mask, places = (np.asarray(a).ravel() for a in program(read, jnp.asarray(rows)))
+    program = jax.jit(mesh.mapped(windowed, (mesh.laid_in(True), ALL), (ALL, ALL, ALL, ALL)))
+    data, given, mask, places = (np.asarray(a).reshape(2 * SHARDS, -1) for a in program(read, jnp.asarray(rows)))
+    np.testing.assert_array_equal(given, data * [1, -1])
+    data, mask, places = data[:, 0], mask[:, 0], places[:, 0]
     assert places.tolist() == list(range(SHARDS * 2))
     np.testing.assert_array_equal(data[:13], Y[30:])
     np.testing.assert_array_equal(data[13:32], Y[:19])  # round again
