@@ -50,6 +50,7 @@ def test_levels_of_pooled_text_count_their_rows(gaps):
     counts = dict(zip(column.levels, column.shares, strict=True))
     assert [counts[name] for name in names] == list(range(1, len(names) + 1))
     assert counts.get(column.absent, 0) == pytest.approx(gaps)
+    assert column.features == [] and column.effects()[1].shape == (0, 0)
 
 
 def test_shares_of_levels_are_of_all_rows():

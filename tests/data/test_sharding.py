@@ -65,3 +65,10 @@ def test_numbers_of_devices_whose_sums_have_one_order(devices, fixed):
         with pytest.raises(SettingsError, match=f"Rows lie over 1, 2, 4 or 8 devices.*got {devices}"):
             over(mesh, ROWS)
     assert over(mesh, ROWS, reproducible=False).shards == devices
+
+
+def test_what_lay_over_devices_is_brought_to_one():
+    tree = {"key": jax.random.key(3), "a": jnp.arange(3.0)}
+    near = rows_over().near(rows_over().spread(tree))
+    np.testing.assert_array_equal(jax.random.key_data(near["key"]), jax.random.key_data(tree["key"]))
+    assert near["key"].dtype == tree["key"].dtype and near["a"].tolist() == [0, 1, 2]

@@ -364,6 +364,7 @@ def test_a_page_tells_groups_and_their_rows(exact):
     assert [row[0] for row in rows] == sorted(LABELS)
     error = 5.33 * sd[0] * mean_slopes()[order] / np.sqrt(100)
     np.testing.assert_array_less(np.abs(np.array([row[1] for row in rows]) - mean[1:][order]), error)
+    np.testing.assert_allclose([row[2] for row in rows], sd[1:][order], rtol=0.1)  # a part of it by 100 draws of μ
     assert usual_facts(exact)["groups"].value == 6 and usual_facts(exact)["rows of data"].value == 16
     seen = predictive.seen_beside(exact)
     np.testing.assert_array_equal(seen.y, Y)

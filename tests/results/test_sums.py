@@ -5,11 +5,15 @@ from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
 
+import jax
 import numpy as np
+import numpyro.distributions as dist
 import pytest
+from scipy import stats
 
 from tractable.core import Data, Model
-from tractable.results import pointwise, predict, scaling
+from tractable.models.latent import LatentModel
+from tractable.results import pointwise, posterior, predict, scaling
 from tractable.results.pointwise import Left
 from tractable.results.posterior import Posterior
 from tractable.tools.errors import DataError
@@ -122,3 +126,90 @@ def test_draws_spread_over_chains_and_time(most):
     assert draws.ravel().tolist() == [12.0 * c + t for c, t in some]
     wanted = np.array([weights[place] for place in some])
     np.testing.assert_allclose(shares, wanted / wanted.sum())
+
+
+@pytest.mark.test
+def test_draws_of_a_latent_model_are_the_model_s_arrays(monkeypatch):
+    monkeypatch.setattr(posterior, "latent_model", lambda model: model)
+    latent = Mock(spec=LatentModel)
+    run: Any = SimpleNamespace(model=latent, spread=lambda draws: ({"a": np.ones(draws)}, np.full(draws, 1 / draws)))
+    model, params, weights = Posterior._of_z(run, "encode", 5)
+    assert model is latent and isinstance(params["a"], jax.Array) and params["a"].shape == weights.shape == (5,)
+
+
+def test_bounds_where_shares_meet_a_level():
+    """Half of the mass lies from the second to the fourth of five: both bounds are samples, not the next."""
+    samples, shares = np.array([[4.0, 1.0, 2.0, 3.0, 5.0]]), np.array([0.25, 0.125, 0.125, 0.25, 0.25])
+    lower, upper = predict._bounds(samples, shares, 0.5)
+    assert (lower.tolist(), upper.tolist()) == ([2.0], [4.0])
+
+
+@pytest.mark.test
+def test_predictions_by_a_likelihood_s_own_law():
+    """E[y*] = Σ w E[y* | θ]; Var[y*] = Σ w Var[y* | θ] + Σ w (E[y* | θ] − E[y*])²; bounds are of draws by weight."""
+    a, weights, x, rows = RNG.normal(size=200), RNG.dirichlet(np.ones(200)), np.arange(3.0), np.array([2.0, 4.0])
+
+    def own(params, x, rows):
+        return dist.Normal(params["a"] * x + rows.mean(), 0.5 + x)
+
+    found = predict.ahead(own, {"a": a}, weights, x, rows, level=0.8, seed=1)
+    means = a[:, None] * x + 3
+    mean, between = weights @ means, weights @ (means - weights @ means) ** 2
+    np.testing.assert_allclose(found.mean, mean, rtol=1e-6)
+    np.testing.assert_allclose(found.aleatoric, 0.5 + x, rtol=1e-6)
+    np.testing.assert_allclose(found.epistemic, np.sqrt(between), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(found.sd, np.sqrt((0.5 + x) ** 2 + between), rtol=1e-6)
+    grid = np.linspace(-20, 25, 20_001)
+    for i in range(3):
+        below = weights @ stats.norm.cdf((grid[None] - means[:, i, None]) / (0.5 + x[i]))
+        wanted = np.interp([0.1, 0.9], below, grid)
+        np.testing.assert_allclose([found.lower[i], found.upper[i]], wanted, atol=0.35 * (0.5 + x[i]))
+
+
+@pytest.mark.parametrize("rows", [None, 12])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_leave_one_out_by_some_of_the_rows(monkeypatch, rows, weighted):
+    """The difference estimator, Σ w l + N/m Σ_m w (log p(y_n | y without n) − l), and its variance.
+
+    N (1 − m/N) N var_m/m is that of which rows were drawn, Σ w (l − mean)² that of which rows there are.
+    """
+    size, draws = 40, 200
+    terms = RNG.normal(-1.0, 0.3, (draws, size))
+    w = RNG.integers(0, 3, size).astype(float) if weighted else np.ones(size)
+    data, log_weights = Data(np.arange(float(size)), weights=w if weighted else None), np.full(draws, -math.log(draws))
+
+    def one_by_one(model, params, log_weights, data, efficiency):
+        at = data.y.astype(int)
+        yield Left(terms[:, at], -terms[:, at] - np.log(np.exp(-terms[:, at]).sum(0)), np.full(len(at), 0.2))
+
+    monkeypatch.setattr(pointwise, "left_out", one_by_one)
+    l_all = np.log(np.exp(terms).mean(0))
+    monkeypatch.setattr(pointwise, "log_predictive", lambda model, params, shares, data: l_all[data.y.astype(int)])
+    found = pointwise.loo(
+        Mock(spec=Model, likelihood=len, local=None), {"a": np.zeros(draws)}, log_weights, data, 1.0, rows
+    )
+    counting = np.flatnonzero(w > 0)
+    n, m = len(counting), len(found.index)
+    assert m == (n if rows is None else rows) and set(found.index) <= set(counting) and found.size == n
+    left = -np.log(np.exp(-terms).mean(0))
+    losses = (w * (l_all - left))[found.index]
+    np.testing.assert_allclose(found.pointwise, left[found.index])
+    assert found.p == pytest.approx(n / m * losses.sum())
+    assert found.elpd == pytest.approx(w @ l_all - found.p)
+    spread = (l_all if m < n else left)[counting]
+    variance = w[counting] @ (spread - np.average(spread, weights=w[counting])) ** 2
+    variance += n**2 * (1 - m / n) * losses.var() / m
+    assert found.se == pytest.approx(math.sqrt(variance))
+
+
+def test_draws_that_are_affordable(monkeypatch):
+    """A number's looks at all rows; a group is looked at from each node of its integral, for each of its places."""
+    monkeypatch.setattr(pointwise, "WORK", 1000 * 50 * 20)
+    model = Mock(spec=Model, likelihood=len, space=SimpleNamespace(size=20))
+    rows: Any = {"size": 100, "resident": True, "labels": None}
+    assert pointwise.affordable(model, Mock(spec=Data, **rows)) == 500
+    assert pointwise.affordable(model, Mock(spec=Data, **(rows | {"size": 10}))) == 1000
+    given = SimpleNamespace(counts=np.ones((25, 4)))
+    grouped = Mock(spec=Data, **(rows | {"labels": np.arange(25), "given": given}))
+    assert pointwise.affordable(model, grouped) == 500 // pointwise.NODES
+    assert pointwise.affordable(model, None) == 0
