@@ -697,7 +697,6 @@ def test_baselines_are_means_of_other_draws_and_of_earlier_steps():
     assert_holds(scores)
 
 
-@pytest.mark.laws
 def test_fitted_control():
     """Cov(f, h)/Var h is the best constant."""
     assert_holds(fitted_control())

@@ -1,5 +1,6 @@
 """What results compute from arrays alone, by hand: chunks of rows, shares of draws, reweighed moments."""
 
+import contextlib
 import math
 from types import SimpleNamespace
 from typing import Any
@@ -13,10 +14,11 @@ from scipy import stats
 
 from tractable.core import Data, Model
 from tractable.models.latent import LatentModel
-from tractable.results import pointwise, posterior, predict, scaling
+from tractable.results import folder, pointwise, posterior, predict, scaling
 from tractable.results.pointwise import Left
 from tractable.results.posterior import Posterior
-from tractable.tools.errors import DataError
+from tractable.tools.errors import DataError, TractableWarning
+from tractable.tools.store import DrawStore
 
 pytestmark = pytest.mark.quick
 
@@ -39,12 +41,13 @@ def test_chunks_hold_each_row_once(count):
     assert seen == list(range(count))
 
 
-def test_blocks_hold_each_draw_once(monkeypatch):
-    """Of 11 draws of 5 numbers four blocks fit where memory holds 14 numbers: three of three, and the rest."""
-    monkeypatch.setattr(predict, "DRAWS", 14 * 8)
+@pytest.mark.parametrize(("numbers", "sizes"), [(14, [3, 3, 3, 2]), (54, [6, 5])])
+def test_blocks_hold_each_draw_once(monkeypatch, numbers, sizes):
+    """Of 11 draws of 5 numbers, where so many numbers are held at once."""
+    monkeypatch.setattr(predict, "DRAWS", numbers * 8)
     params, weights = {"a": RNG.normal(size=(11, 3)), "b": RNG.normal(size=(11, 2))}, RNG.random(11)
     blocks = predict._blocks(params, weights, None)
-    assert [(first, len(w)) for first, _, w in blocks] == [(0, 3), (3, 3), (6, 3), (9, 2)]
+    assert [(first, len(w)) for first, _, w in blocks] == list(zip(np.cumsum([0, *sizes[:-1]]), sizes, strict=True))
     for name, whole in params.items():
         np.testing.assert_array_equal(np.concatenate([block[name] for _, block, _ in blocks]), whole)
     np.testing.assert_array_equal(np.concatenate([w for *_, w in blocks]), weights)
@@ -213,3 +216,17 @@ def test_draws_that_are_affordable(monkeypatch):
     grouped = Mock(spec=Data, **(rows | {"labels": np.arange(25), "given": given}))
     assert pointwise.affordable(model, grouped) == 500 // pointwise.NODES
     assert pointwise.affordable(model, None) == 0
+
+
+@pytest.mark.parametrize(("available", "stride"), [(1 << 30, 1), (2 * 100 * 3 * 4, 2), (500, 10)])
+def test_draws_that_exceed_memory_are_thinned_evenly(monkeypatch, tmp_path, available, stride):
+    """Half of the available memory may be taken, by draws in 32 bits."""
+    store = DrawStore.create(tmp_path / "draws", {"position": ((3,), "float32")}, chains=2, chunk=30)
+    draws = np.arange(600.0, dtype=np.float32).reshape(2, 100, 3)
+    store.append({"position": draws})
+    monkeypatch.setattr(folder.psutil, "virtual_memory", lambda: SimpleNamespace(available=available))
+    seen = (
+        contextlib.nullcontext() if stride == 1 else pytest.warns(TractableWarning, match=f"every {stride}th is used")
+    )
+    with seen:
+        np.testing.assert_array_equal(folder.read_draws(store)["position"], draws[:, ::stride])
