@@ -522,6 +522,21 @@ def test_effects_of_every_form_of_weights(family):
     assert len(told) == (6 if family == "categorical" else 2)
 
 
+@pytest.mark.test
+def test_effects_of_draws_have_their_sds_and_quantiles():
+    frame = pd.DataFrame({"a": np.arange(30.0), "b": np.arange(30.0) ** 2 % 7, "y": np.sin(np.arange(30.0))})
+    encoder = tables.fit_encoder(frame, "y", family="normal")
+    model = generalised_linear(2, "normal")
+    positions = np.random.default_rng(0).normal(size=(2, 150, model.space.size))
+    run = Posterior(model, None, NUTS(draws=150, chains=2), 0, Draws(positions=positions))
+    told = effects(run, encoder)
+    at = [i for i, name in enumerate(run.names) if name.startswith("weights[")]
+    own = run.values.reshape(300, -1)[:, at] @ encoder.effects[1].T
+    np.testing.assert_allclose(told["mean"], own.mean(0), rtol=1e-6)
+    np.testing.assert_allclose(told["sd"], own.std(0, ddof=1), rtol=1e-6)
+    np.testing.assert_allclose(told[["5%", "95%"]].to_numpy().T, np.quantile(own, [0.05, 0.95], axis=0), rtol=1e-6)
+
+
 # One exhibit, shown in three places.
 
 
