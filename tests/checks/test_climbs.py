@@ -50,7 +50,7 @@ def test_modes_are_the_ends_that_differ():
         return each.max(1), -away[np.arange(len(z)), nearest]
 
     target = Mock(spec=Target, look=look, at=lambda rows, z: look(rows, z)[0])
-    positions = np.concatenate([centres + 1e-6, centres[[0, 1]] - 1e-6, [[20.0, 20.0]]])
+    positions = np.concatenate([centres + 1e-6, centres[[0, 1]] - 0.02, [[20.0, 20.0]]])  # of two the higher is chosen
     to_come = np.array([0.0, 0, 0, 0, 0, 5.0])  # the last climb did not end
     ends = climbs.Ends(positions, look(ROWS, positions)[0], to_come)
     found = climbs.modes(target, ROWS, ends, np.eye(2))
@@ -141,25 +141,27 @@ def test_a_sample_of_rows_that_is_large_enough(monkeypatch):
 
 
 def test_what_stands_out_of_its_shell_by_its_quartiles():
-    """Heights of a shell against its median, in interquartile ranges; of 8 a shell the highest in each direction."""
-    count, root = 4 * climbs.SHELL, np.eye(3)
-    widths = np.repeat([1.0, 3.0, 9.0, 27.0], climbs.SHELL)
-    heights = np.random.default_rng(3).gamma(0.2, 1.0, count) * np.repeat([1.0, 10.0, 0.1, 3.0], climbs.SHELL)
-    x = widths[:, None] * np.random.default_rng(0).standard_normal((count, 3), np.float32)
+    """In interquartile ranges above the shell's median: 1.5 above a median of 0 is more than 1.9 above one of 1."""
+    size = climbs.SHELL
+    half, widths = size // 2, np.repeat([1.0, 9.0], size)
+    heights = np.repeat([0.0, 1.0, 0.0, 1.0], [half, half, half + 1, half - 1])  # so that both have the range 1
+    heights[[size - 1, 2 * size - 1]] = 1.9, 1.5
+    x = widths[:, None] * np.random.default_rng(0).standard_normal((2 * size, 3), np.float32)
     radii = np.sum(x.astype(float) ** 2, 1)
-    target = Mock(spec=Target, at=lambda rows, z: heights - radii / 2)
-    found = climbs._shell_outliers(target, ROWS, np.random.default_rng(0), np.zeros(3), root, widths, 5)
-    above = np.zeros(count)
-    for shell in np.argsort(radii).reshape(4, -1):
-        low, middle, high = np.quantile(heights[shell], [0.25, 0.5, 0.75], method="higher")
-        above[shell] = (heights[shell] - middle) / (high - low)
-    first = np.argsort(-above)
-    towards = x / np.linalg.norm(x, axis=1, keepdims=True)
-    chosen = []
-    for i in first:
-        if all(towards[i] @ towards[j] < climbs.ALIKE for j in chosen):
-            chosen.append(i)
-    np.testing.assert_allclose(found, x[chosen[:5]], rtol=1e-6)
+    x, radii = x[np.argsort(radii)], np.sort(radii)
+    target = Mock(
+        spec=Target, at=lambda rows, z: heights[np.searchsorted(radii, np.sum(z**2, 1) - 1e-9)] - np.sum(z**2, 1) / 2
+    )
+    found = climbs._shell_outliers(target, ROWS, np.random.default_rng(0), np.zeros(3), np.eye(3), widths, 1)
+    np.testing.assert_allclose(found, x[[2 * size - 1]], rtol=1e-6)
+
+
+@pytest.mark.parametrize(("share", "flat"), [(1.5, True), (2.5, False)])
+def test_a_mode_that_is_all_but_a_ridge_has_no_normal(share, flat):
+    """The least eigenvalue of the scaled curvature is held against the largest, here 2."""
+    away = share * climbs.FLAT
+    curved = np.array([[1.0, 1 - away], [1 - away, 1.0]]) * np.outer([3.0, 0.1], [3.0, 0.1])
+    assert (climbs._normal(np.zeros(2), 0.0, curved) is None) == flat
 
 
 @pytest.mark.parametrize("moments", ["trust", "caution", "reject", None])

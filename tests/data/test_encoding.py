@@ -184,3 +184,11 @@ def test_steps_that_times_would_leave_empty():
 )
 def test_pictures(shape, picture):
     assert support.picture(shape) == picture
+
+
+@pytest.mark.parametrize(("scale", "copy"), [(1.0, True), (1e-3, True), (1.0, False)])
+def test_a_column_that_is_the_target_in_other_units(scale, copy):
+    """Exactly linear in it, however small the numbers are."""
+    target = pd.Series(scale * RNG.normal(size=40))
+    values = 3 * target - 2 * scale if copy else target + scale * 0.01 * RNG.normal(size=40)
+    assert columns.tells(values, target) == copy and not columns.tells(0 * target, target)
