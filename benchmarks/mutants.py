@@ -14,6 +14,7 @@ mutants) are listed in ``benchmarks/results/equivalent.toml``, each with a sente
 import argparse
 import ast
 import concurrent.futures
+import functools
 import json
 import os
 import pathlib
@@ -99,6 +100,7 @@ def is_text(node: ast.AST) -> bool:
     )
 
 
+@functools.cache
 def sites(path: pathlib.Path) -> list[Mutant]:
     """Every fault of a file that this script can make."""
     text = path.read_text(encoding="utf-8")

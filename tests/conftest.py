@@ -10,6 +10,7 @@ import jax
 import matplotlib
 import pytest
 from tiers import (  # noqa: F401  # pytest finds its hooks here
+    keep_programs,
     pytest_addoption,
     pytest_collection_modifyitems,
     pytest_configure,
@@ -27,13 +28,9 @@ os.fsync = lambda descriptor: None
 if os.environ.get("TRACTABLE_TYPECHECK", "1") == "1":
     checked.install("tractable")
 
-from tractable.tools import alike, cache, mappings  # noqa: E402  # once the hook above is there
+from tractable.tools import alike, mappings  # noqa: E402  # once the hook above is there
 
-# Modules, workers, runs and processes that tests start have most of their programs in common: compiled once, a program
-# is found by all of them, in the checkout and not in the cache of whoever runs the tests.
-os.environ["JAX_COMPILATION_CACHE_DIR"] = str(cache.cache(Path(__file__).parents[1] / ".cache"))
-os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
-os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
+keep_programs()
 
 # Mappings that compiled programs may take (a process has 65,530): looked at between tests, and by runs as theirs are in
 # use. The second is out of a test's reach, since a test may say that its second run compiles nothing.

@@ -64,6 +64,8 @@ def test_groups_are_as_long_as_they_should_be_and_doctests_are_alone():
     files = [f"test_{i}.py" for i in range(40)]
     groups = suite.groups_of([*files, suite.DOCTESTS], dict.fromkeys(files, 10.0), 100.0)
     assert groups[0] == [suite.DOCTESTS] and [len(group) for group in groups[1:]] == [10] * 4
+    for most, each in ((100.0, 10), (150.0, 20), (1000.0, 20)):  # as many for each of two jobs
+        assert {len(group) for group in suite.groups_of(files, dict.fromkeys(files, 10.0), most, 2)} == {each}
 
 
 def test_a_target_is_run_once():
@@ -287,7 +289,7 @@ def tiered(folder: Path, *words: str) -> str:
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True).stdout
 
 
-@pytest.mark.test
+@pytest.mark.test("words1-3")
 @pytest.mark.parametrize(
     ("words", "passed"),
     [(["--tier", "quick"], 2), (["--tier", "test"], 3), ([], 3), (["--tier", "laws"], 5)],
@@ -298,7 +300,7 @@ def test_a_tier_includes_those_before_and_a_quick_test_may_not_trace(tmp_path, w
     assert "it is marked as quick, and traced" in out
 
 
-@pytest.mark.test
+@pytest.mark.laws
 @pytest.mark.parametrize(("words", "passed"), [([], "1 passed"), (["--tier", "test"], "1 deselected")])
 def test_a_test_that_is_named_runs_whatever_its_tier(tmp_path, words, passed):
     assert passed in tiered(tmp_path, *words, "test_tiered.py::test_law")

@@ -153,7 +153,21 @@ class Results:
         self.now = self.nothing()
 
 
+def keep_programs() -> None:
+    """Compiled once, a program is found by modules, workers, runs and processes that tests start.
+
+    In the checkout, and not in the cache of whoever runs the tests.
+    """
+    from tractable.tools import cache
+
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = str(cache.cache(TESTS.parent / ".cache"))
+    os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
+    os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
+
+
 def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("doctestmodules"):  # which have no test bed
+        keep_programs()
     folder = config.getoption("results")
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)

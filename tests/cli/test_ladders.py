@@ -172,7 +172,6 @@ def test_a_run_that_was_stopped_is_gone_on_with(digits, folder, tmp_path, monkey
     assert (tmp_path / "digits.csv").read_bytes() == (tmp_path / "stopped.csv").read_bytes()
 
 
-@pytest.mark.test
 @pytest.mark.filterwarnings("ignore::tractable.tools.errors.TractableWarning")
 def test_a_run_of_version_0_1_is_read(digits, folder, tmp_path):
     """It kept what the rows were taken for with an encoding of its own."""

@@ -765,7 +765,7 @@ def divergence_by_draws(make: Callable, kind: str, process: bool) -> Scores:
     return {"mean": abs(terms.mean() - divergence) / (terms.std() / np.sqrt(len(terms))) / Z}
 
 
-@pytest.mark.test("full-False")
+@pytest.mark.laws
 @pytest.mark.parametrize(("kind", "process"), [("full", False), ("diagonal", True)])
 def test_divergence_by_draws(kind, process):
     assert_holds(divergence_by_draws(bayesian_gaussian_mixture, kind, process), 20_000)
