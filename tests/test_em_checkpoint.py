@@ -154,7 +154,6 @@ def test_another_run(tmp_path):
             tr.infer(model, tr.Data(data), method, seed=seed, checkpoint=folder)
 
 
-@pytest.mark.test
 def test_saving_takes_a_share(monkeypatch):
     """However fast the segments, no more than a twentieth of the time is spent on saving."""
     clock, saves = [0.0], []

@@ -69,6 +69,7 @@ ALONE = {
 }
 
 
+@pytest.mark.laws
 @pytest.mark.parametrize("name", ALONE)
 def test_chain_does_not_depend_on_its_companions(name):
     with small_groups():
@@ -82,6 +83,7 @@ def test_chain_does_not_depend_on_its_companions(name):
 COIN = tr.Model({"theta": dist.Beta(2.0, 2.0)}, lambda params: dist.Bernoulli(params["theta"]))
 
 
+@pytest.mark.laws
 @pytest.mark.parametrize("name", ["map", "sgld"])
 def test_integer_data(name):
     """Whole numbers and truth values are data like others."""

@@ -65,7 +65,6 @@ def test_latent_variables():
     assert abs(names["found"].mean()["good"] - 0.6) < 4 * names["found"].sd()["good"]
 
 
-@pytest.mark.test
 def test_images():
     names: dict = {}
     run(names, 5)

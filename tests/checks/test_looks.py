@@ -755,7 +755,7 @@ def test_nothing_stands_out_of_a_normals_shells() -> None:
     assert np.all(np.abs(sides) < 5.33 / math.sqrt(40))
 
 
-@pytest.mark.test("root0-trust")
+@pytest.mark.laws
 @pytest.mark.parametrize(
     ("root", "verdict"), [(np.linalg.cholesky(CORRELATED), "trust"), (np.diag([0.6, 0.5, 1.9]), "reject")]
 )

@@ -298,7 +298,6 @@ def test_superfluous_components_lose_their_weight(kind):
     assert fitted.standard_errors_.means.shape == (6, 2) and np.isfinite(flat).all()
 
 
-@pytest.mark.test
 def test_the_draws_of_a_process_hold_the_rest_of_the_stick():
     draws: Any = process("full").posterior_.draws
     assert draws.weights.shape == (1, 50, 7) and draws.weights[..., -1].min() > 0

@@ -365,7 +365,6 @@ def test_errors_are_sentences(estimator, rows, sentence):
         estimator.fit(rows)
 
 
-@pytest.mark.test
 def test_codes_of_another_width_are_refused():
     with pytest.raises(ValueError, match=r"codes of shape \(n, 2\)"):
         linear().inverse_transform(np.ones((4, 3)))
