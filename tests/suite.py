@@ -11,8 +11,9 @@
                                                         then one of six shards, by the commit's hash, in 40 minutes
 
 What the laws of a commit gave is kept in ``.laws/COMMIT``, a file of results for each file of tests: a run that was
-stopped goes on, and folders of several machines can be copied together. When every file has passed, the commit is
-written into ``tests/laws_green``. A process slows down as its programs grow in number, hence the groups.
+stopped goes on, and folders of several machines can be copied together. A commit that mends tests alone takes over the
+results of those that it left alone. When every file has passed, the commit is written into ``tests/laws_green``. A
+process slows down as its programs grow in number, hence the groups.
 """
 
 import argparse
@@ -38,6 +39,7 @@ SECONDS = TESTS / "seconds.json"
 TIERS = ("quick", "test", "laws")
 GROUP = {"quick": 500.0, "test": 110.0, "laws": 150.0}  # seconds of a processor in one process, where there are many
 DOCTESTS, LINT = "doctests", "lint"  # what is no file of tests
+BED = ("conftest.py", "tiers.py", "checked.py")  # what every test runs in
 UNKNOWN = 10.0  # seconds of a file that was never measured
 
 # One thread a process: the processes fill the cores. Tests compile ten thousand small programs, which takes two thirds
@@ -110,6 +112,21 @@ def changed_targets(commit: str) -> list[str]:
             helper = re.compile(rf"^(from|import) {Path(path).stem}\b", re.MULTILINE)
             found += [f for f in every_file()[:-1] if helper.search((TESTS / f).read_text(encoding="utf-8"))]
     return without_doubles(found)
+
+
+def take_over(commit: str, kept: Path) -> None:
+    """Copy the results of an earlier commit from which this one differs by tests alone, but for files it changed."""
+    for folder in kept.parent.iterdir() if kept.parent.is_dir() else ():
+        if folder == kept or not re.fullmatch("[0-9a-f]{40}", folder.name):
+            continue
+        changed = git("diff", "--name-only", folder.name, commit).splitlines() if "-" not in commit else [""]
+        if all(path.startswith("tests/") and Path(path).name not in BED for path in changed):
+            stale = {target.partition("::")[0] for target in changed_targets(folder.name)} | {"test_tiers.py"}
+            kept.mkdir(parents=True, exist_ok=True)
+            for path in folder.glob("*.json"):
+                result = json.loads(path.read_text(encoding="utf-8"))
+                if not result["failed"] and result["file"] not in stale and not (kept / path.name).exists():
+                    shutil.copy(path, kept)
 
 
 def without_doubles(targets: Iterable[str]) -> list[str]:
@@ -271,6 +288,7 @@ def run_laws(options: argparse.Namespace) -> int:
     commit, cost, begun = tested_commit(), cost_of("laws"), time.monotonic()
     kept = ROOT / ".laws" / commit
     files = every_file()
+    take_over(commit, kept)
     passed = {file for file, result in read(kept).items() if not result["failed"]}
     batches = [files]  # one after another
     if options.changed:

@@ -89,10 +89,15 @@ def repository(tmp_path, monkeypatch):
     (tmp_path / "tests/test_four.py").write_text("import sys\nfrom helper import x\n")
     for name, value in {"ROOT": "", "TESTS": "tests", "GREEN": "tests/laws_green", "SECONDS": "tests/s.json"}.items():
         monkeypatch.setattr(suite, name, tmp_path / value)
-    for words in (["init", "-q"], ["add", "."], ["commit", "-qm", "one"]):
-        who = ["-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false"]
-        subprocess.run(["git", *who, *words], cwd=tmp_path, check=True)
+    subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True)
+    commit(tmp_path)
     return tmp_path
+
+
+def commit(repository: Path) -> None:
+    for words in (["add", "."], ["commit", "-qm", "all"]):
+        who = ["-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false"]
+        subprocess.run(["git", *who, *words], cwd=repository, check=True)
 
 
 def test_the_laws_of_what_changed(repository, capsys):
@@ -164,6 +169,29 @@ def test_what_failed_fails_and_is_run_again(repository, monkeypatch, capsys):
     assert "what failed" in capsys.readouterr().out
     again = Laws(monkeypatch)
     assert laws(monkeypatch) == 0 and again.groups == [["test_two.py"]] and suite.GREEN.exists()
+
+
+@pytest.mark.parametrize(
+    ("mended", "again"),
+    [
+        ("tests/test_two.py", ["test_tiers.py", "test_two.py"]),
+        ("tests/helper.py", ["test_four.py", "test_tiers.py", "test_two.py"]),
+        ("tests/conftest.py", None),
+        ("src/tractable/core/b.py", None),
+        ("README.md", None),
+    ],
+)
+def test_a_commit_that_mends_tests_takes_over_what_it_left_alone(repository, monkeypatch, mended, again):
+    (repository / "tests/test_tiers.py").write_text("")
+    commit(repository)
+    Laws(monkeypatch, failing="test_two.py")
+    assert laws(monkeypatch) == 1
+    (repository / mended).write_text("mended = True\n")
+    commit(repository)
+    ran = Laws(monkeypatch)
+    assert laws(monkeypatch) == 0 and suite.GREEN.read_text().strip() == suite.tested_commit()
+    files = sorted(itertools.chain(*ran.groups))
+    assert files == (again or sorted(suite.every_file()))
 
 
 def test_a_budget_lists_what_was_not_run_and_does_not_fail(repository, monkeypatch, capsys):

@@ -47,10 +47,11 @@ SCALES = np.sqrt(np.array([5.1 / 0.7, 1.0]))
 @functools.cache
 def weights(ladder: Ladder) -> PyTree:
     """θ and φ with nothing in common, and x seen about a centre."""
-    params = ladder.initial(jax.random.key(1))
-    leaves, structure = jax.tree.flatten(params)
-    keys = jax.random.split(jax.random.key(2), len(leaves))
-    moved = [a + 0.6 * jax.random.normal(k, a.shape) for a, k in zip(leaves, keys, strict=True)]
+    with jax.ensure_compile_time_eval():  # a law that is traced may be the first to ask
+        params = ladder.initial(jax.random.key(1))
+        leaves, structure = jax.tree.flatten(params)
+        keys = jax.random.split(jax.random.key(2), len(leaves))
+        moved = [a + 0.6 * jax.random.normal(k, a.shape) for a, k in zip(leaves, keys, strict=True)]
     return jax.tree.unflatten(structure, moved)
 
 
