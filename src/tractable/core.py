@@ -111,6 +111,16 @@ class Through:
 jax.tree_util.register_dataclass(Through, ["predictor", "observe"], [])
 
 
+def function_or_none(what: str, value: object, call: str) -> None:
+    """A ModelError for another value where a function belongs, as a distribution, which can be called too."""
+    if value is not None and (not callable(value) or is_distribution(value)):
+        got = type(value).__name__
+        raise ModelError(
+            f"{what} expects a function, {call}; got {'a distribution, ' * is_distribution(value)}{got}. Write "
+            f"lambda {call.partition('(')[2].partition(')')[0]}: … in its place."
+        )
+
+
 @dataclass(frozen=True, eq=False)
 class Model(Spelt):
     """A prior of the parameters, and a likelihood of each datum.
@@ -154,8 +164,8 @@ class Model(Spelt):
     space; results are in the user's space.
 
     Raises:
-        ModelError: the prior is discrete, or a callable without a position; ``local`` is no dict of distributions, or
-            reuses a parameter's name.
+        ModelError: the prior is discrete, or a callable without a position; a distribution stands where a function
+            belongs; ``local`` is no dict of distributions, or reuses a parameter's name.
 
     >>> import numpyro.distributions as dist
     >>> coin = Model({"theta": dist.Beta(5, 5)}, lambda params: dist.Bernoulli(params["theta"]))
@@ -177,6 +187,12 @@ class Model(Spelt):
     _source: ClassVar[tuple | None] = None  # see ``made_from``
 
     def __post_init__(self) -> None:
+        function_or_none("likelihood=", self.likelihood, "likelihood(params) or likelihood(params, x)")
+        if isinstance(self.likelihood, Through):
+            function_or_none("Through(predictor=)", self.likelihood.predictor, "predictor(params, x)")
+            function_or_none("Through(observe=)", self.likelihood.observe, "observe(params, eta)")
+        for name, call in {"start": "key", "derived": "params", "local": "params", "of_table": "table"}.items():
+            function_or_none(f"{name}=", getattr(self, name), f"{name}({call})")
         if not self.prior_is_callable:
             check_prior(self.prior)
         elif self.position is None:
@@ -233,6 +249,7 @@ class Model(Spelt):
                 log-determinant is added.
             derived: as for ``Model``.
         """
+        function_or_none("log_density", log_density, "log_density(position)")
         return cls(log_density, None, position, support, derived=derived)
 
     @property

@@ -192,3 +192,42 @@ def test_a_column_that_is_the_target_in_other_units(scale, copy):
     target = pd.Series(scale * RNG.normal(size=40))
     values = 3 * target - 2 * scale if copy else target + scale * 0.01 * RNG.normal(size=40)
     assert columns.tells(values, target) == copy and not columns.tells(0 * target, target)
+
+
+@pytest.mark.parametrize("absent", ["low", "mid", "high", "top"])
+def test_a_declared_grade_that_no_row_has_stays_a_grade(absent):
+    grades = ["low", "mid", "high", "top"]
+    kept = [grade for grade in grades if grade != absent]
+    values = pd.Series(pd.Categorical(kept * 5, grades, ordered=True), name="grade")
+    with pytest.warns(TractableWarning, match=f"No row has the grade '{absent}' of 'grade'"):
+        aim = targets.fit_target(values)
+    assert (aim.family, aim.classes) == ("ordered", tuple(grades))
+    assert targets.encode_target(aim, values).tolist() == [grades.index(grade) for grade in kept] * 5
+    later = pd.Series(pd.Categorical([absent], grades, ordered=True), name="grade")
+    assert targets.encode_target(aim, later).tolist() == [grades.index(absent)]
+    with pytest.raises(DataError, match="'low' in every row"):
+        targets.fit_target(pd.Series(pd.Categorical(["low"] * 5, grades, ordered=True), name="grade"))
+
+
+@pytest.mark.parametrize(
+    "other", ["red ", " red", "Red", "RED", "red\t", "red\u00a0", "ｒｅｄ", "ReD  ", "red\n", "rEd"]
+)
+@pytest.mark.parametrize("door", ["an input", "a target", "a group", "a formula's input", "pooled"])
+def test_levels_that_differ_by_case_or_spaces_are_told_of(door, other):
+    words = pd.Series(["red", other, "blue", "green"] * 10, name="colour")
+    frame = pd.DataFrame({"colour": words, "x": RNG.normal(size=40)})
+    with pytest.warns(TractableWarning, match="'colour' has levels that differ by case or spaces alone"):
+        if door == "an input":
+            (column,) = fit_column(words, False)
+            assert len(column.levels) == 4  # as they are written
+        elif door == "a target":
+            assert len(targets.fit_target(words).classes) == 4
+        elif door == "pooled":
+            fit_column(words, False, pooled=True)
+        else:
+            fit_encoder(frame, "", formula="x ~ (1|colour)" if door == "a group" else "x ~ colour")
+
+
+def test_levels_that_differ_otherwise_are_not(recwarn):
+    fit_column(pd.Series(["red", "rod", "reed", "red-ish", "red wine"] * 5, name="colour"), False)
+    assert not [w for w in recwarn if "differ by case" in str(w.message)]

@@ -10,7 +10,7 @@ from tractable.beliefs.check import Check
 from tractable.checks.digits import digits_check
 from tractable.checks.learnt import Learnt
 from tractable.checks.order import order_check
-from tractable.tools.shown import as_html
+from tractable.tools.shown import as_html, printable
 
 ORDER = ("trust", "caution", "reject")
 
@@ -28,7 +28,7 @@ class Report(NamedTuple):
     title: str  # its first line, when printed
 
     def __str__(self) -> str:
-        return "\n".join([f"{self.title}: {self.verdict}", *lines_of(self.checks)])
+        return printable("\n".join([f"{self.title}: {self.verdict}", *lines_of(self.checks)]))
 
     __repr__ = __str__
     _repr_html_ = as_html

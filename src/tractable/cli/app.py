@@ -81,21 +81,23 @@ def _check_paths(table: Path | None = None, run: Path | None = None, **_: object
 @command(o.EXAMPLES)
 def examples(failures: bool, out: Path | None) -> None:
     """List the built-in examples; with --failures, run twelve targets on which methods fail, and show their answers."""
-    from tractable.cli import show
+    from tractable.cli.terminal import console, line
     from tractable.models.gallery import EXAMPLES
     from tractable.pages.exhibit import Exhibit, Table
     from tractable.pages.terminal import to_terminal
 
     if failures:
-        from tractable.cli.folders import fresh
+        from tractable.cli.folders import fresh, may_write
         from tractable.pages.failures import write_failures
 
+        if out is not None:
+            may_write(out, "examples")
         page, verdicts = write_failures(fresh("failures") if out is None else out, say)
-        show.console().print(to_terminal(verdicts))
-        return show.console().print(f"Report: {page}", soft_wrap=True)
+        console().print(to_terminal(verdicts))
+        return line(f"Report: {page}")
     heads = ["name", "data and model", "what to look at"]
     rows = [[each.name, each.title, each.notes] for each in EXAMPLES.values()]
-    show.console().print(to_terminal(Exhibit("", [Table(heads, rows, heads)])))
+    console().print(to_terminal(Exhibit("", [Table(heads, rows, heads)])))
 
 
 @command(o.FIT)
@@ -131,11 +133,11 @@ def compare(**given: Any) -> None:
     Exit code: 0; 2 for an error, or if every method failed; 130 or 143 if stopped.
     """
     from tractable.cli import comparing, kinds
-    from tractable.tools.errors import CheckpointError
+    from tractable.cli.folders import may_write
 
     out = given["out"]
-    if out is not None and (out / "draws.zarr").exists():
-        raise CheckpointError(f"{out} holds the run of one method; choose another --out.")
+    if out is not None:
+        may_write(out, "compare")
     kind = kinds.compared(given)
     own = given["methods"], given["set_"] or [], given["seed"] or 0, out, given["quiet"], given["jobs"]
     comparing.compare(kind.read(kind, given), *own)

@@ -8,11 +8,11 @@ import typer
 from scipy.interpolate import CubicSpline
 from scipy.stats import beta
 
-from tractable.cli import show
 from tractable.cli.folders import fresh, write_run
 from tractable.cli.settings import methods_of
 from tractable.cli.speech import FAULT, end, say
 from tractable.cli.task import Task
+from tractable.cli.terminal import console, line
 from tractable.comparison import Comparison
 from tractable.comparison import compare as side_by_side
 from tractable.methods import Method
@@ -59,13 +59,13 @@ def _compare(task: Task, chosen: list[Method], seed: int, folder: Path, quiet: b
 def conclude(found: Comparison, folder: Path, quiet: bool) -> None:
     """Print the comparison, or its folder alone, and exit with its code."""
     if quiet:
-        typer.echo(folder)
+        line(folder)
     else:
-        show.console().print(to_terminal(results_table(found.table)))
+        console().print(to_terminal(results_table(found.table)))
     for label, sentence in found.failures.items():
         say(f"{label} failed: {sentence}", "red")
     if not quiet and found.posteriors:
-        show.console().print(f"Report: {folder / 'report.html'}", soft_wrap=True)
+        line(f"Report: {folder / 'report.html'}")
     end(found.interrupted, "")
     if not found.posteriors:
         raise typer.Exit(FAULT)

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import jax
 import joblib
-import typer
 
 from tractable.beliefs.check import Check
 from tractable.cli import folders, kinds, show
@@ -15,6 +14,7 @@ from tractable.cli.joining import agreed
 from tractable.cli.readers import Arguments
 from tractable.cli.speech import end, noted, say
 from tractable.cli.task import Request, Result, Task
+from tractable.cli.terminal import console, line
 from tractable.methods import Method
 from tractable.methods.abilities import devices_of
 from tractable.pages.comparison import results_table
@@ -85,24 +85,23 @@ def conclude(task: Task, method: Method, seed: int, result: Result, folder: Path
     for remark in selection.remarks if selection else ():
         say(f"Note: {remark}", "yellow")
     if how.quiet:
-        typer.echo(folder)
+        line(folder)
     else:
-        console = show.console()
         for each in task.kind.tables(task, result):
-            console.print(each)
-        console.print(show.verdict(report.verdict, report.checks))
-        console.print(f"{show.seconds(result.seconds)}. Report: {folder / 'report.html'}", soft_wrap=True)
+            console().print(each)
+        console().print(show.verdict(report.verdict, report.checks))
+        line(f"{show.seconds(result.seconds)}. Report: {folder / 'report.html'}")
     end(interrupted, report.verdict)
 
 
 def report(folder: Path) -> None:
     """Print the tables and verdict of the run in a folder, and where its page is."""
-    entries, about, console = folders.read_run(folder), folders.posterior_in(folder), show.console()
+    entries, about = folders.read_run(folder), folders.posterior_in(folder)
     if "methods" in entries and (folder / "comparison.csv").exists():
         table = folders.table_in(folder, "comparison.csv", 0)
-        console.print(to_terminal(results_table(table)))
+        console().print(to_terminal(results_table(table)))
         for label, sentence in entries["failures"].items():
-            console.print(f"{label} failed: {sentence}", soft_wrap=True, markup=False)
+            line(f"{label} failed: {sentence}")
     elif about is not None:
         with folders.sound(folder):
             kind = kinds.named(entries["problem"]["model"])
@@ -112,14 +111,14 @@ def report(folder: Path) -> None:
             shown.append(show.verdict(about["verdict"], [Check(**each) for each in about["checks"]]))
             seconds = show.seconds(about["seconds"])
         for each in shown:
-            console.print(each)
-        console.print(f"{seconds}.")
+            console().print(each)
+        line(f"{seconds}.")
     else:
         raise CheckpointError(
             f"The run in {folder} has no result yet; continue it by tractable fit --resume --out {folder}."
         )
     page = folder / "report.html"
-    console.print(f"Report: {page}" if page.exists() else "It has no report.html.", soft_wrap=True)
+    line(f"Report: {page}" if page.exists() else "It has no report.html.")
 
 
 def predict(folder: Path, new: Path, out: Path, request: Request) -> None:
@@ -134,6 +133,9 @@ def predict(folder: Path, new: Path, out: Path, request: Request) -> None:
         raise DataError(f"--array is of an .npz, which runs of {' and '.join(takers)} take; got {new}.")
     if request.calibrate is not None and not kind.calibrates:
         raise DataError(f"--calibrate is for intervals of a number; a {kind.noun or kind.name} gives none.")
+    inputs = new, request.calibrate, Path(spec["table"]) if "table" in spec else None
+    folders.may_replace(out, inputs)
     found = kind.predict(folder, spec, new, request)
+    folders.may_replace(out, inputs, list(map(str, found.columns)))
     write_table(out, found)
-    typer.echo(f"{len(found)} {kind.row_noun} in {out}")
+    line(f"{len(found)} {kind.row_noun} in {out}")

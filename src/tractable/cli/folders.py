@@ -4,7 +4,7 @@ import contextlib
 import hashlib
 import io
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,7 @@ from tractable.tools.writing import as_written, disk_errors
 if TYPE_CHECKING:
     import pandas as pd
 
-RUN = "run.json"
+RUN, CALIBRATION = "run.json", "calibration"
 TABLES = ("criterion.csv", "comparison.csv")  # tables that commands read back
 NO_RUN = f"{{}} is no run: expected {RUN} in it. Runs are made by tractable fit and tractable compare."
 
@@ -24,6 +24,59 @@ NO_RUN = f"{{}} is no run: expected {RUN} in it. Runs are made by tractable fit 
 def holds_a_run(folder: Path) -> bool:
     """Whether a folder holds a run, finished or not."""
     return any((folder / name).exists() for name in (RUN, "posterior.json", "draws.zarr"))
+
+
+def may_write(folder: Path, command: str) -> None:
+    """A CheckpointError where a command would write over what is not its own.
+
+    A command writes into a folder that is new, or empty but for hidden files, or that holds its own earlier result:
+    compare that of a comparison, calibrate that of a calibration. Only ``fit --resume`` goes on with a fit.
+    """
+    there = sorted(path.name for path in folder.iterdir() if path.name[:1] != ".") if folder.is_dir() else []
+    if there and _writer(folder) != command:
+        what = f"the run of {_writer(folder)}" if _writer(folder) else f"{there[0]!r}, which no run wrote"
+        raise CheckpointError(f"{folder} holds {what}. Choose a new or an empty folder; nothing there was changed.")
+
+
+def _writer(folder: Path) -> str:
+    """The command whose result a folder holds; "" if none."""
+    if (folder / RUN).exists():
+        return "compare" if "methods" in checkpoint.read_sealed(folder / RUN)[0] else "fit"
+    if holds_a_run(folder):
+        return "fit"
+    return "calibrate" if (folder / CALIBRATION).is_dir() or (folder / "checkpoint").is_dir() else ""
+
+
+def may_replace(out: Path, inputs: Iterable[Path | None], columns: Sequence[str] | None = None) -> None:
+    """A CheckpointError where a table would replace another file than an earlier one of the same ``columns``.
+
+    Without ``columns``, which are known late, what is read and what belongs to a run is refused all the same.
+    """
+    if not out.exists():
+        run = next((parent for parent in list(out.absolute().parents)[1:] if holds_a_run(parent)), None)
+        if run is not None:
+            raise CheckpointError(f"{out} would become a part of the run in {run}. Choose another --out.")
+        return
+    if any(path is not None and path.exists() and out.samefile(path) for path in inputs):
+        raise CheckpointError(f"--out {out} is the file that is read. Choose another name for what is written.")
+    if columns is not None and _columns(out) != list(columns):
+        raise CheckpointError(
+            f"{out} is there already, and is no earlier result of this command, so it is left as it is. Delete it if "
+            "nobody needs it, or choose another --out."
+        )
+
+
+def _columns(path: Path) -> list[str]:
+    """Names of a table's columns; [] of what is no table."""
+    import pandas as pd
+    import pyarrow.parquet
+
+    try:
+        if path.suffix == ".parquet":
+            return list(pyarrow.parquet.read_schema(path).names)
+        return [str(name) for name in as_written(pd.read_csv(path, nrows=0)).columns]
+    except (OSError, ValueError):
+        return []
 
 
 def fresh(name: str) -> Path:

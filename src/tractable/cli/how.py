@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tractable.cli.folders import holds_a_run, read_run
+from tractable.cli.folders import holds_a_run, may_write, read_run
 from tractable.cli.readers import Arguments
 from tractable.cli.settings import assignment, made, method_of, read
 from tractable.methods import Method
@@ -45,6 +45,8 @@ def run_gone_on_with(how: How) -> dict[str, Any]:
         return read_run(how.out)
     if how.out is not None and holds_a_run(how.out):
         raise CheckpointError(f"{how.out} already holds a run. Continue it by --resume, or choose another --out.")
+    if how.out is not None and how.leads:
+        may_write(how.out, "fit")
     return {}
 
 

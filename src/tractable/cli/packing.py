@@ -4,10 +4,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import typer
-
 from tractable.cli.explained import targets_in
 from tractable.cli.speech import say
+from tractable.cli.terminal import line
 from tractable.data.packing import pack as packed
 from tractable.data.shards import manifest_of
 from tractable.data.sources import is_table, of_table
@@ -30,6 +29,6 @@ def pack(given: Mapping[str, Any]) -> None:
     )  # fmt: skip
     about = manifest_of(out) or {}
     if given["quiet"]:
-        typer.echo(out)
+        line(out)
     else:
         say(f"{counted(about['rows'], 'row')} in random order, {counted(len(about['shards']), 'shard')}, in {out}")

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from rich.console import Console, RenderableType
+from rich.console import RenderableType
 
 from tractable.beliefs.check import Check
 from tractable.pages.exhibit import Exhibit
@@ -10,13 +10,6 @@ from tractable.pages.terminal import to_terminal
 from tractable.pages.verdict import checks
 
 ROWS, COLUMNS = 12, 9  # at most this many of a long table are shown
-WIDE = 120  # columns of text where the output is no terminal
-
-
-def console() -> Console:
-    """A console; where the output is no terminal, one ``WIDE`` columns wide."""
-    found = Console(highlight=False)
-    return found if found.is_terminal else Console(highlight=False, width=WIDE)
 
 
 def verdict(word: str, found: Sequence[Check]) -> RenderableType:

@@ -74,9 +74,9 @@ def notes() -> Iterator[None]:
 
 def say(text: str, style: str = "") -> None:
     """A line on stderr."""
-    from rich.console import Console
+    from tractable.cli.terminal import line
 
-    Console(stderr=True, highlight=False, soft_wrap=True).print(text, style=style, markup=False)
+    line(text, style, stderr=True)
 
 
 def end(interrupted: bool, verdict: str) -> None:

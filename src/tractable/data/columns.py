@@ -3,6 +3,7 @@
 import contextlib
 import math
 import re
+import unicodedata
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -10,9 +11,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from tractable.tools import scales
 from tractable.tools.errors import DataError
 from tractable.tools.words import counted, listing, tell
 
+LARGEST = float(np.finfo(np.float64).max) / 4  # number of which differences can be told
 MOST_LEVELS = 100  # levels of a text column, at most; beyond that the rarest share one
 FEW_LEVELS = 20  # distinct numbers up to which a column may have levels beside them, such as 3+
 REST = "any other"  # the level that the rarest share
@@ -200,6 +203,7 @@ def _fit_one(values: Values, kind: str, gaps: float, impute: bool, pooled: bool 
         return Column(name, kind, float(np.mean(true)), levels=pair, fill=fill, gaps=gaps)
     check_numbers_in_text(values)
     found = pd.Series(text_of(values)).value_counts()  # the most frequent first
+    tell_alike(name, found.index)
     if len(found) > MOST_LEVELS and pooled:
         tell(
             f"Column {name!r} has {len(found):,} distinct values: each has an effect of its own, drawn towards none by "
@@ -377,8 +381,9 @@ def tells(values: Values, target: Values) -> bool:
     values, target = values[there], target[there]
     kinds, count = {kind_of(values), kind_of(target)} if there.any() else set(), target.nunique()
     if kinds == {"number"} and count > FEW_LEVELS:
-        x, y = (np.asarray(a, np.float64) - np.mean(a) for a in (values, target))
-        return bool(np.dot(x, y) ** 2 > (1 - 1e-12) * np.dot(x, x) * np.dot(y, y) > 0)
+        both = np.stack([np.asarray(a, np.float64) for a in (values, target)], 1)
+        mean, sd = scales.moments(both)
+        return bool(np.all(sd > 0) and np.mean(np.prod((both - mean) / sd, 1)) ** 2 > 1 - 1e-12)
     one = values.nunique() == count == len(pd.DataFrame({0: list(values), 1: list(target)}).drop_duplicates())
     return one and 2 <= count <= len(target) / 5
 
@@ -417,11 +422,13 @@ def standardised(name: str, numbers: np.ndarray) -> Column | None:
 
 
 def moments(name: str, numbers: np.ndarray) -> tuple[float, float]:
-    """Mean and sd of a column's numbers; a DataError if the sd is 0, or overflows."""
-    with np.errstate(over="ignore", invalid="ignore"):
-        mean, sd = float(numbers.mean()), float(numbers.std())
-    if not (0 < sd < math.inf):
-        raise DataError(f"Column {name!r} cannot be standardised: its standard deviation is {sd}. Rescale it.")
+    """Mean and sd of a column's numbers; a DataError if the sd is 0, or differences of its numbers may overflow."""
+    mean, sd = (float(moment[0]) for moment in scales.moments(numbers[:, None]))
+    if not sd > 0 or np.abs(numbers).max() > LARGEST:
+        raise DataError(
+            f"Column {name!r} cannot be standardised: its numbers go up to {np.abs(numbers).max():.3g}, and their "
+            f"standard deviation is {sd:.3g}. Rescale it."
+        )
     return mean, sd
 
 
@@ -471,6 +478,18 @@ def _is_moment(value: object, kind: str, form: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+def tell_alike(name: str, levels: Iterable[str]) -> None:
+    """A TractableWarning about levels that differ by case, spaces or the form of letters alone: often one is meant."""
+    alike: dict[str, list[str]] = {}
+    for level in levels:
+        alike.setdefault(" ".join(unicodedata.normalize("NFKC", level).split()).casefold(), []).append(level)
+    if several := [each for each in alike.values() if len(each) > 1]:
+        tell(
+            f"Column {name!r} has levels that differ by case or spaces alone, such as {listing(several[0])}: each is "
+            "taken as it is written. Write them alike in the table if they are one."
+        )
 
 
 def many_levels(values: Values) -> bool:

@@ -21,7 +21,7 @@ from formulae.terms.terms import Model as Description
 from formulae.terms.variable import Variable
 from formulae.transforms import TRANSFORMS
 
-from tractable.data.columns import Values, kind_of, lacks, meaning, text_of
+from tractable.data.columns import Values, kind_of, lacks, meaning, tell_alike, text_of
 from tractable.data.files import Frame
 from tractable.tools.errors import DataError
 from tractable.tools.words import counted, listing, nearest, tell
@@ -106,6 +106,10 @@ class Formula:
                     "it in the table first, such as the days since its start or the hour."
                 )
         self.groups = {name for columns in self._grouped for name in columns} - inputs
+        for name in sorted((inputs | self.groups) - {""}):
+            there = self.table[name][~lacks(self.table[name])]
+            if len(there) and kind_of(there) == "text":
+                tell_alike(name, sorted(set(text_of(there))))
         if not description.common_terms and not self._grouped:
             raise DataError(f"The formula {text!r} explains {self.target!r} by nothing; name a column, or give 1.")
 

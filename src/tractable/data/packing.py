@@ -24,7 +24,7 @@ from tractable.tools.progress import progress_of
 from tractable.tools.settings import seeded
 from tractable.tools.tree import PyTree
 from tractable.tools.words import spelt
-from tractable.tools.writing import disk_errors, sync
+from tractable.tools.writing import disk_errors, refuse_links, refuse_links_in, sync
 
 SHARD = 1 << 27  # bytes of a shard, about
 CHUNK = 1 << 25  # bytes read together, at least
@@ -148,6 +148,7 @@ def _names(asked: dict[str, Any]) -> str:
 def _begun(out: Path, asked: dict[str, Any]) -> _Work:
     """The pack that was under way in the folder, or a new one."""
     folder = out / WORK
+    refuse_links_in(folder)  # its buckets are appended to
     if (folder / JOURNAL).is_file():
         try:
             state = read_sealed(folder / JOURNAL)[0]
@@ -372,6 +373,8 @@ def _written(path: Path, a: np.ndarray) -> str:
     digest = hashlib.sha256(head.getvalue())
     digest.update(a.reshape(-1).view(np.uint8).data)
     tmp = path.with_name(f".tmp-{path.name}")
+    for each in (path.parent, path, tmp):
+        refuse_links(each)
     with disk_errors(path):
         path.parent.mkdir(exist_ok=True)
         try:

@@ -10,7 +10,7 @@ import pandas as pd
 from scipy.stats import skew
 
 from tractable.data.censored import censored, known, middle, seen
-from tractable.data.columns import Values, check_numbers_in_text, kind_of, moments, text_of
+from tractable.data.columns import Values, check_numbers_in_text, kind_of, moments, tell_alike, text_of
 from tractable.tools.errors import DataError
 from tractable.tools.tree import Numbers
 from tractable.tools.words import listing, nearest, tell
@@ -102,9 +102,12 @@ def fit_target(values: Values, family: str | None = None) -> Target:
         raise DataError(f"The target {name!r} is a {kind}; expected numbers or classes. Turn it into a number of days.")
     if kind == "text":
         check_numbers_in_text(values)
+    if values.nunique() == 1:
+        only = text_of(values[:1])[0] if kind == "text" else values.iloc[0]
+        raise DataError(f"The target {name!r} is {only!r} in every row, so there is nothing to explain.")
     found = ordered_values(values)
-    if len(found) == 1:
-        raise DataError(f"The target {name!r} is {found[0]!r} in every row, so there is nothing to explain.")
+    if kind == "text":
+        tell_alike(name, found)
     reason = ""
     if family is None:
         family, reason = _likely(values, kind, found)
@@ -314,7 +317,13 @@ def ordered_values(values: Values) -> list[Any]:
     if kind_of(values) == "text":
         found = set(text_of(values))
         if isinstance(values.dtype, pd.CategoricalDtype) and values.dtype.ordered:
-            return [level for level in map(str, values.cat.categories) if level in found]
+            levels = [str(level) for level in values.cat.categories]
+            if absent := [level for level in levels if level not in found]:
+                tell(
+                    f"No row has the grade {listing(absent)} of {values.name!r}, which is declared: its probability is "
+                    "the prior's and its neighbours' to say. Remove unused categories if it cannot be."
+                )
+            return levels
         return sorted(found)
     plain = {value.item() if hasattr(value, "item") else value for value in values.unique()}
     whole = all(float(value).is_integer() for value in plain)

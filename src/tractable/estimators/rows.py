@@ -11,6 +11,7 @@ import numpy as np
 from tractable.data.rows import Data
 from tractable.data.sharding import Over
 from tractable.tools.errors import DataError
+from tractable.tools.scales import moments
 from tractable.tools.tree import PyTree
 
 LEAST = 64  # rows of the smallest table to compile for
@@ -88,11 +89,11 @@ def _in_order(table: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 def scaling(rows: Rows, targets: bool) -> Scaling:
     """Means and sds of the columns of x and, if ``targets``, of y."""
-    centre, scale = _moments(rows.x, rows.weight)
+    centre, scale = moments(rows.x, rows.weight)
     scale = np.where(scale > 0, scale, 1.0)
     if not targets:
         return Scaling(centre, scale)
-    middle, spread = _moments(rows.y.reshape(len(rows.y), -1), rows.weight)
+    middle, spread = moments(rows.y.reshape(len(rows.y), -1), rows.weight)
     if not np.all(spread > 0):
         which = int(np.argmin(spread))
         name, value = "y" if rows.y.ndim == 1 else f"Output {which} of y", rows.y.reshape(len(rows.y), -1)[0, which]
@@ -103,16 +104,6 @@ def scaling(rows: Rows, targets: bool) -> Scaling:
     if rows.y.ndim > 1:
         return Scaling(centre, scale, middle, spread)
     return Scaling(centre, scale, float(middle[0]), float(spread[0]))
-
-
-def _moments(columns: np.ndarray, weight: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    mean = np.average(columns, axis=0, weights=weight)
-    away = columns - mean
-    np.square(away, out=away)
-    np.multiply(away, weight[:, None], out=away)
-    sd = np.sqrt(away.sum(axis=0) / weight.sum())
-    constant = np.ptp(columns, axis=0) == 0  # whose computed sd is only rounding error
-    return mean, np.where(constant, 0.0, sd)
 
 
 def length(count: int) -> int:

@@ -11,7 +11,7 @@ from jax.typing import ArrayLike
 from numpyro.distributions import Distribution, constraints
 
 from tractable.beliefs.check import Check
-from tractable.core import Batch, Data, Form, Model, PyTree, is_distribution, sample_of
+from tractable.core import Batch, Data, Form, Model, PyTree, function_or_none, is_distribution, sample_of
 from tractable.kernels.em import EStep, MStep, OfRows, Sums, enumerated
 from tractable.models.causes import listed, log_prob_of, values_of
 from tractable.tools import tree
@@ -140,6 +140,10 @@ class LatentModel(Model):
         examine: Callable | None = None, position: PyTree = None, support: PyTree = None,
         start: Callable | None = None, derived: Callable[[Any], dict[str, Any]] | None = None,
     ) -> None:  # fmt: skip
+        function_or_none("latent=", latent, "latent(params) or latent(params, x)")
+        function_or_none("likelihood=", likelihood, "likelihood(params, z) or likelihood(params, z, x)")
+        for name, each in {"statistics": statistics, "m_step": m_step, "begin": begin, "examine": examine}.items():
+            function_or_none(f"{name}=", each, f"{name}(…)")
         super().__init__(prior, self._marginal, position, support, start, derived)
         if (m_step is None) != (statistics is None):
             raise ModelError("statistics= and m_step= go together: one says what is summed, the other what it is for.")

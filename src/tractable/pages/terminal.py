@@ -8,6 +8,7 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from tractable.pages.exhibit import Cell, Exhibit, Table, text
+from tractable.tools.shown import printable
 
 COLOUR = {"trust": "green", "caution": "yellow", "reject": "red", "failed": "red"}
 
@@ -18,7 +19,7 @@ def to_terminal(exhibit: Exhibit, rows: int | None = None, columns: int | None =
 
 
 def _printed(exhibit: Exhibit, rows: int | None, columns: int | None) -> Iterator[RenderableType]:
-    title = Text(exhibit.title, "bold")
+    title = Text(printable(exhibit.title), "bold")
     if exhibit.verdict:
         title.append(": ").append(exhibit.verdict, COLOUR[exhibit.verdict])
     for part in exhibit.parts:
@@ -34,7 +35,7 @@ def _printed(exhibit: Exhibit, rows: int | None, columns: int | None) -> Iterato
 def _grid(table: Table, rows: int | None, columns: int | None) -> Grid:
     grid, heads, lines = Grid(box=box.SIMPLE_HEAD, pad_edge=False), table.heads[:columns], table.cells
     for i, head in enumerate(heads):
-        grid.add_column(Text(head), justify="left" if table.is_text(head) else "right", no_wrap=i == 0)
+        grid.add_column(Text(printable(head)), justify="left" if table.is_text(head) else "right", no_wrap=i == 0)
     for line in lines[:rows]:
         grid.add_row(*(_text(cell, head) for cell, head in zip(line, heads, strict=False)))
     for what, every, most in (("rows", lines, rows), ("columns", table.heads, columns)):
@@ -44,6 +45,6 @@ def _grid(table: Table, rows: int | None, columns: int | None) -> Grid:
 
 
 def _text(cell: Cell, head: str) -> Text:
-    written = text(cell.value, cell.form)
+    written, aside = printable(text(cell.value, cell.form)), printable(f" {cell.aside}") if cell.aside else ""
     colour = COLOUR.get(written, "") if head == "verdict" else "red" * cell.poor
-    return Text.assemble((written, colour), (f" {cell.aside}" * bool(cell.aside), "dim"))
+    return Text.assemble((written, colour), (aside, "dim"))

@@ -23,7 +23,7 @@ from tractable.tools import tree
 from tractable.tools.errors import CheckpointError
 from tractable.tools.leaves import flattened, nested
 from tractable.tools.words import tell
-from tractable.tools.writing import disk_errors, write_atomically, write_table
+from tractable.tools.writing import disk_errors, refuse_links, write_atomically, write_table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -111,6 +111,7 @@ class Saver:
         return {} if self.store is None else read_draws(self.store)
 
     def inside(self, name: str) -> "Saver":
+        refuse_links(self.folder / name)
         return Saver(self.folder / name, self.run | {"part": name}, resumable=self.resumable)
 
 
@@ -180,6 +181,7 @@ def opened(folder: pathlib.Path, manifest: dict[str, Any]) -> tuple[int, dict[st
     if saved is None:
         if (folder / RESULT).exists():
             raise CheckpointError(f"{folder} holds the result of another run; choose another folder.")
+        refuse_others(folder)
         return None
     # Runs of earlier versions do not say over what mesh they were.
     before = {name: value for name, value in manifest.items() if name == "mesh"} | saved[2]["identity"]
@@ -191,6 +193,16 @@ def opened(folder: pathlib.Path, manifest: dict[str, Any]) -> tuple[int, dict[st
             + ". Choose another folder, or the arguments of that run."
         )
     return saved
+
+
+def refuse_others(folder: pathlib.Path) -> None:
+    """A CheckpointError where a folder that holds no run holds a file of a name under which a run would write."""
+    for name in ("settings.toml", "summary.csv"):
+        if os.path.lexists(folder / name):
+            raise CheckpointError(
+                f"{folder / name} is there already, and no run of this folder wrote it. Move it, or choose another "
+                "folder."
+            )
 
 
 def new_store(folder: pathlib.Path, traces: dict[str, np.ndarray]) -> "DrawStore":

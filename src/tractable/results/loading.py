@@ -4,6 +4,8 @@ import pathlib
 import tomllib
 from typing import Any, NamedTuple, TypeVar, cast
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
 from tractable.beliefs.check import Check
@@ -13,7 +15,7 @@ from tractable.core import Data, Model, PyTree, as_data
 from tractable.methods import from_settings
 from tractable.methods.method import Method
 from tractable.results.folder import RESULT, read
-from tractable.results.identity import model_fingerprint
+from tractable.results.identity import kinds_of, loaded_kinds, model_fingerprint
 from tractable.results.posterior import Posterior
 from tractable.tools import programs
 from tractable.tools.checkpoint import read_sealed
@@ -30,7 +32,8 @@ def load(
 ) -> Posterior:
     """A saved posterior, with its model.
 
-    Functions are not written to disk, so your own model must be given again; a different log density is an error.
+    Functions are not written to disk, so your own model must be given again; a different log density is an error, with
+    its data or without.
 
     Args:
         path: a folder from ``posterior.save``, or from ``infer(..., checkpoint=)`` or ``draws=``.
@@ -49,9 +52,7 @@ def load(
         if told.made is None:
             raise CheckpointError(f"{folder} is of a model of one's own: give it, load(path, model).")
         model = cast(Model, made_again(told.made))
-    comparable = told.model.startswith(f"{programs.VERSION}:")  # fingerprints of an earlier version cannot be compared
-    if data is not None and comparable and model_fingerprint(model, data) != told.model:
-        raise CheckpointError(f"{folder} is of another model: its log density differs from that of the model given.")
+    _check_model(folder, told, model, data)
     if model.names != told.names:
         raise CheckpointError(f"{folder} has parameters {told.names[:6]}; the model given has {model.names[:6]}.")
     method = from_settings(told.settings) if method is None else method
@@ -69,12 +70,44 @@ def load(
     return posterior
 
 
+def _check_model(folder: pathlib.Path, told: "Told", model: Model, data: Data | None) -> None:
+    """A CheckpointError for another log density than that which the posterior is of.
+
+    It is traced again as it was then: on rows of the same kinds, and in as many bits. Where JAX is of another version,
+    or the model holds constants in other bits, equal models may differ too, and a difference is only told.
+    """
+    then, here = told.traced, (jnp.result_type(float).name, jax.__version__)
+    if not told.model.startswith(f"{programs.VERSION}:"):
+        return  # an earlier version's, which cannot be compared
+    if data is None and (then is None or then.rows == {}):
+        return tell(f"{folder} does not say what its rows are like: models are compared where data are given.")
+    rows, there = kinds_of(data) if data is not None else loaded_kinds(then and then.rows), then[1:] if then else here
+    with jax.enable_x64(there[0] == "float64"):
+        same = model_fingerprint(model, rows) == told.model
+    if not same and there == here:
+        raise CheckpointError(f"{folder} is of another model: its log density differs from that of the model given.")
+    if not same:
+        tell(
+            f"The log density of {folder} differs from that of the model given, or is traced otherwise: it was saved "
+            f"in {there[0]} by JAX {there[1]}, and this is {here[0]} and {here[1]}. Load it as it was saved to be sure."
+        )
+
+
+class Traced(NamedTuple):
+    """How a posterior's model was traced for its fingerprint."""
+
+    rows: Any  # ``saved_kinds``
+    dtype: str
+    jax: str
+
+
 class Told(NamedTuple):
     """The entries of a posterior's folder, checked."""
 
     report: Report
     names: list[str]
     model: str  # a fingerprint
+    traced: Traced | None  # None if an earlier version wrote it
     made: dict[str, Any] | None
     settings: dict[str, Any]
     seed: int | None
@@ -114,8 +147,9 @@ def _told(folder: pathlib.Path) -> Told:
             bias = Predicted(nothing, nothing, inflation, float(bias["worst"]))
         count = about.get("count")
         return Told(
-            report, [_of(str, name) for name in _of(list, about["names"])], _of(str, about["model"]), about.get("made"),
-            settings, None if (seed := settings.pop("seed", None)) is None else seeded("seed", seed),
+            report, [_of(str, name) for name in _of(list, about["names"])], _of(str, about["model"]),
+            _traced(about.get("traced")), about.get("made"), settings,
+            None if (seed := settings.pop("seed", None)) is None else seeded("seed", seed),
             _least(1, about["thin"]), None if count is None else _least(0, count), _of(str, about.get("drawn", "")),
             _of(dict, about["found"]), {name: float(s) for name, s in about["seconds"].items()},
             _of(bool, about["interrupted"]), bias,
@@ -125,6 +159,15 @@ def _told(folder: pathlib.Path) -> Told:
             f"{folder / RESULT} is damaged, or was changed by hand ({type(error).__name__}: {error}). Restore the "
             "folder from a copy, or run again."
         ) from error
+
+
+def _traced(saved: object) -> Traced | None:
+    if saved is None:
+        return None
+    found = Traced(**_of(dict, saved))
+    if found.rows != {}:
+        loaded_kinds(found.rows)
+    return found._replace(dtype=np.dtype(_of(str, found.dtype)).name, jax=_of(str, found.jax))
 
 
 def _of(kind: type[T], value: object) -> T:

@@ -37,8 +37,8 @@ from tractable.results import encoding as coding
 from tractable.results import groups, imputing, pointwise
 from tractable.results import predict as prediction
 from tractable.results.exchange import GROUPS, to_tree
-from tractable.results.folder import RESULT, discard_draws, write
-from tractable.results.identity import model_fingerprint
+from tractable.results.folder import RESULT, discard_draws, refuse_others, write
+from tractable.results.identity import kinds_of, model_fingerprint, saved_kinds
 from tractable.results.scaling import power_scaled
 from tractable.tools import tree
 from tractable.tools.errors import CheckpointError, DataError, ModelError, RunError, SettingsError
@@ -614,6 +614,7 @@ class Posterior(Learnt):
     def _save(self, folder: pathlib.Path, overwrite: bool) -> None:
         there = [folder / name for name in ("draws.zarr", "belief", "fitted") if (folder / name).exists()]
         if not there:
+            refuse_others(folder)
             return self.write(folder)
         if not overwrite:
             raise CheckpointError(f"{folder} already holds draws; choose another folder, or give overwrite=True.")
@@ -640,7 +641,12 @@ class Posterior(Learnt):
             "thin": self.thin,
             "count": self.count,
             "bias": None if bias is None else {"inflation": bias.inflation.tolist(), "worst": bias.worst},
-            "model": model_fingerprint(self.model, self.data),
+            "model": model_fingerprint(self.model, kinds_of(self.data)),
+            "traced": {
+                "rows": saved_kinds(kinds_of(self.data)),
+                "dtype": jax.numpy.result_type(float).name,
+                "jax": jax.__version__,
+            },
             "made": recipe(self.model),
         }
         write(folder, self.belief, self.model, self.settings, self.summary(), about, streamed=streamed)

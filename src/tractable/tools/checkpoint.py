@@ -15,7 +15,7 @@ import numpy as np
 
 from tractable.tools.errors import CheckpointError
 from tractable.tools.words import tell
-from tractable.tools.writing import disk_errors, sync, write_atomically, write_synced
+from tractable.tools.writing import disk_errors, refuse_links, sync, write_atomically, write_synced
 
 _FORMAT = 1
 _OWN_ENTRIES = ("step", "arrays", "format", "npz_bytes", "sha256")
@@ -45,10 +45,12 @@ def save(folder: str | Path, arrays: Mapping[str, np.ndarray], manifest: dict, *
     arrays = {name: _storable(name, array) for name, array in arrays.items()}
     entries = _entries(arrays, manifest, step)
     final = folder / f"step-{step:012d}"
+    refuse_links(folder)
     with disk_errors(final):
         folder.mkdir(parents=True, exist_ok=True)
         for path in folder.glob(".tmp-*"):  # what a killed process left
-            shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
+            own = path.is_dir() and not path.is_symlink()
+            shutil.rmtree(path, ignore_errors=True) if own else path.unlink(missing_ok=True)
         _check_space(folder, sum(array.nbytes for array in arrays.values()))
         tmp = folder / f".tmp-{final.name}"
         try:
@@ -222,7 +224,7 @@ def _write(tmp: Path, arrays: dict[str, np.ndarray], entries: dict) -> None:
 
 def _discard(path: Path) -> None:
     """Delete a checkpoint, renamed first: a half-deleted one must not have a checkpoint's name."""
-    if path.exists():
+    if os.path.lexists(path):
         grave = path.with_name(f".tmp-old-{path.name}")
         os.rename(path, grave)
         shutil.rmtree(grave, ignore_errors=True)

@@ -4,9 +4,14 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any
 
+from tractable.tools.shown import printable
+
 
 class TractableError(Exception):
-    """Anything this library raises on purpose."""
+    """Anything this library raises on purpose; control characters in what it quotes are shown, not sent."""
+
+    def __init__(self, message: str = "") -> None:
+        super().__init__(printable(message))
 
 
 class ModelError(TractableError, ValueError):

@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import platform
+import stat
 import sys
 import threading
 import time
@@ -14,7 +15,7 @@ import psutil
 
 from tractable.tools.errors import CheckpointError
 from tractable.tools.words import tell
-from tractable.tools.writing import disk_errors
+from tractable.tools.writing import disk_errors, refuse_links
 
 LOCK = ".lock"  # in the run's folder, while the run lasts
 _mine = threading.local()  # .folders: the folders this thread holds
@@ -37,11 +38,14 @@ def held(folder: str | Path | None) -> Iterator[None]:
     if folder is None:
         yield
         return
-    folder = Path(folder)
+    folder, mine = Path(folder), _mine.__dict__.setdefault("folders", set())
     with disk_errors(folder):
+        parts = [folder.absolute(), *folder.absolute().parents]
+        within = next((i for i, part in enumerate(parts) if part.resolve() in mine), 0)
+        for part in parts[:within]:  # a run's folder may be reached by a link, a part of it may not
+            refuse_links(part)
         folder.mkdir(parents=True, exist_ok=True)
         known = folder.resolve()
-    mine = _mine.__dict__.setdefault("folders", set())
     if known in mine:
         yield
         return
@@ -59,8 +63,10 @@ def held(folder: str | Path | None) -> Iterator[None]:
 def _taken(path: Path) -> int:
     """A descriptor of the lock file, locked, with this process as its owner."""
     while True:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        refuse_links(path)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o644)
         try:
+            _refuse_others(path, descriptor)
             locked = _lock(descriptor)
             if locked is False or (locked is None and _lives(_owner(descriptor))):
                 raise CheckpointError(
@@ -81,6 +87,16 @@ def _taken(path: Path) -> int:
             raise
         _open.add(descriptor)
         return descriptor
+
+
+def _refuse_others(path: Path, descriptor: int) -> None:
+    """A CheckpointError for a file that is no lock: somebody else's, or one that has a second name elsewhere."""
+    about, text = os.fstat(descriptor), os.pread(descriptor, 4096, 0).strip(b"\0 \n")  # zeros are left by power cuts
+    if not stat.S_ISREG(about.st_mode) or about.st_nlink > 1 or (text and not _owner(descriptor)):
+        raise CheckpointError(
+            f"{path} is no lock of a run, so it is left as it is. Delete it if nobody needs it, or choose another "
+            "folder."
+        )
 
 
 def _check_stale(path: Path, before: dict[str, object]) -> None:

@@ -16,7 +16,7 @@ from zarr.codecs import BytesCodec, Crc32cCodec
 from tractable.tools.checkpoint import sealed, unsealed
 from tractable.tools.errors import CheckpointError
 from tractable.tools.settings import is_whole
-from tractable.tools.writing import disk_errors, sync, write_atomically
+from tractable.tools.writing import disk_errors, refuse_links, refuse_links_in, sync, write_atomically
 
 Field = tuple[tuple[int, ...], str]  # shape and dtype of one draw of one chain
 
@@ -50,6 +50,7 @@ class DrawStore:
             CheckpointError: the folder exists, or a field cannot be stored.
         """
         path = Path(path)
+        refuse_links(path)
         if path.exists():
             raise CheckpointError(f"{path} exists already. Open it, or choose another folder.")
         fields = {name: (tuple(shape), np.dtype(dtype).str) for name, (shape, dtype) in fields.items()}
@@ -57,6 +58,7 @@ class DrawStore:
         store = DrawStore(tmp, chains, chunk, fields)
         if problem := _problem(store):
             raise CheckpointError(f"{path} cannot be created: {problem}.")
+        refuse_links_in(tmp)
         with disk_errors(path):
             group = zarr.create_group(tmp, zarr_format=3, overwrite=True)
             for name, (shape, dtype) in fields.items():
@@ -104,8 +106,10 @@ class DrawStore:
         """Add n draws: for every field an array (chain, n, ...) of the field's dtype.
 
         Raises:
-            CheckpointError: an array does not fit, the last chunk is damaged, or the disk is full; ``count`` stays.
+            CheckpointError: an array does not fit, the last chunk is damaged, a file is a link, or the disk is full;
+                ``count`` stays.
         """
+        refuse_links_in(self.path)
         start = self.count
         stop = start + self._length(draws)
         with disk_errors(self.path):
@@ -123,6 +127,7 @@ class DrawStore:
 
     def truncate(self, count: int) -> None:
         """Delete all draws after the first ``count``, for a run that resumes from there."""
+        refuse_links_in(self.path)
         if not 0 <= count <= self.count:
             raise CheckpointError(
                 f"{self.path} holds {self.count} draws a chain and cannot be cut to {count}. Checkpoint and "

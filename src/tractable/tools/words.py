@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from typing import ParamSpec, TypeVar
 
 from tractable.tools.errors import ArgumentError, TractableWarning
+from tractable.tools.shown import printable
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -78,4 +79,4 @@ class Spelt:
 
 def tell(sentence: str) -> None:
     """Issue a TractableWarning."""
-    warnings.warn(sentence, TractableWarning, stacklevel=3)
+    warnings.warn(printable(sentence), TractableWarning, stacklevel=3)

@@ -21,13 +21,35 @@ RUNS = r"[=+\-@\t\r]"  # the start of a cell that a spreadsheet may run
 NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?$"  # never run, even with a sign
 
 
+def refuse_links(path: Path) -> None:
+    """A CheckpointError where a path is a link, or no file or folder: what is written there would change another."""
+    with disk_errors(path):
+        other = path.is_symlink() or (path.exists() and not (path.is_file() or path.is_dir()))
+    if other:
+        what = f"a link to {os.readlink(path)}" if path.is_symlink() else "neither a file nor a folder"
+        raise CheckpointError(
+            f"Expected to write {path}, which is {what}. Nothing is written through it: delete it, or choose another "
+            "place."
+        )
+
+
+def refuse_links_in(folder: Path) -> None:
+    """``refuse_links`` of a folder that is written in place, and of all that is in it."""
+    refuse_links(folder)
+    for parent, folders, files in os.walk(folder):
+        for name in (*folders, *files):
+            refuse_links(Path(parent, name))
+
+
 def write_atomically(path: str | Path, content: bytes) -> None:
     """Replace a file by ``content``: after a crash it holds the old bytes or the new, never a mixture.
 
     Raises:
-        CheckpointError: the disk is full, or the folder cannot be written or made; the file is unchanged.
+        CheckpointError: the disk is full, or the folder cannot be written or made, or a link is in the file's place;
+            the file is unchanged.
     """
     path = Path(path)
+    refuse_links(path)
     tmp = path.with_name(f".tmp-{secrets.token_hex(8)}")  # threads may write one file at once
     with disk_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
