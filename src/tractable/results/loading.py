@@ -52,9 +52,9 @@ def load(
         if told.made is None:
             raise CheckpointError(f"{folder} is of a model of one's own: give it, load(path, model).")
         model = cast(Model, made_again(told.made))
-    _check_model(folder, told, model, data)
     if model.names != told.names:
         raise CheckpointError(f"{folder} has parameters {told.names[:6]}; the model given has {model.names[:6]}.")
+    _check_model(folder, told, model, data)
     method = from_settings(told.settings) if method is None else method
     count = getattr(method, "draws", 1) if told.count is None else told.count
     belief = read(folder, model, method.weigh, told.thin, told.seed, count, method.point, told.drawn)
