@@ -37,4 +37,6 @@ def test_calibrate_refuses_in_sentences(tmp_path):
     assert "tractable fit takes" in fault("calibrate", tmp_path / "t.csv", "--model", "gaussian-mixture")
     (tmp_path / "c").mkdir()
     (tmp_path / "c" / "run.json").write_text("{}")
-    assert "holds the run of fit. Choose a new or an empty folder" in fault(*table, "--method", "nuts", "--out", tmp_path / "c")
+    assert "holds the run of fit. Choose a new or an empty folder" in fault(
+        *table, "--method", "nuts", "--out", tmp_path / "c"
+    )
