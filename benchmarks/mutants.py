@@ -8,7 +8,8 @@ of its laws. A fault that ends in an error of Python or of shapes says nothing a
     python benchmarks/mutants.py [--count 230] [--seed 0] [--only FILE:LINE] [--lived]
 
 The table is written to ``benchmarks/results/mutants.json``. Faults that are known to change nothing (equivalent
-mutants) are listed in ``benchmarks/results/equivalent.toml``, each with a sentence that says why.
+mutants) are listed in ``benchmarks/results/equivalent.toml``, by their text without the line's number, each with a
+sentence that says why.
 """
 
 import argparse
@@ -57,6 +58,11 @@ class Mutant(NamedTuple):
     @property
     def name(self) -> str:
         return f"{self.file}:{self.line} {self.kind}: {self.before.strip()} → {self.after.strip()}"
+
+
+def without_line(name: str) -> str:
+    """A mutant's name without its line's number, which moves as the file is edited."""
+    return re.sub(r":\d+ ", " ", name, count=1)
 
 
 def faults(node: ast.AST) -> list[tuple[str, ast.AST]]:
@@ -229,13 +235,13 @@ def table(found: list[dict[str, Any]], equivalent: dict[str, str]) -> dict[str, 
     rows = {}
     for folder in (*FOLDERS, "all"):
         here = [f for f in found if folder in (f["folder"], "all")]
-        counted = [f for f in here if f["killed by"] != "misfit" and f["mutant"] not in equivalent]
+        counted = [f for f in here if f["killed by"] != "misfit" and without_line(f["mutant"]) not in equivalent]
         test = sum(f["killed by"] == "test" for f in counted)
         laws = test + sum(f["killed by"] == "laws" for f in counted)
         rows[folder] = {
             "mutants": len(counted), "killed by test": test, "killed by laws": laws,
             "died at import or trace": sum(f["killed by"] == "misfit" for f in here),
-            "equivalent": sum(f["killed by"] == "nothing" and f["mutant"] in equivalent for f in here),
+            "equivalent": sum(f["killed by"] == "nothing" and without_line(f["mutant"]) in equivalent for f in here),
         }  # fmt: skip
     return rows
 
@@ -273,7 +279,7 @@ def main() -> None:
     def one(mutant: Mutant) -> dict[str, Any]:
         if mutant.name in last:
             return last[mutant.name]
-        if mutant.name in equivalent:
+        if without_line(mutant.name) in equivalent:
             return {"mutant": mutant.name, "folder": mutant.file.partition("/")[0], "killed by": "nothing"}
         folder = folders.get()
         try:
