@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from tractable.checks import bias, climbs, predictions, reweighed, tails, verify
+from tractable.checks import bias, climbs, moves, predictions, reweighed, tails, verify
 from tractable.checks.bias import Measured
 from tractable.checks.learnt import Learnt
 from tractable.checks.reweighed import Reweighed
@@ -192,3 +192,21 @@ def test_inputs_are_those_of_rows_evenly_spaced(most):
     rows = Data(np.zeros(31), given=np.arange(31.0))
     wanted = {1: [0], 4: [0, 10, 20, 30], 100: list(range(31))}[most]
     assert predictions.inputs(rows, most).tolist() == wanted and predictions.inputs(Data(np.zeros(31))) is None
+
+
+@pytest.mark.parametrize("size", [0.05, 0.1])
+def test_moves_keep_the_energy(size):
+    """Leapfrog's error on a normal is of the order ε² a trajectory: of short steps all are accepted, and draws stay."""
+    x = RNG.normal(size=(500, 3))
+
+    def look(x):
+        return -np.sum(x**2, 1) / 2, -x
+
+    positions, (last, value, slope), rate = moves._moved(look, (x, *look(x)), size, 20, np.random.default_rng(0))
+    assert rate > 1 - size**2 and positions.shape == (moves.BLOCK, 500, 3)
+    np.testing.assert_array_equal(positions[-1], last)
+    np.testing.assert_allclose(value, look(last)[0])
+    np.testing.assert_allclose(slope, -last)
+    assert np.all(np.abs(last.mean(0)) < 5.33 / np.sqrt(500)) and np.all(
+        np.abs(last.var(0) - 1) < 5.33 * np.sqrt(2 / 500)
+    )

@@ -159,12 +159,13 @@ def test_which_devices_run_steps_in_parallel(monkeypatch):
 
 
 @pytest.mark.test
-def test_an_impossible_step_leaves_other_sequences_alone():
+@pytest.mark.parametrize("parallel", [False, True])
+def test_an_impossible_step_leaves_other_sequences_alone(parallel):
     """Its sequence has the log probability −∞, no number is NaN, and the sequence beside it is as by itself."""
     transition, log_b = jnp.full((2, 2), 0.5), jnp.asarray(np.random.default_rng(2).normal(size=(4, 2, 2)))
     log_b = log_b.at[2, :, 0].set(-jnp.inf)
-    both = jax.jit(fb.passed, static_argnums=3)(jnp.full(2, 0.5), transition, log_b, False)
-    alone = jax.jit(fb.passed, static_argnums=3)(jnp.full(2, 0.5), transition, log_b[:, :, 1], False)
+    both = jax.jit(fb.passed, static_argnums=3)(jnp.full(2, 0.5), transition, log_b, parallel)
+    alone = jax.jit(fb.passed, static_argnums=3)(jnp.full(2, 0.5), transition, log_b[:, :, 1], parallel)
     assert both[1][0] == -np.inf and not any(np.any(np.isnan(part)) for part in both[0])
     for one, other in zip(jax.tree.leaves(alone), jax.tree.leaves(both), strict=True):
         np.testing.assert_allclose(other[..., 1], one, rtol=1e-12)
