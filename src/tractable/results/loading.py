@@ -2,6 +2,7 @@
 
 import pathlib
 import tomllib
+import warnings
 from typing import Any, NamedTuple, TypeVar, cast
 
 import jax
@@ -82,7 +83,8 @@ def _check_model(folder: pathlib.Path, told: "Told", model: Model, data: Data | 
     if data is None and (then is None or then.rows == {}):
         return tell(f"{folder} does not say what its rows are like: models are compared where data are given.")
     rows, there = kinds_of(data) if data is not None else loaded_kinds(then and then.rows), then[1:] if then else here
-    with jax.enable_x64(there[0] == "float64"):
+    with jax.enable_x64(there[0] == "float64"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of constants that are held in more bits
         same = model_fingerprint(model, rows) == told.model
     if not same and there == here:
         raise CheckpointError(f"{folder} is of another model: its log density differs from that of the model given.")
