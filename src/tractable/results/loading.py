@@ -54,7 +54,7 @@ def load(
             raise CheckpointError(f"{folder} is of a model of one's own: give it, load(path, model).")
         model = cast(Model, made_again(told.made))
     if model.names != told.names:
-        raise CheckpointError(f"{folder} has parameters {told.names[:6]}; the model given has {model.names[:6]}.")
+        raise CheckpointError(f"{folder} is of another model: {_other_names(told.names, model.names)}.")
     _check_model(folder, told, model, data)
     method = from_settings(told.settings) if method is None else method
     count = getattr(method, "draws", 1) if told.count is None else told.count
@@ -69,6 +69,17 @@ def load(
     if told.bias is not None:
         posterior.predicted_bias = told.bias
     return posterior
+
+
+def _other_names(saved: list[str], given: list[str]) -> str:
+    """How two lists of parameters differ, in a few of their names."""
+    if set(saved) == set(given):
+        return f"its parameters come in the order {saved[:6]}, those of the model given in {given[:6]}"
+    missing, new = (
+        [name for name in one if name not in {*other}][:6] for one, other in ((saved, given), (given, saved))
+    )
+    said = [f"the model given has no parameter {missing}"] * bool(missing) + [f"the folder has none {new}"] * bool(new)
+    return ", and ".join(said)
 
 
 def _check_model(folder: pathlib.Path, told: "Told", model: Model, data: Data | None) -> None:
