@@ -65,8 +65,8 @@ def main() -> None:
     for verify in (None, "auto"):
         ours = BayesianLinearRegression(random_state=0, verify=verify)
         mine = seconds(lambda ours=ours: ours.fit(x, y))
-        sd = ours.posterior_.sd()["weights"]
-        ratio = sd / exact(ours, x, np.full((rows, 1), 1 / float(ours.posterior_.mean()["noise"]) ** 2))
+        sd = ours.posterior_.standardised.sd()["weights"]
+        ratio = sd / exact(ours, x, np.full((rows, 1), 1 / float(ours.posterior_.standardised.mean()["noise"]) ** 2))
         print(
             f"linear, verify={verify}: {mine:.2f} s, sds {ratio.min():.4f} to {ratio.max():.4f} of exact",
             ours.report_.verdict,
@@ -76,7 +76,7 @@ def main() -> None:
     for verify in (None, "auto"):
         ours = BayesianLogisticRegression(random_state=0, verify=verify)
         mine = seconds(lambda ours=ours: ours.fit(x, labels))
-        mean, sd = ours.posterior_.mean(), ours.posterior_.sd()["weights"]
+        mean, sd = ours.posterior_.standardised.mean(), ours.posterior_.standardised.sd()["weights"]
         p = expit(ours._scaling.inputs(x) @ np.asarray(mean["weights"], np.float64) + float(mean["intercept"]))
         ratio = sd / exact(ours, x, (p * (1 - p))[:, None])
         print(

@@ -510,7 +510,7 @@ def test_partial_fit_goes_on():
         {
             "coef": error(parts.coef_, whole.coef_, 0.3 * whole.coef_std_.max()),
             "coef sd": error(parts.coef_std_ / whole.coef_std_, 1.0, 0.1),
-            "noise": error(parts.posterior_.mean()["noise"] * parts._scaling.spread, 2.0, 0.4),
+            "noise": error(parts.posterior_.standardised.mean()["noise"] * parts._scaling.spread, 2.0, 0.4),
         }
     )
     assert np.all(parts.coef_std_ < 0.7 * first)

@@ -138,6 +138,12 @@ def low_rank(size: int, rank: int) -> Approximation:
     )
 
 
+def widened(phi: Phi, factor: float) -> Phi:
+    """φ of q with every standard deviation times ``factor``, for a φ of any shape and any family but ``part``."""
+    rho = jax.tree.map(lambda rho: inverse_softplus(factor * softplus(rho)), phi["rho"])
+    return phi | {"rho": rho} | {name: factor * phi[name] for name in ("lower", "factor") if name in phi}
+
+
 @functools.cache
 def part(size: int, free: int) -> Approximation:
     """A normal with any covariance over ``free`` of the entries, φ["index"], the others fixed at φ["mean"].

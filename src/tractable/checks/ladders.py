@@ -96,7 +96,7 @@ def judged(found: dict[str, Any], depth: int) -> list[Check]:
     """
     settled, samples = bool(found["settled"]), found["samples"]
     gap, effective = found["bound"] - found["elbo"], found["weights' sample size"] * samples
-    rising = "0 where the noisy bound of the last half shows no trend upward; more epochs= where it does"
+    rising = "0 where the noisy bound shows that it no longer rises; more epochs= where it rises or a run is too short"
     lifted = f"nats a row by which {samples} draws raise the ELBO: q costs it at least as much"
     if gap > LOOSE:
         lifted += "; compare models by log_evidence(), and a richer inference network narrows it"

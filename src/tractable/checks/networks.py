@@ -8,8 +8,10 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import jax
 import numpy as np
 
+from tractable.beliefs.belief import Fitted
 from tractable.beliefs.check import Check
 from tractable.checks import moves
 from tractable.checks.convergence import diagnose
@@ -17,6 +19,7 @@ from tractable.checks.learnt import Learnt
 from tractable.checks.predictions import Side, agreement, can_be_compared, inputs, log_likelihoods
 from tractable.checks.target import Target, gradient_work
 from tractable.core import Data, PyTree
+from tractable.tools.tree import path_name
 
 MOST_WEIGHTS = 2000  # most weights for which draws are moved
 WALKERS = 64  # draws moved
@@ -26,7 +29,10 @@ STEP = 2.5e5  # operations counted for each step of a fit besides its gradients:
 SEEN = 1000  # rows of data on file from which the work of a gradient is measured
 DRAWS = 200  # most draws of a chain used for R-hat
 NINE_IN_TEN, MIXED, APART = 0.9, 1.05, 1.2  # quantile of the rows' R-hat; its limits for trust and for caution
-AGREE, MOVES = "predictions agree", "predictions moved"
+PAIRS, NUMBERS = 64, 1 << 22  # pairs of draws at which widths are judged; most numbers in them, where weights are many
+SUITED, UNTRAINED = 1.5, 4.0  # factors by which variances may differ from those that the bound wants; beyond: reject
+SIGMAS = 2.58  # standard errors that chance explains, 99 %
+AGREE, MOVES, WIDTHS = "predictions agree", "predictions moved", "widths"
 
 
 def side_of(learnt: Learnt, chains: slice = slice(None)) -> Side:
@@ -62,7 +68,7 @@ def look(
     work = gradient_work(Target(learnt.model), seen.arrays()) * data.size / seen.size  # of a gradient over all rows
     spent = learnt.cost.gradients * work + learnt.found.get("steps", 0) * STEP
     allowed = math.inf if thorough else max(allowed, share * spent)
-    given, seed, out = inputs(data), learnt.seed or 0, []
+    given, seed, out = inputs(data), learnt.seed or 0, _widths(learnt, data, allowed / work)
     if learnt.chains > 1:
         halves = side_of(learnt, slice(0, None, 2)), side_of(learnt, slice(1, None, 2))
         out.append(_agree(*halves, given, seed, "two halves of the chains", "draw more, or drop the chain that is off"))
@@ -78,6 +84,47 @@ def look(
         sentence = "fits may agree on wrong predictions, and no check here can tell: give held-out rows (held_out=)"
         out.append(Check("verified", math.nan, "caution", sentence))
     return out
+
+
+def _widths(learnt: Learnt, data: Data, affordable: float) -> list[Check]:
+    """Whether q's variances are those that its bound wants for its means, in each array of weights.
+
+    For every weight −E[(w − μ) ∂ log p/∂w] = 1 where a normal q's bound is highest, and σ²/σ*² where log p is
+    quadratic. Pairs w, 2μ − w take out what is linear in w − μ.
+    """
+    belief, model = learnt.belief, learnt.model
+    if not isinstance(belief, Fitted) or not belief.q.whole or belief.positions is None:
+        return []
+    mean, draws = np.asarray(belief.q.mean(belief.phi), np.float64), belief.positions[0]
+    count = int(np.clip(NUMBERS // model.space.size, 4, min(PAIRS, len(draws))))
+    away = draws[np.linspace(0, len(draws) - 1, count).astype(int)] - mean
+    rows = int(np.clip(data.size * affordable / (2 * count), min(SEEN, data.size), data.size))
+    some = np.sort(np.random.default_rng(learnt.seed or 0).permutation(data.size)[:rows])
+    seen = data.take(some) if rows < data.size else data
+    if rows < data.size:
+        seen.weights = np.full(rows, data.size / rows) * (1 if seen.weights is None else seen.weights)
+    slopes = Target(model).look(seen.arrays(), np.concatenate([mean + away, mean - away]))[1]
+    # (pair, d, 2): what the bound asks of, and the squares of the noise, which vary alike.
+    squares = np.square(away / np.asarray(belief.q.sd(belief.phi), np.float64))
+    parts = np.stack([-away * (slopes[:count] - slopes[count:]) / 2, squares], 2)
+    cuts = np.cumsum([leaf.size for leaf in jax.tree.leaves(model.space.shapes)])[:-1]
+    names = [path_name(path) for path, _ in jax.tree_util.tree_flatten_with_path(model.space.shapes)[0]]
+    each = {name: _share(part) for name, part in zip(names, np.split(parts, cuts, axis=1), strict=True)}
+    worst = max(each, key=lambda name: each[name][1])
+    (share, factor), (_, overall) = each[worst], _share(parts)
+    sentence = f"variances of q over those that its bound wants, in {worst}, where they differ most; 1 where learnt"
+    if overall > UNTRAINED:
+        return [Check(WIDTHS, share, "reject", f"{sentence}: q is not trained; let it climb on (steps=, epochs=)")]
+    verdict, remedy = ("trust", "") if factor <= SUITED else ("caution", ": let it climb on (steps=, epochs=)")
+    return [Check(WIDTHS, share, verdict, sentence + remedy)]
+
+
+def _share(parts: np.ndarray) -> tuple[float, float]:
+    """The ratio of the sums of (pair, weights, 2) parts, and the factor ≥ 1 by which it surely differs from 1."""
+    found, noise = parts.mean(1).T
+    share = float(found.mean() / noise.mean())
+    chance = SIGMAS * float((found - share * noise).std(ddof=1) / noise.mean()) / math.sqrt(len(found))
+    return share, max(1 / max(share + chance, 1e-6), share - chance, 1.0)
 
 
 def _agree(first: Side, second: Side, given: PyTree, seed: int, what: str, remedy: str) -> Check:

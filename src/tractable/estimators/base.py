@@ -25,6 +25,7 @@ from tractable.inference import infer
 from tractable.methods import Method, named
 from tractable.results.posterior import Posterior
 from tractable.results.predict import Prediction
+from tractable.results.standardised import Standardised, as_standardised
 from tractable.tools.errors import DataError, SettingsError, TractableWarning
 from tractable.tools.settings import Range, Seed, is_number, is_whole, range_of
 from tractable.tools.words import Spelt
@@ -50,6 +51,7 @@ class Bayesian(Spelt, BaseEstimator):
     __no_type_check__ = True  # else a run-time type checker would raise its own error before ours
     _model: Callable[[], Model]  # on standardised inputs
     _streams: ClassVar[int] = 1  # random streams: one for the fit
+    _scaled: Any = False  # whether the model is of standardised columns
     random_state: RandomState
     n_features_in_: int
     posterior_: Posterior
@@ -61,6 +63,16 @@ class Bayesian(Spelt, BaseEstimator):
         """How far the fit can be trusted: a verdict, and the checks behind it."""
         check_is_fitted(self, "posterior_")
         return self.posterior_.report()
+
+    def _keep(self, posterior: Posterior) -> None:
+        """Set ``posterior_``, which says so where its model's units are not the user's."""
+        self.posterior_ = as_standardised(posterior) if self._scaled else posterior
+
+    @property
+    def _inside(self) -> Posterior:
+        """The posterior, in the units of its model."""
+        posterior = self.posterior_
+        return posterior.standardised if isinstance(posterior, Standardised) else posterior
 
     def _check_settings(self) -> None:
         """Raises a SettingsError about the first setting outside its field's range."""
@@ -107,7 +119,7 @@ class Bayesian(Spelt, BaseEstimator):
         super().__setstate__(state)
         kept = self.__dict__.get("posterior_")
         if isinstance(kept, dict):
-            self.posterior_ = Posterior(self._model(), None, **kept)
+            self._keep(Posterior(self._model(), None, **kept))
 
 
 class Scored:
@@ -127,6 +139,7 @@ class Explaining(Bayesian):
     verify: Verify
     _measured: ClassVar[bool]  # whether y is numbers, not classes
     _several: ClassVar[bool] = False  # whether y may be (n, K)
+    _scaled = True
     _standardised: ClassVar[bool] = True  # whether y is standardised, if numbers
     _fit: Callable[..., Any]  # (X, y, sample_weight, posterior of earlier rows or None) -> self
 
@@ -206,7 +219,7 @@ class Explaining(Bayesian):
             held_out = Data(beyond, given=self._inputs(x[back], int(back.sum())))
         fitted = self._inferred(prior, data, lowered(self._chosen(), count), self.verify, held_out)
         # The report is made while the rows are at hand; the posterior is kept without them, and with the first prior.
-        self.posterior_ = dataclasses.replace(fitted, model=model, data=None, standing=None, judged=fitted.report())
+        self._keep(dataclasses.replace(fitted, model=model, data=None, standing=None, judged=fitted.report()))
         warn_of(self.report_)
 
     def _chosen(self) -> Method:
@@ -233,7 +246,7 @@ class Explaining(Bayesian):
 
     def _told(self, x: np.ndarray, level: float = 0.9) -> Prediction:
         """The predictive distribution at checked rows, in standardised units."""
-        told = self.posterior_.predict(self._inputs(x, tables.length(len(x))), level, draws=DRAWS)
+        told = self._inside.predict(self._inputs(x, tables.length(len(x))), level, draws=DRAWS)
         return jax.tree.map(lambda a: a[: len(x)], told)
 
 

@@ -87,7 +87,7 @@ class LadderTransformer(Scored, ClassNamePrefixFeaturesOutMixin, TransformerMixi
         method, model = lowered(self._method(), len(x)), self._model()
         self._scaling = self._scale(np.asarray(x, np.float64))
         fitted = self._inferred(model, Data(self._units(x)), method)
-        self.posterior_ = dataclasses.replace(fitted, data=None, standing=None, judged=fitted.report())
+        self._keep(dataclasses.replace(fitted, data=None, standing=None, judged=fitted.report()))
         self.bound_ = float(fitted.found["bound"]) - self._log_scale()
         warn_of(self.report_, stacklevel=3)
         return self
@@ -95,7 +95,7 @@ class LadderTransformer(Scored, ClassNamePrefixFeaturesOutMixin, TransformerMixi
     def transform(self, X: object) -> np.ndarray:
         """E[h¹ | x] under the inference network, (n, units of h¹); float32 for float32 rows."""
         x = self._read(X)
-        ladder, params = network_of(self.posterior_, "transform")
+        ladder, params = network_of(self._inside, "transform")
         return self._mapped(functools.partial(_codes, ladder, params), 1, self._units(x)).astype(x.dtype)
 
     def inverse_transform(self, X: object) -> np.ndarray:
@@ -108,7 +108,7 @@ class LadderTransformer(Scored, ClassNamePrefixFeaturesOutMixin, TransformerMixi
         if codes.shape[1] != self._n_features_out:
             wanted = f"shape (n, {self._n_features_out}), as transform makes them"
             raise DataError(f"inverse_transform expects codes of {wanted}; got shape {codes.shape}.")
-        ladder, params = network_of(self.posterior_, "inverse_transform")
+        ladder, params = network_of(self._inside, "inverse_transform")
         mean = self._mapped(functools.partial(_decoded, ladder, params), 1, codes.astype(jnp.result_type(float)))
         return self._from_units(mean).astype(codes.dtype)
 
@@ -121,16 +121,16 @@ class LadderTransformer(Scored, ClassNamePrefixFeaturesOutMixin, TransformerMixi
         seed and the row's numbers: equal rows score alike, whatever other rows there are.
         """
         units = self._units(self._read(X))
-        ladder, params = network_of(self.posterior_, "score_samples")
+        ladder, params = network_of(self._inside, "score_samples")
         # Each row's key comes from its checksum, so it does not depend on the other rows or their order.
         sums = np.array([zlib.crc32(row.tobytes()) for row in np.ascontiguousarray(units)], np.uint32)
-        key = jax.random.fold_in(jax.random.key(self.posterior_.seed), 1)
+        key = jax.random.fold_in(jax.random.key(self._inside.seed), 1)
         return self._mapped(functools.partial(_scores, ladder, params, key), SCORED, units, sums) - self._log_scale()
 
     def sample(self, n_samples: int = 1) -> np.ndarray:
         """Rows drawn from the model, (n_samples, d), seeded by ``random_state``."""
         check_is_fitted(self, "posterior_")
-        return self._from_units(np.asarray(generate(self.posterior_, n_samples, seed=self._seeds()[1]).x, np.float64))
+        return self._from_units(np.asarray(generate(self._inside, n_samples, seed=self._seeds()[1]).x, np.float64))
 
     @property
     def _n_features_out(self) -> int:
@@ -189,7 +189,7 @@ class VariationalAutoencoder(LadderTransformer):
 
     Attributes:
         bound_: lower bound of log p(x) at (up to 1000 of) the fitted rows, by 100 draws, nats per row.
-        posterior_: θ and φ as a Posterior; of standardised columns for "normal".
+        posterior_: θ and φ as a Posterior; for "normal" of standardised columns, as for ``BayesianMLPRegressor``.
         report_: how far to trust the fit.
         n_features_in_, feature_names_in_: number and names of the fitted columns.
 
@@ -212,6 +212,10 @@ class VariationalAutoencoder(LadderTransformer):
     warmup: int = 0
     free_bits: float = 0.0
     random_state: RandomState = None
+
+    @property
+    def _scaled(self) -> bool:
+        return self.family == "normal"
 
     def _model(self) -> Ladder:
         noise = "shared" if self.family == "normal" else None

@@ -95,8 +95,8 @@ class BayesianLinearRegression(BayesianRegressor):
 
     def _told_of(self, which: str, name: str) -> np.ndarray:
         """Means or sds of a parameter, with a leading axis for several targets."""
-        found = getattr(self.posterior_, which)()
-        parts = self.posterior_.model.parts
+        found = getattr(self._inside, which)()
+        parts = self._inside.model.parts
         return np.asarray(found[name] if parts is None else [found[part][name] for part in parts], np.float64)
 
     def _mean(self, x: np.ndarray, told: Prediction | None = None) -> np.ndarray:
@@ -161,7 +161,7 @@ class BayesianCountRegression(BayesianRegressor):
         if before is None:
             self._log_mean = float(np.log(np.average(y, weights=weight))) if np.any(y[weight > 0] > 0) else 0.0
         super()._learn(x, y, weight, before)
-        mean, sd, by = self.posterior_.mean(), self.posterior_.sd(), self._scaling
+        mean, sd, by = self._inside.mean(), self._inside.sd(), self._scaling
         self.coef_ = np.asarray(mean["weights"], np.float64) / by.scale
         self.coef_std_ = np.asarray(sd["weights"], np.float64) / by.scale
         self.intercept_ = self._log_mean + float(mean["intercept"]) - float(self.coef_ @ by.centre)
@@ -224,7 +224,7 @@ class BayesianLogisticRegression(BayesianClassifier):
 
     def _learn(self, x: np.ndarray, y: np.ndarray, weight: np.ndarray, before: Posterior | None) -> None:
         super()._learn(x, y, weight, before)
-        mean, sd, by = self.posterior_.mean(), self.posterior_.sd(), self._scaling
+        mean, sd, by = self._inside.mean(), self._inside.sd(), self._scaling
         shape = (self.n_features_in_, -1)  # one column for two classes
         self.coef_ = (np.asarray(mean["weights"], np.float64).reshape(shape) / by.scale[:, None]).T
         self.coef_std_ = (np.asarray(sd["weights"], np.float64).reshape(shape) / by.scale[:, None]).T

@@ -41,7 +41,8 @@ class BayesianMLPRegressor(BayesianRegressor):
         verify: how thoroughly the fit is checked again before its verdict is trust, as for ``infer``.
 
     Attributes:
-        posterior_: the Posterior, in standardised units.
+        posterior_: the Posterior, of standardised columns: it refuses what has units, which ``posterior_.standardised``
+            gives as they are.
         report_: how far to trust the fit.
         scores_: |y − mean|/sd of the calibration rows, sorted, or None.
         n_features_in_, feature_names_in_: number and names of the fitted columns.

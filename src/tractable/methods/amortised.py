@@ -17,7 +17,7 @@ from tractable.checks.learnt import Learnt
 from tractable.core import Kernel, Model, Objective, PyTree
 from tractable.data.rows import Data, Plan
 from tractable.kernels.ascend import ascend
-from tractable.methods.climbing import settled, signal
+from tractable.methods.climbing import flattened, settled, signal
 from tractable.methods.drawing import capacity, chain_keys
 from tractable.methods.method import Check, Method, Optimiser, Outcome, Program, Session, plan_batches
 from tractable.methods.stretches import HELD, held_out_best, stretched
@@ -123,11 +123,18 @@ class Amortised(Method):
         learnt = {name: state.position[name] for name in LEARNT}
         found = sight(ladder, learnt, some_rows(data), look_key, DRAWS).found()
         found["gradient signal"] = signal_at_end(alone, plan, data, state, look_key)
-        found |= {"steps": at.groups * shape.group, "settled": settled(at.info["objective"])} | at.found(shape.group)
+        found |= {"steps": at.groups * shape.group, "settled": self._settled(at.info["objective"])}
+        found |= at.found(shape.group)
         seconds = {"climbing": climbed - began, "weighing": time.perf_counter() - climbed}
         point = np.asarray(ladder.space.ravel(state.position["theta"]))
         network = jax.tree.map(np.asarray, state.position["phi"])
         return Outcome(Coded(position=point, info=at.info, network=network), found, seconds, interrupted)
+
+    def _settled(self, trace: np.ndarray) -> bool:
+        """Whether a trace (1, step) of a whole run no longer rises. A few steps, or small ones, cannot show it."""
+        steps = trace.shape[1]
+        pace = 1 + np.cos(np.pi * np.arange(steps) / steps) if self.optimizer == "adam" else np.ones(steps)
+        return settled(trace) and flattened(trace, pace)
 
     def _score(self, ladder: Ladder, held_out: Data, key: jax.Array, states: PyTree) -> np.ndarray:
         """(m,) ELBO of the held-out rows in nats, at most a thousand of them."""
@@ -140,9 +147,11 @@ class Amortised(Method):
     def checks(self, posterior: Learnt) -> list[Check]:
         ladder: Any = posterior.model
         out = judged(posterior.found, ladder.depth)
-        if HELD not in posterior.found:
+        found = posterior.found
+        if HELD not in found:
             return out
-        return [held_out_best(posterior.found), *[check for check in out if check.name != "trend"]]
+        stopped = found[HELD] < found["steps"]  # later states predicted worse, so that it need not climb on
+        return [held_out_best(found), *[check for check in out if check.name != "trend" or not stopped]]
 
 
 def some_rows(data: Data) -> Data:

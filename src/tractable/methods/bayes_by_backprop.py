@@ -2,8 +2,8 @@
 
 import math
 import warnings
-from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,13 +14,14 @@ from tractable import objectives
 from tractable import run as loop
 from tractable.beliefs import approximations
 from tractable.beliefs.approximations import Approximation
+from tractable.beliefs.belief import Belief, Cost
 from tractable.core import Kernel, Model, PyTree, log_posterior, whole
 from tractable.data.rows import Data, Laid, Plan
 from tractable.kernels.ascend import ascend
 from tractable.kernels.spread import begun, pairs, spread
 from tractable.methods.climbing import SIGMAS, Problem
 from tractable.methods.drawing import chain_keys, starts
-from tractable.methods.method import Program, Session, on_all_rows, plan_batches
+from tractable.methods.method import Outcome, Program, Session, on_all_rows, plan_batches
 from tractable.methods.points import MAP
 from tractable.methods.variational import Variational, anchored
 from tractable.tools.errors import SettingsError, TractableWarning
@@ -28,8 +29,18 @@ from tractable.tools.settings import Count, Positive, Range
 from tractable.tools.tree import row_shapes
 
 MAXIMA, SMALL = 6, 5_000  # maxima climbed to per start, for networks of at most SMALL weights
-KNOWN = 0.01  # relative error of every 1/σ² at which the search for σ ends
+KNOWN, ROUGHLY = 0.01, 0.1  # relative error of every 1/σ² at which the search for σ ends, after a climb and before it
 LEAST, SHARE = 20_000, 0.25  # gradients that it may take, or a share of the climb's, whichever is more
+WIDE = 0.1  # σ at which the search begins: from far narrower ones it does not get away
+
+
+class Found(NamedTuple):
+    """What a search for σ found."""
+
+    log_sd: np.ndarray  # (d,)
+    gradients: int  # that it took, of a batch each
+    error: float  # largest relative error of a 1/σ²
+    interrupted: bool
 
 
 class Spreads(Program):
@@ -49,23 +60,24 @@ class BayesByBackprop(Variational):
 
     For networks: cheap per step, with one μ and one ρ per weight. A mean field ignores the correlations and the
     symmetries of weights; where the network is small, NUTS or SGLD on the same model shows what that costs. After the
-    climb σ is found by ``kernels.spread`` for up to 5,000 weights: a climb stops where its noise hides 0.01 nats, a σ
-    10 % off.
+    climb, and before it, σ is found by ``kernels.spread`` for up to 5,000 weights: a climb stops where its noise hides
+    0.01 nats, a σ 10 % off, and widens a σ that began too narrow by 0.3 % a step.
 
     Args:
         batch_size: rows per step, or all rows if there are fewer.
         epochs: most passes over the data; None stops when stages of the climb no longer gain.
         kl_weights: "uniform", π_i = 1/M, or "geometric", 2^{M−i}/(2^M − 1).
-        samples: draws of the weights per step.
+        samples: draws of the weights per step; None takes 4 for networks of up to 5,000 weights, and 1 elsewhere.
         noise: "shared", one draw for all rows of a batch; "local" and "flipout" decorrelate the rows, at a price.
-        learning_rate: of Adam.
+        learning_rate: of Adam; None takes 0.01 where a step has 4 draws by default, and 0.003 elsewhere.
         start: "map" first climbs to maxima a posteriori (six per start for networks up to 5,000 weights) and begins
             at the highest: a lower one can cost the bound a hundred nats. A model without a ``start`` of its own (one
             of the library's networks has one), of up to 1,000 parameters and with data in memory, begins at the mode
             with the curvature there, as by ``MeanField``. "random" is the network's own start. From
             there the climb often learns a large noise and prunes units before it fits the data, and ends in a local
             maximum hundreds of nats lower.
-        sd: > 0, starting σ of every weight, but where the curvature at the mode tells it.
+        sd: > 0, starting σ of every weight with start="random", or of more than 5,000 weights. Elsewhere a search
+            finds the σ that suit the starting μ.
         Other fields as for ``Variational``.
     """
 
@@ -75,9 +87,9 @@ class BayesByBackprop(Variational):
     batch_size: Count | None = 128
     epochs: Count | None = None
     kl_weights: Literal["uniform", "geometric"] = "uniform"
-    samples: Count = 1
+    samples: Count | None = None
     noise: Literal["shared", "local", "flipout"] = "shared"
-    learning_rate: Positive = 0.003
+    learning_rate: Positive | None = None
     start: Literal["random", "map"] = "map"
     sd: Positive = 0.02
     divergence: Annotated[Literal["reverse"], "'reverse', whose bound this is"] = "reverse"
@@ -118,7 +130,7 @@ class BayesByBackprop(Variational):
         given = None if rows is None or rows[1] is None else row_shapes(rows[1])
         full = 1 if rows is None else jax.tree.leaves(rows)[0].shape[0]
         objective = objectives.bayes_by_backprop(
-            model, samples=self.samples, kl_weights=self.kl_weights, noise=self.noise,
+            model, samples=self.samples or 1, kl_weights=self.kl_weights, noise=self.noise,
             size=full if self.batch_size is None else min(full, self.batch_size), given=given,
             likelihood=anchored(model, tuned["anchor"]) if "anchor" in tuned else None,
         )  # fmt: skip
@@ -145,6 +157,19 @@ class BayesByBackprop(Variational):
     def flat(self, model: Model, phi: PyTree) -> PyTree:
         return {"mean": model.space.ravel(phi["mean"]), "rho": model.space.ravel(phi["rho"])}
 
+    def learn(self, session: Session) -> Outcome:
+        """As ``Variational``, with the draws and the learning rate that suit the model's size where None is given."""
+        small = session.model.space.size <= SMALL and not self.at_mode(session.model, session.data)
+        samples, rate = (4, 0.01) if small else (1, 0.003)
+        sized = replace(self, samples=self.samples or samples, learning_rate=self.learning_rate or rate)
+        outcome = super(BayesByBackprop, sized).learn(session)
+        return outcome._replace(found=outcome.found | {"samples": sized.samples})
+
+    def cost(self, belief: Belief, found: dict[str, Any], data: Data | None) -> Cost:
+        return super(BayesByBackprop, replace(self, samples=found.get("samples", self.samples or 1))).cost(
+            belief, found, data
+        )
+
     def begin(self, session: Session, key: jax.Array) -> tuple[jax.Array, jax.Array]:
         model = session.model
         if self.at_mode(model, session.data):
@@ -159,7 +184,15 @@ class BayesByBackprop(Variational):
             points = jnp.asarray(np.stack([m.position for m in maxima[: self.starts]]), jnp.result_type(float))
         else:
             points = starts(model, session.data, key, self.starts)
-        return points, jnp.full(points.shape, self.sd, points.dtype)
+        sds = np.full(points.shape, self.sd)
+        if self.start == "map" and model.space.size <= SMALL:
+            keys, plan = jax.random.split(key, len(points)), self.plan(session.data)
+            wide = np.full(model.space.size, math.log(WIDE))
+            sds = np.stack([
+                np.exp(self._spread(session, plan, one, mean, wide, LEAST, ROUGHLY).log_sd)
+                for one, mean in zip(keys, points, strict=True)
+            ])  # fmt: skip
+        return points, jnp.asarray(sds, points.dtype)
 
     def closed(self, problem: Problem, phi: PyTree, steps: int) -> tuple[PyTree, dict[str, Any]]:
         """σ as ``spread`` finds it for networks of at most SMALL weights, unless that loses on the climb's.
@@ -169,29 +202,39 @@ class BayesByBackprop(Variational):
         model, session = problem.session.model, problem.session
         if model.space.size > SMALL:
             return phi, {}
-        program = Spreads(model, self, problem.program.streams, over=session.over)
-        each = 2 * pairs(model.space.size)
-        most = max(LEAST, int(SHARE * steps * self.samples)) // each
+        flat, most = self.flat(model, phi), max(LEAST, int(SHARE * steps * self.samples))
+        log_sd = np.log(np.logaddexp(0, np.asarray(flat["rho"])))
+        found = self._spread(session, problem.plan, problem.keys[0], flat["mean"], log_sd, most, KNOWN)
+        if found.interrupted:
+            return phi, {}
+        new = self.positions(model, flat["mean"][None], jnp.exp(found.log_sd)[None])
+        before, after = (problem.vector(phis) for phis in (jax.tree.map(lambda a: a[None], phi), new))
+        gain, chance = problem.bound.gain(problem.tuned, problem.tree, before, after)
+        told = {"gradients for σ": found.gradients, "error of 1/σ²": found.error, "gain by σ": gain}
+        lost = gain < -max(self.tolerance, SIGMAS * chance)
+        return phi if lost else jax.tree.map(lambda a: a[0], new), told
+
+    def _spread(
+        self, session: Session, plan: Plan | None, key: jax.Array, mean: jax.Array, log_sd: np.ndarray, most: int,
+        known: float,
+    ) -> "Found":  # fmt: skip
+        """σ about ``mean`` (d,), from ``log_sd`` (d,), until every 1/σ² is ``known``, by at most ``most`` gradients."""
+        model, data = session.model, session.data
+        streams = plan is not None and data is not None and not data.resident
+        program, each = Spreads(model, self, streams, over=session.over), 2 * pairs(model.space.size)
         # Whatever the climb's length, so that one program serves all.
-        shape, flat = loop.shape(1_000, 10, model.space.size, 1), self.flat(model, phi)
-        keys = chain_keys(problem.keys[0], 1)
-        log_sd = np.log(np.logaddexp(0, np.asarray(flat["rho"])))[None]
-        states, done, error = jax.device_put(begun(log_sd)), 0, math.inf
-        last = -(-most // shape.group)
-        while done < last and error > KNOWN:
+        shape, keys = loop.shape(1_000, 10, model.space.size, 1), chain_keys(key, 1)
+        states, done, error = jax.device_put(begun(log_sd[None].astype(mean.dtype))), 0, math.inf
+        last = -(-most // (each * shape.group))
+        while done < last and error > known:
             ran = loop.run(
-                program, shape, session.data, problem.plan, {"mean": flat["mean"]}, keys, states,
+                program, shape, data, plan, {"mean": mean}, keys, states,
                 groups=min(max(2, 2 * done), last), done=done, keep=False, stop=session.stop,
             )  # fmt: skip
             if ran.interrupted or session.stop():
-                return phi, {}
+                return Found(log_sd, done * shape.group * each, error, True)
             states, done, error = ran.states, ran.groups, float(ran.info["error"][0, -1])
-        found = self.positions(model, flat["mean"][None], jnp.exp(states.position))
-        before, after = (problem.vector(phis) for phis in (jax.tree.map(lambda a: a[None], phi), found))
-        gain, chance = problem.bound.gain(problem.tuned, problem.tree, before, after)
-        told = {"gradients for σ": done * shape.group * each, "error of 1/σ²": error, "gain by σ": gain}
-        lost = gain < -max(self.tolerance, SIGMAS * chance)
-        return phi if lost else jax.tree.map(lambda a: a[0], found), told
+        return Found(np.asarray(states.position)[0], done * shape.group * each, error, False)
 
     def most(self, plan: Plan | None) -> int:
         if self.epochs is None:

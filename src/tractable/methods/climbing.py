@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from tractable import run as loop
+from tractable.beliefs import approximations
 from tractable.core import Objective, PyTree
 from tractable.data.rows import SHUFFLE, Data, Plan, apart, place, window
 from tractable.methods.drawing import chain_keys
@@ -35,6 +36,10 @@ GRADIENTS = 32  # gradient estimates that compare the mean gradient with its noi
 SIGMAS = 2.0  # standard errors, in the tests on the noisy bound
 DRAWN, HELD_ROWS = 32, 10_000  # draws of q, and most held-out rows read from file, in the held-out score
 PATIENCE = 4  # looks in a row at worse held-out predictions after which a climb may end
+FEW_NUMBERS = 5_000  # parameters up to which held-out rows choose among states after the first stage alone
+SURE = 3.0  # standard errors beyond which a difference is no chance: of held-out scores, of what a run still rises
+WIDER, SUITED = 0.1, 1.25  # by how much log σ is moved to see whether σ suits μ, and the factor by which it may not
+FLAT = 0.1  # share of what a trace has risen that it may still rise from the third to the fourth quarter of its way
 BATCHES = 5  # batch means per half of a trace, which give its standard error
 
 
@@ -70,6 +75,7 @@ class Ascent(NamedTuple):
     gain: float  # nats that the last stage gained on the one before
     error: float
     small: int  # stages in a row without gain
+    cut: bool  # whether a stage used up its steps before it settled
     signal: float  # of the gradient, at the starting point
     anchor: dict[str, Any]  # what batches are corrected by, or nothing
     peak: Any = None  # HeldOutBest of the held-out score, where rows are held out
@@ -178,7 +184,7 @@ def _first(
     return Ascent(
         groups=0, stage=0, begun=0, states=states, moments=_no_moments(problem), sd=sd,
         before=nothing, history=nothing, bounds=nothing, previous=nothing,
-        gain=math.inf, error=0.0, small=0, signal=signal, anchor=anchor,
+        gain=math.inf, error=0.0, small=0, cut=False, signal=signal, anchor=anchor,
     )  # fmt: skip
 
 
@@ -224,16 +230,16 @@ def _stage(problem: Problem, at: Ascent, most: int) -> tuple[Ascent, bool]:
         if session.held_out is not None:
             at = _held(problem, at)
             if _over(at):
-                break
+                return at, False
         parts = (at.groups - at.begun) // half
         if parts > 1 and parts & (parts - 1) == 0 and settled(at.history):
             after = np.asarray(at.moments.mean)
             if not problem.bound.gains(problem.tuned, problem.tree, at.before, after, method.tolerance):
-                break
+                return at, False
         if at.groups < room:
             at = at._replace(before=np.asarray(at.moments.mean), moments=_no_moments(problem))
             problem.keep(lambda at=at: at, at.groups)
-    return at, False
+    return at._replace(cut=True), False
 
 
 def _average(problem: Problem, at: Ascent) -> np.ndarray:
@@ -272,13 +278,14 @@ def _chosen(problem: Problem, at: Ascent, averaged: np.ndarray, interrupted: boo
     values = problem.bound.values(problem.tuned, pair)
     best = int(np.argmax(values.mean(1)))
     phi, more = jax.tree.map(lambda a: a[best], pair), {}
-    if not interrupted and at.kept is None:
+    if not interrupted:
         phi, more = problem.method.closed(problem, phi, at.groups * problem.shape.group)
     found = {
         "objective": float(values[best].mean()),
         "gain": at.gain,
         "gain error": at.error,
         "steps": at.groups * problem.shape.group,
+        "cut": bool(at.cut),
         "agreement": float(values[best].mean() - values.mean(1).min()),
         "signal at start": at.signal,
         "signal": problem.bound.signal(problem.tuned, phi),
@@ -290,11 +297,33 @@ def _chosen(problem: Problem, at: Ascent, averaged: np.ndarray, interrupted: boo
 
 
 def _held(problem: Problem, at: Ascent) -> Ascent:
-    """The state after a look at the held-out rows, which the mean φ of the last piece predicts."""
+    """The state after a look at the held-out rows, which the mean φ of the last piece predicts.
+
+    They choose among states whose σ suits μ: where it is too narrow, predictions say nothing of the posterior's. These
+    are the states after the first stage; where weights are many it takes long, and those on its way count too.
+    """
     now = np.asarray(at.moments.mean)
     rows = _predicted(problem, now)
-    peak, good = at.peak.after(rows, at.groups)
+    few = problem.session.model.space.size <= FEW_NUMBERS
+    if at.peak.groups == 0 or (at.stage == 0 and (few or not _suits(problem, now))):
+        return at._replace(peak=HeldOutBest(rows, rows, at.groups, 0), kept=now)
+    peak, good = at.peak.after(rows, at.groups, SURE)
     return at._replace(peak=peak, kept=now if good else at.kept)
+
+
+def _suits(problem: Problem, phis: np.ndarray) -> bool:
+    """Whether q is as wide as the bound wants it, for its means: −E[(z − μ)·∇ log p] / d = 1 at the optimum.
+
+    That is 1 − ∂ bound/∂ log σ / d, by differences on common random numbers.
+    """
+    if problem.method.divergence == "forward":
+        return True  # its objective is no function of q's width alone
+    tree = problem.tree(phis)
+    wider, narrower = (
+        problem.bound.values(problem.tuned, approximations.widened(tree, math.exp(by))) for by in (WIDER, -WIDER)
+    )
+    share = 1 - (wider - narrower).mean(1) / (2 * WIDER) / problem.session.model.space.size
+    return bool(np.all(np.abs(np.log(np.maximum(share, 1e-30))) < math.log(SUITED)))
 
 
 def _over(at: Ascent) -> bool:
@@ -392,15 +421,36 @@ def settled(history: np.ndarray) -> bool:
     half = tail.shape[1] // 2
     if half < BATCHES:
         return False
-    first, last = tail[:, :half], tail[:, -half:]
-    width = half // BATCHES
+    gain, error = _rise(tail[:, :half], tail[:, -half:])
+    return bool(np.all(gain <= SIGMAS * error))
 
-    def error(x: np.ndarray) -> np.ndarray:
+
+def flattened(history: np.ndarray, pace: np.ndarray) -> bool:
+    """Whether a noisy trace (start, step) shows that it has stopped to rise, and not only that noise hides its rise.
+
+    A run is divided into quarters of its way; ``pace`` (step,) is the length of each step.
+    What it rose from the third part to the fourth is less than a tenth of what it rose from the first tenth to these,
+    both beyond chance. An exponential approach is then at 96 % of its way.
+    """
+    way = np.cumsum(pace) / np.sum(pace)
+    begin, middle, last = (history[:, (low < way) & (way <= high)] for low, high in ((0, 0.1), (0.5, 0.75), (0.75, 1)))
+    if min(begin.shape[1] * BATCHES, middle.shape[1], last.shape[1]) < BATCHES:
+        return False
+    gain, error = _rise(middle, last)
+    risen = middle.mean(1) + gain / 2 - begin.mean(1)
+    unsure = error * math.sqrt(1 + middle.shape[1] / begin.shape[1])  # by the later noise: the first part rises
+    return bool(np.all(gain + SURE * error <= FLAT * (risen - SURE * unsure)))
+
+
+def _rise(first: np.ndarray, last: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(start,) difference of the means of two parts (start, step) of a trace, and its standard error by batch means."""
+
+    def squared(x: np.ndarray) -> np.ndarray:
+        width = x.shape[1] // BATCHES
         means = x[:, : width * BATCHES].reshape(len(x), BATCHES, width).mean(2)
         return means.var(1, ddof=1) / BATCHES
 
-    gain = last.mean(1) - first.mean(1)
-    return bool(np.all(gain <= SIGMAS * np.sqrt(error(first) + error(last))))
+    return last.mean(1) - first.mean(1), np.sqrt(squared(first) + squared(last))
 
 
 @compiled("program", "plan")

@@ -35,15 +35,15 @@ class HeldOutBest(NamedTuple):
         """The peak before the first step."""
         return cls(rows, rows, 0, 0)
 
-    def after(self, rows: np.ndarray, groups: int) -> tuple["HeldOutBest", bool]:
+    def after(self, rows: np.ndarray, groups: int, sigmas: float = 1.0) -> tuple["HeldOutBest", bool]:
         """The peak after one more look, and whether to keep the new state.
 
-        It is kept unless its score is below the best by more than the standard error of their difference over rows:
-        otherwise noise would often choose an early step.
+        It is kept unless its score is below the best by more than ``sigmas`` standard errors of their difference over
+        rows: otherwise noise would often choose an early step.
         """
         highest = rows if rows.mean() > self.highest.mean() else self.highest
         lost = highest - rows
-        if lost.mean() <= lost.std() / np.sqrt(len(lost)):
+        if lost.mean() <= sigmas * lost.std() / np.sqrt(len(lost)):
             return HeldOutBest(highest, rows, groups, 0), True
         return self._replace(highest=highest, looks=self.looks + 1), False
 

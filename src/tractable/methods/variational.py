@@ -96,7 +96,7 @@ class Variational(Method):
         super().__post_init__()
         object.__setattr__(self, "tempering", tuple(float(t) for t in self.tempering))
         many = self.divergence == "forward" or (self.gradient == "score" and self.control == "leave-one-out")
-        self.check(self.samples > 1 or not many, "samples", "a whole number ≥ 2")
+        self.check(not many or self.samples > 1, "samples", "a whole number ≥ 2")
 
     def family(self, size: int) -> Approximation:
         """q over ``size`` numbers."""
@@ -260,14 +260,19 @@ class Variational(Method):
     def checks(self, posterior: Learnt) -> list[Check]:
         found, out = posterior.found, []
         if HELD in found:
-            return [held_out_best(found)]
+            out.append(held_out_best(found))
+            if found[HELD] < found["steps"]:
+                return out  # later states predicted worse
         gain, error = found["gain"], found["gain error"]
         chance = max(self.tolerance, SIGMAS * error)
         far = abs(gain) > FAR + chance and posterior.model.start is None  # networks are judged by their predictions
         verdict = "trust" if abs(gain) <= chance else "reject" if far else "caution"
         sentence = "nats that the last stage of the climb added; 0 once it has converged"
-        sentence += "" if verdict == "trust" else ": raise steps="
+        sentence += "" if verdict == "trust" else ": raise steps= or epochs="
         shaped = any(c.name == SHAPE and c.verdict == "trust" for c in posterior.looked)
+        if verdict == "trust" and found.get("cut", False) and not shaped:
+            verdict = "caution"
+            sentence += ": a stage had used up its steps before its bound settled, so that the next ones may add more"
         if verdict == "trust" and chance > VAGUE and posterior.model.start is None and not shaped:
             verdict = "caution"
             sentence += f"; known to ± {chance:.2g}, which does not tell a mean 0.2 sd off: raise batch_size="

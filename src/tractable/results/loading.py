@@ -18,6 +18,7 @@ from tractable.methods.method import Method
 from tractable.results.folder import RESULT, read
 from tractable.results.identity import kinds_of, loaded_kinds, model_fingerprint
 from tractable.results.posterior import Posterior
+from tractable.results.standardised import Standardised
 from tractable.tools import programs
 from tractable.tools.checkpoint import read_sealed
 from tractable.tools.errors import CheckpointError
@@ -63,9 +64,8 @@ def load(
     for name in ("covariance", "information"):
         known = getattr(belief, name, None)
         found |= {} if known is None else {name: known}
-    posterior = Posterior(
-        model, data, method, told.seed, belief, found, told.seconds, told.interrupted, judged=told.report
-    )
+    kind = Standardised if told.units else Posterior
+    posterior = kind(model, data, method, told.seed, belief, found, told.seconds, told.interrupted, judged=told.report)
     if told.bias is not None:
         posterior.predicted_bias = told.bias
     return posterior
@@ -131,6 +131,7 @@ class Told(NamedTuple):
     seconds: dict[str, float]
     interrupted: bool
     bias: Predicted | None
+    units: str  # of the model, where they are not the user's
 
 
 def _told(folder: pathlib.Path) -> Told:
@@ -165,7 +166,7 @@ def _told(folder: pathlib.Path) -> Told:
             None if (seed := settings.pop("seed", None)) is None else seeded("seed", seed),
             _least(1, about["thin"]), None if count is None else _least(0, count), _of(str, about.get("drawn", "")),
             _of(dict, about["found"]), {name: float(s) for name, s in about["seconds"].items()},
-            _of(bool, about["interrupted"]), bias,
+            _of(bool, about["interrupted"]), bias, _of(str, about.get("units", "")),
         )  # fmt: skip
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise CheckpointError(

@@ -625,8 +625,11 @@ class Posterior(Learnt):
             for new in sorted(pathlib.Path(fresh).iterdir(), key=lambda new: new.name == RESULT):  # posterior.json last
                 new.replace(folder / new.name)
 
-    def write(self, folder: pathlib.Path, *, streamed: bool = False) -> None:
-        """Write the posterior into a run's folder; ``streamed``: its draws are there already."""
+    def write(self, folder: pathlib.Path, *, streamed: bool = False, units: str = "") -> None:
+        """Write the posterior into a run's folder; ``streamed``: its draws are there already.
+
+        ``units`` says which its model speaks, where these are not the user's.
+        """
         if isinstance(self.belief, Draws) and not self.count:
             return  # stopped before its first draw
         report, bias = self.report(), self.predicted_bias
@@ -648,5 +651,8 @@ class Posterior(Learnt):
                 "jax": jax.__version__,
             },
             "made": recipe(self.model),
-        }
-        write(folder, self.belief, self.model, self.settings, self.summary(), about, streamed=streamed)
+        } | ({"units": units} if units else {})
+        summary = self.summary()
+        if units:
+            summary.index = summary.index + f" ({units})"
+        write(folder, self.belief, self.model, self.settings, summary, about, streamed=streamed)
