@@ -16,6 +16,8 @@ from tractable.methods import climbing
 from tractable.methods.bayes_by_backprop import BayesByBackprop, Found
 from tractable.methods.climbing import flattened, settled
 
+pytestmark = pytest.mark.laws
+
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(200, 3)).astype(np.float32)
 NOISE, PRIOR = 0.5, 1.0

@@ -40,7 +40,7 @@ PLAIN = {
     "mixture": lambda: GaussianMixture(2, random_state=0).fit(X),
     "autoencoder of bits": lambda: VariationalAutoencoder(1, hidden=(), family="bernoulli", epochs=2).fit(X > 5),
 }
-pytestmark = pytest.mark.filterwarnings("ignore:Do not use this posterior")
+pytestmark = [pytest.mark.laws, pytest.mark.filterwarnings("ignore:Do not use this posterior")]
 
 
 def assert_refuses(posterior):

@@ -124,7 +124,7 @@ class LadderTransformer(Scored, ClassNamePrefixFeaturesOutMixin, TransformerMixi
         ladder, params = network_of(self._inside, "score_samples")
         # Each row's key comes from its checksum, so it does not depend on the other rows or their order.
         sums = np.array([zlib.crc32(row.tobytes()) for row in np.ascontiguousarray(units)], np.uint32)
-        key = jax.random.fold_in(jax.random.key(self._inside.seed), 1)
+        key = jax.random.fold_in(jax.random.key(self._inside.seed or 0), 1)
         return self._mapped(functools.partial(_scores, ladder, params, key), SCORED, units, sums) - self._log_scale()
 
     def sample(self, n_samples: int = 1) -> np.ndarray:

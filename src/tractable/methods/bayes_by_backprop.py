@@ -202,7 +202,7 @@ class BayesByBackprop(Variational):
         model, session = problem.session.model, problem.session
         if model.space.size > SMALL:
             return phi, {}
-        flat, most = self.flat(model, phi), max(LEAST, int(SHARE * steps * self.samples))
+        flat, most = self.flat(model, phi), max(LEAST, int(SHARE * steps * (self.samples or 1)))
         log_sd = np.log(np.logaddexp(0, np.asarray(flat["rho"])))
         found = self._spread(session, problem.plan, problem.keys[0], flat["mean"], log_sd, most, KNOWN)
         if found.interrupted:

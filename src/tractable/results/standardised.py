@@ -10,10 +10,11 @@ from tractable.tools.errors import RunError
 
 # What speaks of parameters, rows or densities. How the fit went, and how far it can be trusted, has no units.
 REFUSED = (
-    "allocations", "derived", "diagnose", "diagnosed", "draws", "elbo", "encode", "extend", "flat_moments", "generate", "impute",
-    "local", "log_evidence", "log_likelihood", "log_predictive", "loo", "mean", "paths", "pit", "point",
-    "posterior_predictive", "predict", "predictive", "prior_predictive", "pruned", "reconstruct", "relabelled",
-    "sample", "sd", "sensitivity", "spread", "summary", "to_arviz", "unconstrained", "values", "verify",
+    "allocations", "derived", "diagnose", "diagnosed", "draws", "elbo", "encode", "extend", "flat_moments",
+    "generate", "impute", "local", "log_evidence", "log_likelihood", "log_predictive", "loo", "mean", "paths",
+    "pit", "point", "posterior_predictive", "predict", "predictive", "prior_predictive", "pruned", "reconstruct",
+    "relabelled", "sample", "sd", "sensitivity", "spread", "summary", "to_arviz", "unconstrained", "values",
+    "verify",
 )  # fmt: skip
 
 
