@@ -17,13 +17,16 @@ from tractable.data.rows import Batch, Data, Laid, Members, Weighted, apart, who
 from tractable.data.rows import as_data as as_data
 from tractable.tools import tree
 from tractable.tools.alike import first_alike, told
+from tractable.tools.bits import CachedProperty
 from tractable.tools.errors import ModelError
 from tractable.tools.integrals import MOST, around, rule
 from tractable.tools.priors import check_prior, is_distribution, is_improper, sample_of
+from tractable.tools.shared import with_recipe_of
 from tractable.tools.tree import PyTree
 from tractable.tools.words import Spelt, nearest
 
-CACHED = ("bijectors", "space", "names", "fixed", "_apart", "_contents")  # a model's cached properties
+# A model's cached properties.
+CACHED = ("bijectors", "space", "names", "fixed", "member", "double_copy", "_apart", "_contents")
 NUMBERS = (int, float, np.number, np.ndarray, jax.Array)
 TOGETHER = 1 << 16  # terms (rows × nodes) computed in parallel
 Self = TypeVar("Self", bound="Model")
@@ -212,7 +215,7 @@ class Model(Spelt):
     def made_from(self: Self, *source: object) -> Self:
         """This model, said to follow from ``source`` alone, where its fields are functions that hide it."""
         vars(self)["_source"] = source
-        vars(self).pop("_contents", None)
+        CachedProperty.forget(self, "_contents")
         return self
 
     def _parts(self) -> dict[str, Any]:
@@ -220,20 +223,36 @@ class Model(Spelt):
         made_from = {field.name: getattr(self, field.name) for field in fields(self)} if self._source is None else {}
         return {"": jnp.result_type(float).name, "from": self._source} | made_from
 
-    @functools.cached_property
+    @CachedProperty
     def _contents(self) -> Hashable | None:
         """What it consists of where that can be told; a model written again is compiled once."""
         return told(self._parts()) if type(self) is Model or self._source is not None else None
 
-    @functools.cached_property
+    @CachedProperty
     def _apart(self) -> tuple["Form", tuple]:
         leaves = [leaf for leaf in jax.tree.leaves(_numbered(self)) if isinstance(leaf, NUMBERS)]
         with jax.ensure_compile_time_eval():  # cached, so outside any trace; put on the device once
             return Form(self), tuple(leaf if isinstance(leaf, jax.Array) else jnp.asarray(leaf) for leaf in leaves)
 
+    @functools.cached_property
+    def double_copy(self) -> "Model":
+        """The model for runs in double precision: itself, with arrays of its own.
+
+        JAX (0.10) keeps what it has made of a NumPy array in one precision, and takes it for that of the other.
+        """
+        if type(self) is not Model or self.prior_is_callable:
+            return self
+        leaves, structure = jax.tree.flatten(_numbered(self))
+        arrays = (np.ndarray, jax.Array)
+        prior, likelihood, start = jax.tree.unflatten(
+            structure, [np.array(leaf) if isinstance(leaf, arrays) else leaf for leaf in leaves]
+        )
+        parts = None if self.parts is None else {name: part.double_copy for name, part in self.parts.items()}
+        return with_recipe_of(self, replace(self, prior=prior, likelihood=likelihood, start=start, parts=parts))
+
     def __getstate__(self) -> dict[str, Any]:
         """The constructor's arguments; another process computes the cached properties again."""
-        return {name: value for name, value in vars(self).items() if name not in CACHED}
+        return {name: value for name, value in vars(self).items() if name.partition(" ")[0] not in CACHED}
 
     @classmethod
     def from_log_density(
@@ -263,7 +282,7 @@ class Model(Spelt):
             return hasattr(self.prior, "sample")
         return not any(map(is_improper, jax.tree.leaves(self.prior, is_leaf=is_distribution)))
 
-    @functools.cached_property
+    @CachedProperty
     def bijectors(self) -> list:
         """A bijection for each parameter, from the reals to its support, in the order of the leaves."""
         if not self.prior_is_callable:
@@ -294,7 +313,7 @@ class Model(Spelt):
         sizes = [int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(self.space.shapes)]
         return np.repeat(self.unbounded, sizes)
 
-    @functools.cached_property
+    @CachedProperty
     def space(self) -> Space:
         """The flat unconstrained space in which methods move."""
         shapes = jax.eval_shape(lambda key: self.unconstrain(self.example(key)), jax.random.key(0))
@@ -350,7 +369,7 @@ class Model(Spelt):
         """One name for each of the k numbers of the user's parameters."""
         return tree.names(jax.eval_shape(self.example, jax.random.key(0)), self.labels)
 
-    @functools.cached_property
+    @CachedProperty
     def fixed(self) -> np.ndarray:
         """(k,) which numbers are constants of their support, such as the ones on a correlation matrix's diagonal."""
         if len(self.names) == self.space.size:
@@ -461,7 +480,7 @@ class Model(Spelt):
             return jax.vmap(one)(jnp.arange(groups), rows)
         return jax.lax.map(lambda now: jax.checkpoint(one)(*now), (jnp.arange(groups), rows), batch_size=at_once)
 
-    @functools.cached_property
+    @CachedProperty
     def member(self) -> "Model":
         """The model of a single row, with its group's own parameters at their prior means, to check rows against."""
         likelihood = needed_likelihood(self)

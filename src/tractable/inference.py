@@ -24,6 +24,7 @@ from tractable.methods.stretches import HELD
 from tractable.results.folder import MEMORY_SHARE, Follower, Leader, Saver
 from tractable.results.identity import check_resumable, identity
 from tractable.results.posterior import Posterior
+from tractable.tools.bits import in_double, need_double
 from tractable.tools.errors import CheckpointError, DataError, RunError, SettingsError, TractableError
 from tractable.tools.locks import held
 from tractable.tools.settings import expect, seeded
@@ -93,6 +94,24 @@ def infer(
     preflight.check(model, data)
     _check_held_out(model, data, held_out)
     method.needed(model)
+    double = data is not None and data.resident and need_double(data.rows, data.weights)
+    with in_double(double):
+        found = _inferred(
+            model.double_copy if double else model, data, method, seed, progress, draws, checkpoint, mesh,
+            reproducible, verify, held_out, double,
+        )  # fmt: skip
+    if found.interrupted:
+        asked = f"{found.count} of {method.settings().get('draws')} draws a chain were kept"
+        tell(f"The run was interrupted: {asked if method.chained else 'the result is its last state'}.")
+    return found
+
+
+def _inferred(
+    model: Model, data: Data | None, method: Method, seed: int, progress: bool | Callable | None,
+    draws: str | pathlib.Path | None, checkpoint: str | pathlib.Path | None, mesh: int | str | Mesh | None,
+    reproducible: bool, verify: str | None, held_out: Data | None, double: bool,
+) -> Posterior:  # fmt: skip
+    """``infer`` of checked arguments, in the precision that ``double`` says and that is JAX's now."""
     if checkpoint is not None:
         check_resumable(model, data, method)
     method.plan(data)  # raises for batches that cannot be, before anything runs
@@ -122,14 +141,13 @@ def infer(
     with contextlib.ExitStack() as holding, _kept(lambda reached: Posterior(model, data, method, seed, *reached)):
         with sitting(model, data, seed, progress, lying, opened, moments) as session, _others(lying):
             outcome = method.learn(session._replace(held_out=held_out))
+        if double:
+            outcome = outcome._replace(found=outcome.found | {"double": True})
         if session.saver is not None:
             _shared(session.saver.faults, lying, outcome)
         posterior = verified(Posterior(model, data, method, seed, *outcome), verify, held_out, progress, session)
         if folder is not None and session.saver is not None:
             _write(posterior, pathlib.Path(folder), method.chained, list(session.saver.faults), lying, outcome)
-    if posterior.interrupted:
-        asked = f"{posterior.count} of {method.settings().get('draws')} draws a chain were kept"
-        tell(f"The run was interrupted: {asked if method.chained else 'the result is its last state'}.")
     return posterior
 
 
@@ -184,7 +202,8 @@ def _in_place_of(
     The second one's verification also climbs from where the first one stood: it may be a mode that nothing else meets.
     """
     seconds = first.seconds | {name: first.seconds.get(name, 0.0) + more for name, more in outcome.seconds.items()}
-    found = outcome.found | {"gradients before": first.cost.gradients, BEFORE: _places(first)}
+    found = {"double": True} if first.found.get("double") else {}
+    found |= outcome.found | {"gradients before": first.cost.gradients, BEFORE: _places(first)}
     again = Posterior(first.model, first.data, method, first.seed, outcome.belief, found, standing=outcome.standing)
     again = again.verify(verify, held_out=held_out)
     seconds = {name: seconds.get(name, 0.0) + again.seconds.get(name, 0.0) for name in seconds | again.seconds}

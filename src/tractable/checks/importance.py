@@ -10,6 +10,8 @@ from tractable.checks import pareto
 from tractable.kernels.annealed import log_mean
 from tractable.tools.tree import Numbers
 
+KHAT_USED = 0.7  # largest k̂ at which weights may be used
+
 
 class Weighed(NamedTuple):
     """Diagnostics of S log weights."""
@@ -31,7 +33,7 @@ def weigh(log_weights: Numbers) -> Weighed:
 
 def khat_limit(size: int) -> float:
     """The largest k̂ at which importance sampling with ``size`` draws can be relied on."""
-    return min(1 - 1 / math.log10(size), 0.7)
+    return min(1 - 1 / math.log10(size), KHAT_USED)
 
 
 def khat(log_weights: Numbers) -> float:

@@ -12,9 +12,11 @@ from tractable.beliefs.check import Check
 from tractable.checks import bias
 from tractable.checks.convergence import Diagnosed, diagnose
 from tractable.core import Data, Model, PyTree
+from tractable.tools.bits import as_learnt
 from tractable.tools.errors import RunError
 
 
+@as_learnt
 @dataclass(eq=False)
 class Learnt:
     """Attributes as ``Posterior`` describes them."""

@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple
 
+import jax.numpy as jnp
 import numpy as np
 
 from tractable.beliefs.belief import Fitted, Moments, Point, values_of, weighted_quantiles
@@ -11,7 +12,7 @@ from tractable.beliefs.check import Check
 from tractable.checks import climbs, moves, networks, tails
 from tractable.checks.climbs import Mode
 from tractable.checks.few import sampled
-from tractable.checks.importance import khat
+from tractable.checks.importance import KHAT_USED, khat
 from tractable.checks.learnt import Learnt
 from tractable.checks.report import ORDER
 from tractable.checks.reweighed import Reweighed, reweigh
@@ -34,7 +35,6 @@ SETTLED = 1.02  # largest R-hat at which another method's chains are compared wi
 LEAST_ESS = 200  # least effective sample size of the weights, and least number of draws, to judge by
 HEAVY = 0.35  # tail index of the draws (1/ν of a t) above which quantiles are compared too
 SHORT = 1.25  # moves alone see so much less than the error: in the arms of a banana in ten dimensions they take long
-KHAT_USED = 0.7  # largest k-hat at which the weights are believed
 KHAT_ALONE = 0.5  # largest at which they need no second opinion
 BEFORE = "places before"  # of what a run found: where results stood in whose place others are
 SHAPE, ERRORS, HIDDEN = "means and sds", "standard errors", "no standard errors"
@@ -44,6 +44,7 @@ FAR_BELOW = 100.0  # nats below the highest end of a climb at which another is n
 LEAST_ROWS = 1 << 14  # rows that may stand for all
 TRIED, UNLIKE = 16, 0.2  # draws at which a sample's density is compared with all rows', and nats by which it may differ
 LEAST_ON_ALL = 30  # gradients on all rows, besides a curvature's, that a look at a sample of them takes
+ROUNDED, NOISE = 64, (0.1, 0.5)  # draws at which rounding is measured; nats of it up to which it is trust, and caution
 BETTER = 0.1  # nats by which another maximum must be higher to reject a point
 
 
@@ -195,6 +196,7 @@ def verify(learnt: Learnt, how: str | None, again: Callable[..., Learnt], by_row
         view = _by_all(target, climbed, rows, centre, root, size, seed, _known(learnt))
     assert view is not None  # as one of two sizes was there
     out, target, climbed, rows, size, ends = view
+    out += _rounding(target, rows, _draws(learnt, centre, root, ROUNDED), seed)
     tail = tails.check(climbed, rows, centre, root, point, seed)
     out.append(tail)
     modes = climbs.modes(climbed, rows, ends, root)
@@ -212,6 +214,23 @@ def verify(learnt: Learnt, how: str | None, again: Callable[..., Learnt], by_row
     # A density that falls more slowly than r^−(d + 2) on a cone of rays has no variance; a ray stands for its cone.
     out.append(_shape(learnt, target, rows, centre, root, found, size, seed, tail.value > -len(centre) - 2))
     return [*out, _against_other_method(learnt, again(method.beside))] if how == "thorough" and not point else out
+
+
+def _rounding(target: Target, rows: PyTree, draws: np.ndarray, seed: int) -> list[Check]:
+    """How much rounding changes the log density from each draw (n, d) to its neighbour; nothing where it is little."""
+    bits = np.finfo(jnp.result_type(float))
+    here = draws.astype(bits.dtype)
+    signs = np.random.default_rng(seed).choice([-2.0, 2.0], here.shape)
+    there = (here * (1 + signs * bits.eps)).astype(bits.dtype)
+    (values, slopes), others = target.look(rows, here), target.at(rows, there)
+    steps = there.astype(np.float64) - here
+    off = others - values - np.sum(slopes * steps, 1)
+    noise = float(np.sqrt(np.mean(np.square(off[np.isfinite(off)])) / 2)) if np.isfinite(off).any() else 0.0
+    if noise <= NOISE[0]:
+        return []
+    sentence = f"nats by which rounding to {bits.bits} bits moves the log density, so that draws and weights follow it"
+    remedy = "use units in which numbers are near 1, or jax.config.update('jax_enable_x64', True)"
+    return [Check("rounding", noise, "caution" if noise <= NOISE[1] else "reject", f"{sentence}: {remedy}")]
 
 
 def _affordable(learnt: Learnt, target: Target, rows: PyTree) -> Size | None:

@@ -327,7 +327,7 @@ class Data(Spelt):
         self.missing = missing
         self.nbytes = sum(leaf.nbytes for leaf in jax.tree.leaves((rows, self.weights)))
         self.resident = self.resident and (resident is not None or self.nbytes <= RESIDENT)
-        self._shuffled: dict[int, PyTree] = {}
+        self._shuffled: dict[tuple[int, str], PyTree] = {}
         self._fingerprint: str | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -447,11 +447,12 @@ class Data(Spelt):
 
     def windows(self, width: int) -> PyTree:
         """The rows in shuffled order on the device, the first ``width`` again at the end: any ``width`` are a slice."""
-        if width not in self._shuffled:
+        kind = width, jnp.result_type(float).name
+        if kind not in self._shuffled:
             order = np.random.default_rng(SHUFFLE).permutation(self.size)
             order = np.concatenate([order, order[:width]])
-            self._shuffled = {width: self.each(lambda a: jax.device_put(np.take(a, order, 0)))}
-        return self._shuffled[width]
+            self._shuffled = {kind: self.each(lambda a: jax.device_put(np.take(a, order, 0)))}
+        return self._shuffled[kind]
 
     def read(self, starts: np.ndarray, width: int, part: slice = slice(None)) -> PyTree:
         """Rows [start, start + width) round the end for every start, from file: (len(starts), width, ...).

@@ -26,6 +26,7 @@ from tractable.methods import Method, named
 from tractable.results.posterior import Posterior
 from tractable.results.predict import Prediction
 from tractable.results.standardised import Standardised, as_standardised
+from tractable.tools.bits import in_double, need_double
 from tractable.tools.errors import DataError, SettingsError, TractableWarning
 from tractable.tools.settings import Range, Seed, is_number, is_whole, range_of
 from tractable.tools.words import Spelt
@@ -51,6 +52,7 @@ class Bayesian(Spelt, BaseEstimator):
     __no_type_check__ = True  # else a run-time type checker would raise its own error before ours
     _model: Callable[[], Model]  # on standardised inputs
     _streams: ClassVar[int] = 1  # random streams: one for the fit
+    _double: bool = False  # whether the fit computed in double precision
     _scaled: Any = False  # whether the model is of standardised columns
     random_state: RandomState
     n_features_in_: int
@@ -119,7 +121,8 @@ class Bayesian(Spelt, BaseEstimator):
         super().__setstate__(state)
         kept = self.__dict__.get("posterior_")
         if isinstance(kept, dict):
-            self._keep(Posterior(self._model(), None, **kept))
+            with in_double(self._double):
+                self._keep(Posterior(self._model(), None, **kept))
 
 
 class Scored:
@@ -206,6 +209,15 @@ class Explaining(Bayesian):
         elif np.shape(self._scaling.middle) != rows.y.shape[1:]:
             first = f"{self._scaling.outputs} outputs" if self._scaling.outputs else "one output"
             raise DataError(f"y had {first} a row in the first call; got y of shape {y.shape}. Give as many.")
+        if before is None:
+            targets = self._scaling.targets(rows.y) if self._measured else rows.y
+            self._double = need_double(targets, rows.weight)
+        with in_double(self._double):
+            self._infer(rows, x[back], y[back], before)
+        warn_of(self.report_)
+
+    def _infer(self, rows: tables.Rows, x: np.ndarray, y: np.ndarray, before: Posterior | None) -> None:
+        """Set ``posterior_``, learnt from ``rows``; x and y are held out."""
         model = self._model()
         prior = model if before is None else updated(model, *moments(before))
         count = tables.length(len(rows.y))
@@ -214,13 +226,14 @@ class Explaining(Bayesian):
         targets, weight = tables.padded(targets, count), tables.padded(rows.weight, count, 0.0)
         data = Data(targets, given=self._inputs(rows.x, count), weights=weight)
         held_out = None
-        if back.any():
-            beyond = self._scaling.targets(y[back]).astype(targets.dtype) if self._measured else y[back].astype(int)
-            held_out = Data(beyond, given=self._inputs(x[back], int(back.sum())))
+        if len(y):
+            beyond = self._scaling.targets(y).astype(targets.dtype) if self._measured else y.astype(int)
+            held_out = Data(beyond, given=self._inputs(x, len(y)))
         fitted = self._inferred(prior, data, lowered(self._chosen(), count), self.verify, held_out)
         # The report is made while the rows are at hand; the posterior is kept without them, and with the first prior.
-        self._keep(dataclasses.replace(fitted, model=model, data=None, standing=None, judged=fitted.report()))
-        warn_of(self.report_)
+        found = fitted.found | ({"double": True} if self._double else {})
+        report = fitted.report()
+        self._keep(dataclasses.replace(fitted, model=model, data=None, standing=None, judged=report, found=found))
 
     def _chosen(self) -> Method:
         """The method; a name means its default settings."""
@@ -246,7 +259,8 @@ class Explaining(Bayesian):
 
     def _told(self, x: np.ndarray, level: float = 0.9) -> Prediction:
         """The predictive distribution at checked rows, in standardised units."""
-        told = self._inside.predict(self._inputs(x, tables.length(len(x))), level, draws=DRAWS)
+        with in_double(self._double):
+            told = self._inside.predict(self._inputs(x, tables.length(len(x))), level, draws=DRAWS)
         return jax.tree.map(lambda a: a[: len(x)], told)
 
 

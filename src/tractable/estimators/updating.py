@@ -39,8 +39,12 @@ def updated(model: Model, mean: np.ndarray, sd: np.ndarray) -> Model:
 
     def carried(bijection: dist.transforms.Transform, plain: bool, mean: jax.Array, sd: jax.Array) -> dist.Distribution:
         normal = dist.Normal(mean, sd)
-        event = bijection.domain.event_dim
-        return normal if plain else dist.TransformedDistribution(normal.to_event(event), bijection)
+        if plain:
+            return normal
+        prior = dist.TransformedDistribution(normal.to_event(bijection.domain.event_dim), bijection)
+        # So that methods which ask for normal priors know these, as of weights that sum to zero over classes.
+        prior.normal_coordinates = mean, sd
+        return prior
 
     priors = list(map(carried, model.bijectors, model.unbounded, *map(jax.tree.leaves, (where, width))))
     structure = jax.tree.structure(model.prior, is_leaf=is_distribution)

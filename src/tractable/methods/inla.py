@@ -16,7 +16,7 @@ from jax.typing import ArrayLike
 
 from tractable.beliefs.belief import Draws
 from tractable.beliefs.check import Check
-from tractable.checks.importance import khat, khat_limit
+from tractable.checks.importance import KHAT_USED, khat, khat_limit
 from tractable.checks.learnt import Learnt
 from tractable.checks.report import number
 from tractable.checks.target import Target, gradient_work
@@ -227,7 +227,7 @@ class INLA(Method):
             size, before = 1.0, left
             while True:
                 new = given.slope(beta + size * step, u)
-                if new[0] >= value - 1e-7 * abs(value) or size < 1e-6:
+                if new[0] >= value - 1e-7 * abs(value) or size < 1e-12:
                     break
                 size /= 2
             beta, (value, slope, precision) = beta + size * step, new
@@ -249,7 +249,7 @@ class INLA(Method):
         shape = found["khat"]
         if not np.isnan(shape):
             limit = khat_limit(posterior.count)
-            verdict = "trust" if shape <= limit else "caution"
+            verdict = "trust" if shape <= limit else "caution" if shape <= KHAT_USED else "reject"
             out.append(Check("k-hat", shape, verdict, f"tail of the draws' importance weights, good up to {limit:.2g}"))
         return out
 
@@ -399,6 +399,8 @@ class _Given:
             return float(value) + float(prior), np.concatenate([slope, np.asarray(curved, np.float64)])
 
         value, told = self.journal(ask)
+        if not np.isfinite(value) or not np.all(np.isfinite(told)):  # too far a step: its half is tried
+            return -np.inf, np.zeros(len(beta)), np.diag(self.prior)
         slope, (least, most) = told[:-2], told[-2:]
         if most - least <= 1e-5 * most:  # the same for all rows: a multiple of one matrix
             if self.gram is None:
@@ -412,6 +414,8 @@ class _Given:
         away = self._away(beta)
         value -= float(np.sum(self.prior * away**2)) / 2
         precision = curvature + np.diag(self.prior)
+        if not np.all(np.isfinite(precision)):
+            return -np.inf, np.zeros(len(beta)), np.diag(self.prior)
         # A row far out is log-convex by Student's t.
         return value, slope * self.acting - self.prior * away, precision if least >= 0 else _positive(precision)
 

@@ -193,7 +193,11 @@ class LatentModel(Model):
             raise ModelError(f"LatentModel has no {', '.join(unknown)}; its steps are {', '.join(known)}.{near}")
         of_sums, of_steps, of_symmetry = ({n: changed[n] for n in g._fields if n in changed} for g in groups)
         made = type(self).__new__(type(self))
-        vars(made).update((name, value) for name, value in vars(self).items() if name not in ("_source", "_contents"))
+        vars(made).update(
+            (name, value)
+            for name, value in vars(self).items()
+            if name.partition(" ")[0] not in ("_source", "_contents")
+        )
         Model.__init__(made, self.prior, made._marginal, self.position, self.support, self.start, self.derived)
         if of_sums:
             made.sums = Sums(**of_sums) if self.sums is None else self.sums._replace(**of_sums)

@@ -64,6 +64,7 @@ def load(
     for name in ("covariance", "information"):
         known = getattr(belief, name, None)
         found |= {} if known is None else {name: known}
+    model = model.double_copy if told.found.get("double") else model
     kind = Standardised if told.units else Posterior
     posterior = kind(model, data, method, told.seed, belief, found, told.seconds, told.interrupted, judged=told.report)
     if told.bias is not None:

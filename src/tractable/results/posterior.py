@@ -41,6 +41,7 @@ from tractable.results.folder import RESULT, discard_draws, refuse_others, write
 from tractable.results.identity import kinds_of, model_fingerprint, saved_kinds
 from tractable.results.scaling import power_scaled
 from tractable.tools import tree
+from tractable.tools.bits import as_learnt
 from tractable.tools.errors import CheckpointError, DataError, ModelError, RunError, SettingsError
 from tractable.tools.forks import check_unforked
 from tractable.tools.locks import held
@@ -55,6 +56,7 @@ TOLD = 30  # a summary lists derived arrays of up to this many numbers
 AGAIN = 0x5EED  # folded into the key of the second run that checks the first
 
 
+@as_learnt
 @dataclass(eq=False)
 class Posterior(Learnt):
     """The result of ``infer``. Values are in the user's space, as pytrees shaped like the prior.
@@ -570,6 +572,8 @@ class Posterior(Learnt):
         lying = devices_of(self.method, self.data, mesh, reproducible)
         with sitting(self.model, self.data, self.seed, progress, lying) as session:
             outcome = self.method.extended(session, self.belief, self.standing, self.count + draws)
+        if self.found.get("double"):
+            outcome = outcome._replace(found=outcome.found | {"double": True})
         return Posterior(self.model, self.data, self.method, self.seed, *outcome).verify(verify, held_out=held_out)
 
     def to_arviz(

@@ -95,6 +95,13 @@ def remember(made: T, factory: Callable[..., T], arguments: Callable[[], dict[st
     return made
 
 
+def with_recipe_of(source: object, made: T) -> T:
+    """``made``, with the ``recipe`` of ``source``, if that has one."""
+    if source in _makers:
+        _makers[made] = _makers[source]
+    return made
+
+
 class Compiled(Generic[T]):
     """``jax.jit`` of a function whose static arguments may hold arrays, which are passed as traced arguments.
 
