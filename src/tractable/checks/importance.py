@@ -10,6 +10,7 @@ from tractable.checks import pareto
 from tractable.kernels.annealed import log_mean
 from tractable.tools.tree import Numbers
 
+EQUAL = 0.01  # nats by which log weights may differ that are taken for equal
 KHAT_USED = 0.7  # largest k̂ at which weights may be used
 
 
@@ -41,8 +42,8 @@ def khat(log_weights: Numbers) -> float:
     log_weights = np.asarray(log_weights, np.float64)
     if not np.all(np.isfinite(log_weights)):
         return float("inf")
-    # A single-precision log density of 10³ nats carries errors of 10⁻⁴: spread below that is no tail.
-    if np.ptp(log_weights) <= 1e-6 * max(1.0, float(np.abs(log_weights).max())):
+    # A single-precision log density of 10³ nats carries errors of 10⁻⁴, and of sums more: spread below is no tail.
+    if np.ptp(log_weights) <= max(EQUAL, 1e-6 * float(np.abs(log_weights).max())):
         return float("-inf")
     return float(pareto.smooth(log_weights[None])[1][0])
 

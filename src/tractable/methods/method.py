@@ -42,7 +42,7 @@ class Program(NamedTuple):
     model: Model
     method: "Method"
     streams: bool = False
-    remedy: str = "Look for a log or a division that leaves its domain in the model."
+    remedy: str = "Look for a log or a division that leaves its domain in the model, or take smaller steps."
     over: Over | None = None  # the mesh that its chains and rows lie over
 
     def __call__(self, rows: PyTree, tuned: PyTree) -> Kernel:

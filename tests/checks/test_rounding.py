@@ -1,0 +1,138 @@
+"""Rounding is not taken for information: large counts are computed in double precision, and noise is told."""
+
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+
+import tractable as tr
+from tractable.estimators import BayesianCountRegression
+from tractable.models.linear import generalised_linear
+
+pytestmark = [pytest.mark.laws, pytest.mark.filterwarnings("ignore:Do not use this posterior")]
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(200, 2))
+SHAPE = np.exp(0.2 * X[:, 0] - 0.1 * X[:, 1])
+
+
+def poisson(scale):
+    """Counts, and the maximum and sds of (a, w) by Newton in double precision."""
+    y = np.random.default_rng(1).poisson(scale * SHAPE).astype(float)
+    design, beta = np.column_stack([np.ones(200), X]), np.array([np.log(y.mean()), 0.0, 0.0])
+    for _ in range(50):
+        mean = np.exp(design @ beta)
+        precision = design.T @ (design * mean[:, None])
+        beta = beta + np.linalg.solve(precision, design.T @ (y - mean))
+    return y, beta, np.sqrt(np.diag(np.linalg.inv(precision)))
+
+
+def assert_right(mean, sd, wanted, sds):
+    assert np.max(np.abs(np.asarray(mean, np.float64) - wanted) / sds) < 0.15
+    np.testing.assert_allclose(np.asarray(sd, np.float64) / sds, 1, atol=0.12)
+
+
+METHODS = {"inla": tr.INLA(), "laplace": tr.Laplace(), "nuts": tr.NUTS(chains=2, draws=1000), "map": tr.MAP()}
+
+
+@pytest.mark.test("inla-1000000000.0")
+@pytest.mark.parametrize("scale", [1e3, 1e6, 1e9])
+@pytest.mark.parametrize("name", METHODS)
+def test_counts_of_any_size(name, scale):
+    y, wanted, sds = poisson(scale)
+    posterior = tr.infer(generalised_linear(2, "poisson"), tr.Data(y, given=X), METHODS[name], seed=0)
+    mean, sd = posterior.mean(), posterior.sd()
+    assert_right(np.r_[mean["intercept"], mean["weights"]], np.r_[sd["intercept"], sd["weights"]], wanted, sds)
+    assert posterior.report().verdict == ("trust" if scale > 1e3 or name in ("inla", "nuts") else "caution")
+    assert bool(posterior.found.get("double")) == (scale > 1e3)
+
+
+@pytest.mark.parametrize("scale", [1e3, 1e6, 1e9, 1e12])
+def test_counts_of_any_size_in_the_estimator(scale):
+    y, wanted, sds = poisson(scale)
+    fitted = BayesianCountRegression("poisson", random_state=0).fit(X, y)
+    assert_right(np.r_[fitted.intercept_, fitted.coef_], np.r_[sds[0], fitted.coef_std_], wanted, sds)
+    np.testing.assert_allclose(fitted.predict(X), np.exp(wanted[0] + X @ wanted[1:]), rtol=3 / np.sqrt(scale))
+    assert fitted.report_.verdict == "trust"
+
+
+@pytest.mark.parametrize("offset", [0.0, 1e3, 1e5, 1e8])
+@pytest.mark.parametrize("name", ["laplace", "nuts", "meanfield"])
+def test_numbers_far_from_zero(name, offset):
+    """y ~ N(μ, 1), μ ~ N(offset, 10²)."""
+    y = offset + np.random.default_rng(0).normal(size=50)
+    precision = 1 / 100 + 50
+    method = METHODS.get(name, tr.MeanField())
+    model = tr.Model({"mu": dist.Normal(offset, 10.0)}, lambda p: dist.Normal(p["mu"], 1.0))
+    posterior = tr.infer(model, tr.Data(y), method, seed=0)
+    sd = precision**-0.5
+    assert abs(float(posterior.mean()["mu"]) - (offset / 100 + y.sum()) / precision) < 0.15 * sd
+    assert float(posterior.sd()["mu"]) == pytest.approx(sd, rel=0.12)
+    assert posterior.report().verdict == "trust"
+
+
+def test_one_model_in_both_precisions(tmp_path):
+    """As runs on small and large counts, one after the other, and as saved and loaded."""
+    model, sizes = generalised_linear(2, "poisson"), (1e2, 1e7, 1e2)
+    found = [tr.infer(model, tr.Data(poisson(s)[0], given=X), tr.Laplace(), seed=0) for s in sizes]
+    assert [bool(f.found.get("double")) for f in found] == [False, True, False]
+    np.testing.assert_array_equal(found[0].mean()["weights"], found[2].mean()["weights"])
+    data = tr.Data(poisson(1e7)[0], given=X)
+    found[1].save(tmp_path / "a")
+    loaded = tr.load(tmp_path / "a", model, data)
+    np.testing.assert_array_equal(loaded.sd()["weights"], found[1].sd()["weights"])
+    assert loaded.log_predictive(data).dtype == found[1].log_predictive(data).dtype
+    np.testing.assert_array_equal(loaded.log_predictive(data), found[1].log_predictive(data))
+    assert jnp.result_type(float) == jnp.float32
+
+
+NOISY = {
+    "cancelling": lambda t: jnp.sum(-0.5 * t["x"] ** 2 + 1e7 * (t["x"] + 1) - 1e7 * t["x"]),
+    "far away": lambda t: -0.5 * jnp.sum((t["x"] - 3e7) ** 2),
+    "a large constant in it": lambda t: -0.5 * jnp.sum(t["x"] ** 2) + (1e8 + jnp.sum(t["x"])) - jnp.sum(t["x"]),
+    "a difference of exponentials": lambda t: (
+        jnp.sum(-0.5 * t["x"] ** 2)
+        + jnp.sum(jnp.exp(17 + t["x"] * 0.01)) * 0.0
+        + jnp.sum(jnp.exp(17 + 0.1 * t["x"]) - jnp.exp(17 + 0.1 * t["x"]) * (1 + 1e-9 * t["x"]))
+    ),
+}
+
+
+@pytest.mark.parametrize("method", ["laplace", "nuts"])
+@pytest.mark.parametrize("name", NOISY)
+def test_a_density_of_noise_is_not_trusted(name, method):
+    model = tr.Model.from_log_density(NOISY[name], {"x": jnp.zeros(2)})
+    assert tr.infer(model, None, METHODS[method], seed=0).report().verdict != "trust"
+
+
+def test_rounding_is_measured():
+    """Nothing is said of a density as smooth as its numbers."""
+    for density, told in ((NOISY["cancelling"], True), (lambda t: -0.5 * jnp.sum(t["x"] ** 2) + 100.0, False)):
+        model = tr.Model.from_log_density(density, {"x": jnp.zeros(2)})
+        checks = {check.name for check in tr.infer(model, None, tr.Laplace(), seed=0).report().checks}
+        assert ("rounding" in checks) == told
+
+
+@pytest.mark.test("laplace-0", "importance-1")
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("how", ["laplace", "importance"])
+def test_the_evidence_of_a_normal_posterior_is_the_best_case(how, seed):
+    """60 rows of 12 columns, whose log weights are nothing but rounding: −1,930 nats."""
+    rng = np.random.default_rng(seed)
+    x, noise = rng.normal(size=(60, 12)), 0.05
+    y = x @ rng.normal(size=12) * 20 + noise * rng.normal(size=60)
+    covariance = noise**2 * np.eye(60) + x @ x.T
+    exact = -0.5 * (y @ np.linalg.solve(covariance, y) + np.linalg.slogdet(covariance)[1] + 60 * np.log(2 * np.pi))
+    model = tr.Model({"w": dist.Normal(jnp.zeros(12), 1.0)}, lambda p, x: dist.Normal(x @ p["w"], noise))
+    data = tr.Data(y, given=x)
+    posterior = tr.infer(model, data, tr.Laplace(), seed=seed, verify=None)
+    found = tr.log_evidence(model, data, how, seed=seed, **({"posterior": posterior} if how == "importance" else {}))
+    assert found.verdict == "trust", found.checks
+    assert abs(found.log_evidence - exact) < 0.02
+
+
+@pytest.mark.parametrize("weight", [1e-30, 1e8, 1e12, 1e20, 1e30])
+def test_weights_of_any_size_end_in_a_verdict(weight):
+    for estimator, y in ((tr.estimators.BayesianLinearRegression, X[:, 0]), (BayesianCountRegression, np.round(SHAPE))):
+        y = y + 0.1 * np.random.default_rng(2).normal(size=200) if estimator is not BayesianCountRegression else y
+        fitted = estimator(random_state=0).fit(X, y, sample_weight=np.full(200, weight))
+        assert fitted.report_.verdict in ("trust", "caution", "reject")
