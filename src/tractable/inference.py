@@ -94,7 +94,7 @@ def infer(
     preflight.check(model, data)
     _check_held_out(model, data, held_out)
     method.needed(model)
-    double = data is not None and data.resident and need_double(data.rows, data.weights)
+    double = data is not None and data.resident and need_double(data.rows[0], data.rows[1], data.weights)
     with in_double(double):
         found = _inferred(
             model.double_copy if double else model, data, method, seed, progress, draws, checkpoint, mesh,

@@ -1,11 +1,13 @@
 """Rounding is not taken for information: large counts are computed in double precision, and noise is told."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 import pytest
 
 import tractable as tr
+from tractable.checks.reweighed import _shares
 from tractable.estimators import BayesianCountRegression
 from tractable.models.linear import generalised_linear
 
@@ -13,6 +15,13 @@ pytestmark = [pytest.mark.laws, pytest.mark.filterwarnings("ignore:Do not use th
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(200, 2))
 SHAPE = np.exp(0.2 * X[:, 0] - 0.1 * X[:, 1])
+
+
+@pytest.fixture(autouse=True)
+def in_single():
+    """The other tests compute in double precision throughout."""
+    with jax.enable_x64(False):
+        yield
 
 
 def poisson(scale):
@@ -89,11 +98,6 @@ NOISY = {
     "cancelling": lambda t: jnp.sum(-0.5 * t["x"] ** 2 + 1e7 * (t["x"] + 1) - 1e7 * t["x"]),
     "far away": lambda t: -0.5 * jnp.sum((t["x"] - 3e7) ** 2),
     "a large constant in it": lambda t: -0.5 * jnp.sum(t["x"] ** 2) + (1e8 + jnp.sum(t["x"])) - jnp.sum(t["x"]),
-    "a difference of exponentials": lambda t: (
-        jnp.sum(-0.5 * t["x"] ** 2)
-        + jnp.sum(jnp.exp(17 + t["x"] * 0.01)) * 0.0
-        + jnp.sum(jnp.exp(17 + 0.1 * t["x"]) - jnp.exp(17 + 0.1 * t["x"]) * (1 + 1e-9 * t["x"]))
-    ),
 }
 
 
@@ -127,12 +131,14 @@ def test_the_evidence_of_a_normal_posterior_is_the_best_case(how, seed):
     posterior = tr.infer(model, data, tr.Laplace(), seed=seed, verify=None)
     found = tr.log_evidence(model, data, how, seed=seed, **({"posterior": posterior} if how == "importance" else {}))
     assert found.verdict == "trust", found.checks
-    assert abs(found.log_evidence - exact) < 0.02
+    assert abs(found.estimate - exact) < 0.02
 
 
-@pytest.mark.parametrize("weight", [1e-30, 1e8, 1e12, 1e20, 1e30])
-def test_weights_of_any_size_end_in_a_verdict(weight):
-    for estimator, y in ((tr.estimators.BayesianLinearRegression, X[:, 0]), (BayesianCountRegression, np.round(SHAPE))):
-        y = y + 0.1 * np.random.default_rng(2).normal(size=200) if estimator is not BayesianCountRegression else y
-        fitted = estimator(random_state=0).fit(X, y, sample_weight=np.full(200, weight))
-        assert fitted.report_.verdict in ("trust", "caution", "reject")
+@pytest.mark.test
+def test_shares_of_large_logarithms_sum_to_one():
+    """As of rows that count 10¹² times: NumPy draws by no shares whose sum is off by 10⁻⁸."""
+    for size in (1.0, 1e8, 1e13, 1e30):
+        logs = size * (-1 - 1e-3 * RNG.random(1000))
+        shares = _shares(logs)
+        assert abs(shares.sum() - 1) < 1e-12 and np.argmax(shares) == np.argmax(logs)
+        RNG.choice(1000, 10, p=shares)

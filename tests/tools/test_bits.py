@@ -34,9 +34,16 @@ NOT = {
 }
 
 
+@pytest.fixture(autouse=True)
+def in_single():
+    """The other tests compute in double precision throughout."""
+    with jax.enable_x64(False):
+        yield
+
+
 @pytest.mark.parametrize("name", NEEDED)
 def test_rows_that_need_double_precision(name):
-    assert need_double((NEEDED[name], np.zeros(len(NEEDED[name]))))
+    assert need_double({"y": NEEDED[name]}, (np.zeros(len(NEEDED[name])),))
 
 
 @pytest.mark.parametrize("name", NOT)
@@ -44,9 +51,15 @@ def test_rows_that_do_not(name):
     assert not need_double(NOT[name])
 
 
+def test_whole_numbers_count_on_the_left_alone():
+    ids, offset = np.arange(1e6, 1e6 + 200), np.log(1e5) + np.zeros(200)
+    assert need_double(ids) and not need_double(NOT["standard"], {"id": ids[:, None], "offset": offset})
+    assert need_double(NOT["standard"], {"time": 1e9 + RNG.normal(size=200)})
+
+
 def test_a_row_that_counts_often_needs_it():
     y = NOT["standard"]
-    assert need_double(y, np.full(200, 1e9)) and not need_double(y, np.full(200, 100.0))
+    assert need_double(y, None, np.full(200, 1e9)) and not need_double(y, None, np.full(200, 100.0))
     weights = np.arange(200.0)
     assert rounding(y, 1e3 * weights) == pytest.approx(1e3 * rounding(y, weights))
 

@@ -211,7 +211,7 @@ class Explaining(Bayesian):
             raise DataError(f"y had {first} a row in the first call; got y of shape {y.shape}. Give as many.")
         if before is None:
             targets = self._scaling.targets(rows.y) if self._measured else rows.y
-            self._double = need_double(targets, rows.weight)
+            self._double = need_double(targets, weights=rows.weight)
         with in_double(self._double):
             self._infer(rows, x[back], y[back], before)
         warn_of(self.report_)

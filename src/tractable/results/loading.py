@@ -20,6 +20,7 @@ from tractable.results.identity import kinds_of, loaded_kinds, model_fingerprint
 from tractable.results.posterior import Posterior
 from tractable.results.standardised import Standardised
 from tractable.tools import programs
+from tractable.tools.bits import in_double
 from tractable.tools.checkpoint import read_sealed
 from tractable.tools.errors import CheckpointError
 from tractable.tools.settings import is_whole, seeded
@@ -56,20 +57,24 @@ def load(
         model = cast(Model, made_again(told.made))
     if model.names != told.names:
         raise CheckpointError(f"{folder} is of another model: {_other_names(told.names, model.names)}.")
-    _check_model(folder, told, model, data)
-    method = from_settings(told.settings) if method is None else method
-    count = getattr(method, "draws", 1) if told.count is None else told.count
-    belief = read(folder, model, method.weigh, told.thin, told.seed, count, method.point, told.drawn)
-    found = dict(told.found)
-    for name in ("covariance", "information"):
-        known = getattr(belief, name, None)
-        found |= {} if known is None else {name: known}
-    model = model.double_copy if told.found.get("double") else model
-    kind = Standardised if told.units else Posterior
-    posterior = kind(model, data, method, told.seed, belief, found, told.seconds, told.interrupted, judged=told.report)
-    if told.bias is not None:
-        posterior.predicted_bias = told.bias
-    return posterior
+    double = bool(told.found.get("double"))
+    model = model.double_copy if double else model
+    with in_double(double):
+        _check_model(folder, told, model, data)
+        method = from_settings(told.settings) if method is None else method
+        count = getattr(method, "draws", 1) if told.count is None else told.count
+        belief = read(folder, model, method.weigh, told.thin, told.seed, count, method.point, told.drawn)
+        found = dict(told.found)
+        for name in ("covariance", "information"):
+            known = getattr(belief, name, None)
+            found |= {} if known is None else {name: known}
+        kind = Standardised if told.units else Posterior
+        posterior = kind(
+            model, data, method, told.seed, belief, found, told.seconds, told.interrupted, judged=told.report
+        )
+        if told.bias is not None:
+            posterior.predicted_bias = told.bias
+        return posterior
 
 
 def _other_names(saved: list[str], given: list[str]) -> str:

@@ -20,22 +20,25 @@ from tractable.tools.scales import moments
 from tractable.tools.tree import PyTree
 
 EPSILON = 2.0**-24
-ERROR = 0.02  # nats above which a run uses double precision
+ERROR = 0.05  # nats above which a run uses double precision
 SEEN = 1 << 20  # numbers of an array that are looked at
 SINGLE_ONLY = ("tpu", "METAL")  # backends without double precision
 BITS = ("in 32 bits", "in 64 bits")
 Owner = TypeVar("Owner", bound=type)
 
 
-def need_double(rows: PyTree, weights: np.ndarray | None = None) -> bool:
+def need_double(y: PyTree, given: PyTree = None, weights: np.ndarray | None = None) -> bool:
     """Whether single precision rounds log densities of rows, arrays (n, ...), by more than ``ERROR`` nats."""
     if jnp.result_type(float) != jnp.float32 or jax.default_backend() in SINGLE_ONLY:
         return False
-    return any(rounding(np.asarray(leaf), weights) > ERROR for leaf in jax.tree.leaves(rows))
+    sides = ((y, True), (given, False))
+    return any(
+        rounding(np.asarray(a), weights, counts) > ERROR for rows, counts in sides for a in jax.tree.leaves(rows)
+    )
 
 
-def rounding(leaf: np.ndarray, weights: np.ndarray | None = None) -> float:
-    """Nats by which single precision rounds the log density of rows (n, ...) of numbers, roughly."""
+def rounding(leaf: np.ndarray, weights: np.ndarray | None = None, counts: bool = True) -> float:
+    """Nats by which single precision rounds the log density of rows (n, ...), roughly; may they be ``counts``?"""
     if leaf.dtype.kind not in "iuf" or not leaf.size:
         return 0.0
     stride = -(-leaf.size // SEEN)
@@ -43,12 +46,11 @@ def rounding(leaf: np.ndarray, weights: np.ndarray | None = None) -> float:
     some = some.reshape(len(some), -1)
     some = np.where(np.isfinite(some), some, 0.0)
     each = np.ones(len(some)) if weights is None else np.asarray(weights[::stride], np.float64)
-    largest = np.abs(some).max(0)
-    counts = (some.min(0) >= 0) & np.all(some == np.floor(some), axis=0)
-    sd = moments(some)[1]
+    counted = counts & (some.min(0) >= 0) & np.all(some == np.floor(some), axis=0)
+    largest, sd = np.abs(some).max(0), moments(some)[1]
     with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
         away = np.where(sd > 0, largest / sd, 1.0)
-        terms = np.where(counts, some * (1 + np.log1p(some)), away)
+        terms = np.where(counted, some * (1 + np.log1p(some)), away)
         return EPSILON * float(np.max(np.sqrt(stride * np.sum(np.square(each[:, None] * terms), axis=0))))
 
 
@@ -75,7 +77,7 @@ class CachedProperty:
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         if instance is None:
             return self
-        name, cache = self.double if jax.config.jax_enable_x64 else self.single, vars(instance)
+        name, cache = self.single if jnp.result_type(float) == jnp.float32 else self.double, vars(instance)
         if name not in cache:
             cache[name] = self.compute(instance)
         return cache[name]
