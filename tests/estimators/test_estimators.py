@@ -51,7 +51,7 @@ SMALL = {"hidden": (3,), "activation": "tanh", "random_state": 0}
 @parametrize_with_checks(
     [
         BayesianLinearRegression(verify=None),  # fifty tables of fifty shapes
-        BayesianLogisticRegression(method="laplace", verify=None),
+        BayesianLogisticRegression(),
         BayesianMLPRegressor(hidden=(3,), activation="tanh", method=tr.MAP(steps=200)),
         BayesianMLPClassifier(hidden=(3,), activation="tanh", method=tr.MAP(steps=200)),
     ]

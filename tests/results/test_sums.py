@@ -122,7 +122,7 @@ def test_draws_spread_over_chains_and_time(most):
     """Evenly over those that have weight, whose weights then sum to one."""
     values, weights = np.arange(24.0).reshape(2, 12, 1), RNG.random((2, 12))
     weights[0, :3] = 0.0
-    run: Any = SimpleNamespace(values=values, names=["a"], weights=weights, shaped=lambda flat: flat)
+    run: Any = SimpleNamespace(values=values, names=["a"], weights=weights, shaped=lambda flat: flat, found={})
     draws, shares = Posterior.spread(run, most)
     order = [(c, t) for t in range(12) for c in range(2) if weights[c, t] > 0]
     some = order if most > 21 else [order[i] for i in (0, 6, 13, 20)]

@@ -93,7 +93,8 @@ def _widths(learnt: Learnt, data: Data, affordable: float) -> list[Check]:
     quadratic. Pairs w, 2μ − w take out what is linear in w − μ.
     """
     belief, model = learnt.belief, learnt.model
-    if not isinstance(belief, Fitted) or not belief.q.whole or belief.positions is None:
+    climbed = "cut" in learnt.found  # a bound, whose maximum this is about; Laplace's widths are the curvature's
+    if not climbed or not isinstance(belief, Fitted) or not belief.q.whole or belief.positions is None:
         return []
     mean, draws = np.asarray(belief.q.mean(belief.phi), np.float64), belief.positions[0]
     count = int(np.clip(NUMBERS // model.space.size, 4, min(PAIRS, len(draws))))
