@@ -78,7 +78,7 @@ def density(weight: np.ndarray, noise: float, bias: np.ndarray) -> Any:
 
 
 def learnt() -> tuple[np.ndarray, float, np.ndarray]:
-    theta = network_of(linear().posterior_, "test")[1]["theta"]["x"]
+    theta = network_of(linear()._inside, "test")[1]["theta"]["x"]
     layer = {name: np.asarray(a) for name, a in theta["layer0"].items()}
     return layer["weight"].T, float((1e-3 + np.log1p(np.exp(theta["noise"]))) ** 2), layer["bias"]
 
@@ -191,7 +191,7 @@ def weights_law(scores: np.ndarray, exact: np.ndarray) -> Scores:
 def quadrature(model: VariationalAutoencoder, rows: np.ndarray) -> np.ndarray:
     """log ∫ N(z; 0, 1) p(x | z) dz of every row, one z."""
     nodes, weights = special.roots_hermitenorm(120)
-    ladder, params = network_of(model.posterior_, "test")
+    ladder, params = network_of(model._inside, "test")
     h = jnp.asarray(nodes)[:, None, None] * jnp.ones((1, len(rows), 1))
     log_p = ladder.log_p(params["theta"], jnp.asarray(rows)[None], (h,))[0]
     return special.logsumexp(np.asarray(log_p), axis=0, b=weights[:, None] / np.sqrt(2 * np.pi))
@@ -221,7 +221,7 @@ def test_weights_of_families(family, objective, rows):
 
 def test_weights_of_belief_networks():
     """Of rows 70 times over, each with draws of its own, against the sum over all causes."""
-    ladder, params = network_of(belief().posterior_, "test")
+    ladder, params = network_of(belief()._inside, "test")
     x = jnp.asarray(np.tile(BITS, (70, 1)))
     exact = np.asarray(ladder.summed_out(params["theta"], x))
     told = np.asarray(ladders._scores(ladder, params, jax.random.key(1), x, jnp.arange(len(x), dtype=jnp.uint32)))
@@ -238,7 +238,7 @@ def test_weights_of_belief_networks():
 
 def test_belief_network():
     fitted = belief()
-    theta = network_of(fitted.posterior_, "test")[1]["theta"]["x"]["layer0"]
+    theta = network_of(fitted._inside, "test")[1]["theta"]["x"]["layer0"]
     causes = np.array([[0, 1, 1], [1, 0, 0]], float)
     wanted = special.expit(causes @ np.asarray(theta["weight"]) + np.asarray(theta["bias"]))
     assert_holds(

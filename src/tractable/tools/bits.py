@@ -74,7 +74,7 @@ class CachedProperty:
         for bits in BITS:
             vars(instance).pop(f"{name} {bits}", None)
 
-    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+    def __get__(self, instance: object, owner: type | None = None) -> Any:
         if instance is None:
             return self
         name, cache = self.single if jnp.result_type(float) == jnp.float32 else self.double, vars(instance)
@@ -97,10 +97,12 @@ def as_learnt(owner: Owner) -> Owner:
     return owner
 
 
-def _precise(function: Any) -> Callable:
+def _precise(function: Callable | None) -> Callable:
+    assert function is not None, "a property without a getter"
+
     @functools.wraps(function)
-    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        with in_double(bool(self.found.get("double", False))):
+    def call(self: object, *args: Any, **kwargs: Any) -> Any:
+        with in_double(bool(getattr(self, "found").get("double", False))):  # noqa: B009
             return function(self, *args, **kwargs)
 
     return call
