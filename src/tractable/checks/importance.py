@@ -10,7 +10,7 @@ from tractable.checks import pareto
 from tractable.kernels.annealed import log_mean
 from tractable.tools.tree import Numbers
 
-EQUAL = 0.01  # nats by which log weights may differ that are taken for equal
+EQUAL = 0.1  # nats by which log weights may differ that are taken for equal
 KHAT_USED = 0.7  # largest k̂ at which weights may be used
 
 
