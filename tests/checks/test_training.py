@@ -14,7 +14,7 @@ from tractable.beliefs import approximations
 from tractable.checks import networks
 from tractable.methods import climbing
 from tractable.methods.bayes_by_backprop import BayesByBackprop, Found
-from tractable.methods.climbing import flattened, settled
+from tractable.methods.climbing import is_flat, settled
 
 pytestmark = pytest.mark.laws
 
@@ -152,15 +152,15 @@ def test_a_run_that_still_rises_is_never_flat(steps, paced):
     pace = np.ones(steps) if paced == "even" else 1 + np.cos(np.pi * np.arange(steps) / steps)
     for rate in (0.01, 0.5, 1.0, 2.0):
         for seed in range(20):
-            assert not flattened(trace_of(rate, steps, pace, seed=seed), pace)
-    assert not flattened(np.random.default_rng(0).normal(size=(1, steps)), pace)  # noise alone shows nothing
+            assert not is_flat(trace_of(rate, steps, pace, seed=seed), pace)
+    assert not is_flat(np.random.default_rng(0).normal(size=(1, steps)), pace)  # noise alone shows nothing
 
 
 @pytest.mark.quick
 def test_a_run_that_has_risen_is_flat():
     for steps in (1000, 5000):
         for pace in (np.ones(steps), 1 + np.cos(np.pi * np.arange(steps) / steps)):
-            assert all(flattened(trace_of(8.0, steps, pace, seed=seed), pace) for seed in range(20))
+            assert all(is_flat(trace_of(8.0, steps, pace, seed=seed), pace) for seed in range(20))
 
 
 @pytest.mark.quick

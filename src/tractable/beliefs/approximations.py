@@ -138,7 +138,7 @@ def low_rank(size: int, rank: int) -> Approximation:
     )
 
 
-def widened(phi: Phi, factor: float) -> Phi:
+def widen(phi: Phi, factor: float) -> Phi:
     """φ of q with every standard deviation times ``factor``, for a φ of any shape and any family but ``part``."""
     rho = jax.tree.map(lambda rho: inverse_softplus(factor * softplus(rho)), phi["rho"])
     return phi | {"rho": rho} | {name: factor * phi[name] for name in ("lower", "factor") if name in phi}

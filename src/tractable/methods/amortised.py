@@ -17,7 +17,7 @@ from tractable.checks.learnt import Learnt
 from tractable.core import Kernel, Model, Objective, PyTree
 from tractable.data.rows import Data, Plan
 from tractable.kernels.ascend import ascend
-from tractable.methods.climbing import flattened, settled, signal
+from tractable.methods.climbing import is_flat, settled, signal
 from tractable.methods.drawing import capacity, chain_keys
 from tractable.methods.method import Check, Method, Optimiser, Outcome, Program, Session, plan_batches
 from tractable.methods.stretches import HELD, held_out_best, stretched
@@ -134,7 +134,7 @@ class Amortised(Method):
         """Whether a trace (1, step) of a whole run no longer rises. A few steps, or small ones, cannot show it."""
         steps = trace.shape[1]
         pace = 1 + np.cos(np.pi * np.arange(steps) / steps) if self.optimizer == "adam" else np.ones(steps)
-        return settled(trace) and flattened(trace, pace)
+        return settled(trace) and is_flat(trace, pace)
 
     def _score(self, ladder: Ladder, held_out: Data, key: jax.Array, states: PyTree) -> np.ndarray:
         """(m,) ELBO of the held-out rows in nats, at most a thousand of them."""

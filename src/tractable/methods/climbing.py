@@ -320,7 +320,7 @@ def _suits(problem: Problem, phis: np.ndarray) -> bool:
         return True  # its objective is no function of q's width alone
     tree = problem.tree(phis)
     wider, narrower = (
-        problem.bound.values(problem.tuned, approximations.widened(tree, math.exp(by))) for by in (WIDER, -WIDER)
+        problem.bound.values(problem.tuned, approximations.widen(tree, math.exp(by))) for by in (WIDER, -WIDER)
     )
     share = 1 - (wider - narrower).mean(1) / (2 * WIDER) / problem.session.model.space.size
     return bool(np.all(np.abs(np.log(np.maximum(share, 1e-30))) < math.log(SUITED)))
@@ -425,8 +425,8 @@ def settled(history: np.ndarray) -> bool:
     return bool(np.all(gain <= SIGMAS * error))
 
 
-def flattened(history: np.ndarray, pace: np.ndarray) -> bool:
-    """Whether a noisy trace (start, step) shows that it has stopped to rise, and not only that noise hides its rise.
+def is_flat(history: np.ndarray, pace: np.ndarray) -> bool:
+    """Whether a noisy trace (start, step) shows that it has stopped rising, and not only that noise hides its rise.
 
     A run is divided into quarters of its way; ``pace`` (step,) is the length of each step.
     What it rose from the third part to the fourth is less than a tenth of what it rose from the first tenth to these,

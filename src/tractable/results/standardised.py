@@ -46,7 +46,7 @@ def _fields(posterior: Posterior) -> dict:
     return {field.name: getattr(posterior, field.name) for field in dataclasses.fields(posterior)}
 
 
-def _refusing(name: str) -> property:
+def _refuse(name: str) -> property:
     def refuse(self: Standardised) -> NoReturn:
         raise RunError(
             f"posterior_.{name} would be of standardised columns, and not in your units. The estimator's own methods "
@@ -58,4 +58,4 @@ def _refusing(name: str) -> property:
 
 
 for _name in REFUSED:
-    setattr(Standardised, _name, _refusing(_name))
+    setattr(Standardised, _name, _refuse(_name))
