@@ -59,8 +59,8 @@ for name, posterior in posteriors.items():
     mean, sd = posterior.mean()["theta"], posterior.sd()["theta"]
     print(f"{name:12}{mean:8.4f}{sd:8.4f}{sd / exact.sd:12.3f}  {posterior.report().verdict}")
 
-estimate, error = posteriors["Rejection"].log_evidence
-print(f"\nlog evidence by rejection {estimate:.4f} ± {error:.4f}, exact {exact.log_evidence:.4f}")
+found = posteriors["Rejection"].log_evidence()
+print(f"\nlog evidence by rejection {found.estimate:.4f} ± {found.standard_error:.4f}, exact {exact.log_evidence:.4f}")
 
 # The picture: the exact density behind each method's.
 plt.rcParams.update({"axes.spines.top": False, "axes.spines.right": False, "axes.spines.left": False})

@@ -94,15 +94,15 @@ def infer(
     expect("infer(verify)", verify, Verify)
     seed = seeded("infer(seed)", seed)
     data, held_out = (None if rows is None else as_data(rows) for rows in (data, held_out))
-    preflight.check(model, data)
-    _check_held_out(model, data, held_out)
-    method.needed(model)
     double = data is not None and data.resident and need_double(data.rows[0], data.rows[1], data.weights)
     with in_double(double):
+        model = model.double_copy if double else model
+        preflight.check(model, data)
+        _check_held_out(model, data, held_out)
+        method.needed(model)
         found = _inferred(
-            model.double_copy if double else model, data, method, seed, progress, draws, checkpoint, mesh,
-            reproducible, verify, held_out, double,
-        )  # fmt: skip
+            model, data, method, seed, progress, draws, checkpoint, mesh, reproducible, verify, held_out, double
+        )
     if found.interrupted:
         asked = f"{found.count} of {method.settings().get('draws')} draws a chain were kept"
         tell(f"The run was interrupted: {asked if method.chained else 'the result is its last state'}.")

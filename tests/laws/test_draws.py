@@ -329,9 +329,9 @@ def test_rejection():
         posterior = tr.infer(model, seen, method)
         x = posterior.values.ravel()
         cdf = stats.beta(COIN.alpha, COIN.beta).cdf if model is coin else stats.norm(LEVEL.mean, LEVEL.sd).cdf
-        estimate, error = posterior.log_evidence
         found = posterior.log_evidence()
-        assert (found.estimate, found.standard_error, found.verdict) == (estimate, error, "trust")
+        estimate, error = found.estimate, found.standard_error
+        assert found.verdict == "trust"
         assert_holds(
             {
                 "draws": of_p(stats.kstest(x, cdf).pvalue),

@@ -608,7 +608,7 @@ def test_rejection_agrees():
     """Its own evidence, and the sandwich that comes back from its exact draws."""
     model, data, truth = coin_of(30)
     posterior = tr.infer(model, data, tr.Rejection(draws=500))
-    value, spread = posterior.log_evidence
+    value, spread = posterior.log_evidence()[:2]
     found = log_evidence(model, data, "annealed", posterior=posterior, **SMALL["annealed"])
     assert "exact" in check_of(found, "posterior draws").sentence
     assert_holds(

@@ -18,6 +18,9 @@ NEEDED = {
     "one column of several": np.column_stack([RNG.normal(size=200), 1e6 + RNG.normal(size=200)]),
     "many moderate counts": RNG.poisson(3000, 500_000),
     "few large counts among small": np.r_[np.zeros(1000), 1e7],
+    "squares that overflow": 1e30 * RNG.normal(size=200),
+    "numbers that single precision has not": 1e-300 * RNG.normal(size=200),
+    "one square that vanishes": np.append(RNG.random(1000) + 0.1, 1e-25),
 }
 NOT = {
     "standard": RNG.normal(size=200),
@@ -26,8 +29,8 @@ NOT = {
     "classes": RNG.integers(0, 10, 100_000),
     "bits": RNG.random(1000) < 0.5,
     "a constant": np.full(100, 1e9 + 0.5),
-    "large and wide": 1e30 * RNG.normal(size=200),
-    "tiny": 1e-300 * RNG.normal(size=200),
+    "large and wide": 1e15 * RNG.normal(size=200),
+    "small": np.append(0.0, 1e-15 * (1 + RNG.random(200))),
     "words": np.array(["a", "b"]),
     "nothing": np.zeros((0, 3)),
     "with gaps": np.where(RNG.random(200) < 0.1, np.nan, RNG.normal(size=200)),

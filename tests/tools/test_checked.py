@@ -4,6 +4,7 @@ import os
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from beartype.roar import BeartypeCallHintViolation
 from checked import Finder
@@ -72,4 +73,4 @@ def test_the_package_is_checked():
     import tractable as tr
 
     with pytest.raises(BeartypeCallHintViolation):
-        tr.Posterior.sample(3, key="a", size=[])
+        tr.Data(np.zeros(9)).split("a half")

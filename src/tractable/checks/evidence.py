@@ -1,9 +1,7 @@
 """An estimate of log p(y): the number, its bounds, and verdicts from its weights."""
 
 import math
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -97,20 +95,6 @@ class Evidence(NamedTuple):
         return "\n".join([*lines, *lines_of(self.checks)])
 
     __repr__ = __str__
-
-
-@dataclass(frozen=True)
-class EvidenceOf:
-    """Estimates a posterior's log p: a call gives an ``Evidence``, unpacking gives (estimate, standard error)."""
-
-    estimated: Callable[..., Evidence]
-
-    def __call__(self, *args: Any, **settings: Any) -> Evidence:
-        return self.estimated(*args, **settings)
-
-    def __iter__(self) -> Iterator[float]:
-        found = self.estimated()
-        return iter((found.estimate, found.standard_error))
 
 
 def of_rows(

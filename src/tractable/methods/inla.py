@@ -24,7 +24,7 @@ from tractable.core import Model, PyTree, log_density
 from tractable.data.rows import Data, apart
 from tractable.methods.hamiltonian import NUTS
 from tractable.methods.method import Method, Outcome, Session
-from tractable.methods.stretches import Journal
+from tractable.methods.session import Counter
 from tractable.models.causes import log_prob_of
 from tractable.models.families import SphericalT
 from tractable.models.linear import with_priors
@@ -106,10 +106,9 @@ class INLA(Method):
                 "INLA expects a likelihood that goes Through a linear predictor, normal priors on its weights and few "
                 "other numbers, on data in memory; this model has another shape. Use Laplace() or NUTS()."
             )
-        journal = Journal(session, "climbing", 64)
-        given = [(_Given if each.nested else _Together)(*each[:3], journal) for each in blocks]
+        count = Counter(session, "climbing", 64)
+        given = [(_Given if each.nested else _Together)(*each[:3], count) for each in blocks]
         layers = [self._layers(each, block.pool, session) for each, block in zip(given, blocks, strict=True)]
-        journal.close()
         climbed = time.perf_counter()
         rng = np.random.default_rng(np.asarray(jax.random.key_data(session.key)).tolist())
         drawn = [self._weighed(rng, *each) for each in zip(given, layers, strict=True)]
@@ -128,7 +127,7 @@ class INLA(Method):
         heights = [[layer.log_density for layer in each] for each in layers if each[1:]]
         heights += [[place.log_density for place in each] for each in places if each[1:] or not heights]
         found = {
-            "evaluations": journal.count, "places": max(map(len, heights)), "khat": shape,
+            "evaluations": count.done, "places": max(map(len, heights)), "khat": shape,
             "left": max(place.left for each in places for place in each),
             "end": min(float(max(logs) - max(logs[0], logs[-1])) for logs in heights),
         }  # fmt: skip
@@ -370,10 +369,10 @@ class _Rows(NamedTuple):
 
 
 class _Given:
-    """log p(y, β, u) and its slope and curvature in β (d,), evaluated through a journal."""
+    """log p(y, β, u) and its slope and curvature in β (d,)."""
 
-    def __init__(self, model: Model, data: Data, linear: Linear, journal: Journal) -> None:
-        self.model, self.linear, self.journal, self.size = model, linear, journal, data.size
+    def __init__(self, model: Model, data: Data, linear: Linear, count: Counter) -> None:
+        self.model, self.linear, self.count, self.size = model, linear, count, data.size
         self.rows = _Rows.of(model, data)
         self.fixed = jax.tree.map(jnp.asarray, linear._replace(other=None))
         self.acting = linear.weights > 0
@@ -393,15 +392,12 @@ class _Given:
         """Value, slope (d,) and −∇² (d, d) in β; at ``other`` slope 0 and precision 1."""
         flat = jnp.asarray(beta, self.rows.offsets.dtype)
 
-        def ask() -> tuple[float, np.ndarray]:
-            values, slopes, curved, prior = _sums(self.model, self.linear.other, self.fixed, self.rows, flat, u)
-            value, slope = np.sum(np.asarray(values, np.float64)), np.sum(np.asarray(slopes, np.float64), 0)
-            return float(value) + float(prior), np.concatenate([slope, np.asarray(curved, np.float64)])
-
-        value, told = self.journal(ask)
-        if not np.isfinite(value) or not np.all(np.isfinite(told)):  # too far a step: its half is tried
+        self.count()
+        values, slopes, curved, prior = _sums(self.model, self.linear.other, self.fixed, self.rows, flat, u)
+        value = float(np.sum(np.asarray(values, np.float64))) + float(prior)
+        slope, (least, most) = np.sum(np.asarray(slopes, np.float64), 0), np.asarray(curved, np.float64)
+        if not np.all(np.isfinite([value, least, most, *slope])):  # too far a step: its half is tried
             return -np.inf, np.zeros(len(beta)), np.diag(self.prior)
-        slope, (least, most) = told[:-2], told[-2:]
         if most - least <= 1e-5 * most:  # the same for all rows: a multiple of one matrix
             if self.gram is None:
                 self.gram = self.rows.gram()
@@ -429,20 +425,17 @@ class _Given:
         return np.where(self.acting, beta - self.linear.centre, 0.0)
 
     def _curvature(self, flat: jax.Array, u: float) -> np.ndarray:
-        def ask() -> tuple[float, np.ndarray]:
-            found = _curvature(self.model, self.linear.other, self.rows, flat, u)
-            return 0.0, np.asarray(found, np.float64).ravel()
-
-        return self.journal(ask)[1].reshape(len(flat), len(flat))
+        self.count()
+        return np.asarray(_curvature(self.model, self.linear.other, self.rows, flat, u), np.float64)
 
 
 class _Together:
-    """log p(y, z) and its slope and curvature in all parameters z (d,), evaluated through a journal."""
+    """log p(y, z) and its slope and curvature in all parameters z (d,)."""
 
     quadratic = compared = False
 
-    def __init__(self, model: Model, data: Data, linear: Linear, journal: Journal) -> None:
-        self.model, self.linear, self.journal, self.size = model, linear, journal, data.size
+    def __init__(self, model: Model, data: Data, linear: Linear, count: Counter) -> None:
+        self.model, self.linear, self.count, self.size = model, linear, count, data.size
         self.rows = in_blocks(*apart(data.arrays()))
 
     def scaled(self, scale: np.ndarray | None) -> None:
@@ -453,15 +446,12 @@ class _Together:
         flat = jnp.asarray(position, jnp.result_type(float))
         size = len(position)
 
-        def ask() -> tuple[float, np.ndarray]:
-            values, slopes, curved = _whole(self.model, self.rows, flat)
-            told = np.append(np.sum(np.asarray(slopes, np.float64), 0), np.asarray(curved, np.float64).ravel())
-            return float(np.sum(np.asarray(values, np.float64))), told
-
-        value, told = self.journal(ask)
-        if not np.all(np.isfinite(told)):  # too far a step: its half is tried
+        self.count()
+        values, slopes, curved = (np.asarray(a, np.float64) for a in _whole(self.model, self.rows, flat))
+        slope = np.sum(slopes, 0)
+        if not np.all(np.isfinite(slope)) or not np.all(np.isfinite(curved)):  # too far a step: its half is tried
             return -np.inf, np.zeros(size), np.eye(size)
-        return value, told[:size], _positive(told[size:].reshape(size, size))
+        return float(np.sum(values)), slope, _positive(curved)
 
     def log_densities(self, positions: np.ndarray) -> np.ndarray:
         """(draw,) log p(y, z)."""

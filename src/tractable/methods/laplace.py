@@ -17,7 +17,7 @@ from tractable.checks.learnt import Learnt
 from tractable.core import Model, Objective, PyTree, Through, is_distribution, log_posterior, whole
 from tractable.data.rows import Data, apart
 from tractable.methods.method import Check, Outcome, Session
-from tractable.methods.points import MAP, chosen
+from tractable.methods.points import AWAY, MAP, chosen
 from tractable.methods.search import curvature
 from tractable.methods.variational import log_weights
 from tractable.tools import tree
@@ -70,6 +70,7 @@ class Laplace(MAP):
         q = approximations.of(family, phi)
         weights = log_weights(model, data, q, phi, jax.random.fold_in(session.key, 1)) if q.whole else None
         draws = approximations.drawn(q, phi, draws_key(session.key), self.draws)
+        found[AWAY] = float(np.std((np.asarray(draws, np.float64) - best.position) @ best.gradient))
         seconds = {"climbing": climbed - began, "curvature": time.perf_counter() - climbed}
         phi = jax.tree.map(np.asarray, phi)
         fitted = Fitted(positions=np.asarray(draws)[None], family=family, phi=phi, log_weights=weights)
@@ -103,6 +104,8 @@ class Laplace(MAP):
             precision = np.asarray(_gauss_newton(model, mode, rows, tuple(index.tolist())), np.float64)
         else:
             precision = np.asarray(self._hessian(model, mode, rows), np.float64)[np.ix_(index, index)]
+        if not np.all(np.isfinite(precision)):
+            raise ModelError("The curvature at the mode is not finite: give parameters or data in another unit.")
         values, basis = np.linalg.eigh(precision)
         _check_curved(float(values[0]), float(values[-1]))
         root = jnp.asarray(np.linalg.cholesky((basis / values) @ basis.T), mode.dtype)

@@ -1,5 +1,6 @@
 """Point estimates: maximum likelihood and maximum a posteriori."""
 
+import math
 import time
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, NamedTuple
@@ -18,13 +19,18 @@ from tractable.kernels.ascend import ascend
 from tractable.methods.drawing import chain_keys, starts_of
 from tractable.methods.method import Check, Method, Optimiser, Outcome, Program, Session, on_all_rows
 from tractable.methods.search import Maximum, maximum, standard_errors, total_of
-from tractable.methods.stretches import HELD, Journal, held_out_best, stretched
+from tractable.methods.session import Counter
+from tractable.methods.stretches import HELD, held_out_best, stretched
 from tractable.objectives.elbo import log_joint
 from tractable.tools.errors import ModelError
 from tractable.tools.settings import Count, Positive
 from tractable.tools.shared import COMPILE_FASTEST, compiled
 
 HELD_ROWS = 10_000  # most held-out rows read from file
+
+
+AWAY = "sds from the maximum"  # key in ``found``: √(gᵀ Λ⁻¹ g) of the gradient g at the end of the climb
+NEAR = 0.05  # of those sds, up to which an end is the maximum: rounding of many large terms leaves a gradient
 
 
 class Climbed(NamedTuple):
@@ -95,11 +101,13 @@ class MAP(Method):
         climbed = self.climbed(session)
         best, found = chosen(climbed.maxima)
         found |= climbed.found or standard_errors(session.model, session.data, best.position, self.prior)
+        if "information" in found:
+            found[AWAY] = math.sqrt(max(0.0, best.gradient @ np.linalg.solve(found["information"], best.gradient)))
         seconds = {"climbing": time.perf_counter() - began}
         return Outcome(point(best.position, climbed.info, found), found, seconds, climbed.interrupted)
 
     def climbed(self, session: Session, jacobian: bool = False) -> "Climbed":
-        """The end points of all starts, by L-BFGS or the optimiser; saved as it goes.
+        """The end points of all starts, by L-BFGS, or by the optimiser, whose loop is saved as it goes.
 
         Args:
             jacobian: climb the density of the unconstrained position instead; ``objective`` must then match.
@@ -107,15 +115,14 @@ class MAP(Method):
         positions = starts_of(session, session.key, self.starts)
         if self.optimizer != "lbfgs":
             return self._followed(session, positions, jacobian)
-        journal = Journal(session, "climbing", len(positions) * self.steps)
+        count = Counter(session, "climbing", len(positions) * self.steps)
         found = [
             maximum(
                 session.model, session.data, position, prior=self.prior, steps=self.steps, tolerance=self.tolerance,
-                jacobian=jacobian, stop=session.stop, journal=journal,
+                jacobian=jacobian, stop=session.stop, count=count,
             )
             for position in np.asarray(positions)
         ]  # fmt: skip
-        journal.close()
         return Climbed(found, {}, {}, session.stop())
 
     def _followed(self, session: Session, positions: jax.Array, jacobian: bool) -> "Climbed":
@@ -146,8 +153,13 @@ class MAP(Method):
         tolerance = self.tolerance * (100 if self.optimizer != "lbfgs" else 1)
         if jnp.result_type(float) == jnp.float32:
             tolerance = max(tolerance, 1e-5)
-        verdict = "trust" if slope <= tolerance else "caution" if slope <= 1e3 * tolerance else "reject"
-        out = [Check("gradient", slope, verdict, "largest component of the gradient a datum; 0 at a maximum")]
+        away = found.get(AWAY, math.inf)
+        verdict = (
+            "trust" if slope <= tolerance or away <= NEAR
+            else "caution" if slope <= 1e3 * tolerance or away <= 10 * NEAR else "reject"
+        )  # fmt: skip
+        sds = f": the end of the climb is {away:.2g} sds from it" if math.isfinite(away) else ""
+        out = [Check("gradient", slope, verdict, f"largest component of the gradient a datum; 0 at a maximum{sds}")]
         out += curvature(found, ridge=1e-6)
         if self.starts > 1:
             gap = found["agreement"]

@@ -16,6 +16,7 @@ from tractable.kernels.em import Expected, accumulate
 from tractable.methods.session import Session
 from tractable.models.causes import base_of
 from tractable.objectives.elbo import log_joint
+from tractable.tools.ascent import lbfgs
 from tractable.tools.errors import TractableWarning
 from tractable.tools.shared import compiled
 
@@ -45,7 +46,7 @@ def maximum(
     tolerance: float = 1e-6,
     jacobian: bool = False,
     stop: Callable[[], bool] = lambda: False,
-    journal: Callable = lambda ask: ask(),
+    count: Callable[[], None] = lambda: None,
 ) -> Maximum:
     """The maximum reached from ``start`` by L-BFGS and, for few parameters, Newton steps.
 
@@ -55,34 +56,24 @@ def maximum(
     Args:
         jacobian: climb the density of the unconstrained position instead of the user's parameters.
         stop: called after every iteration; True ends the climb at its present position.
-        journal: receives every evaluation as a function, and calls it unless it knows the result.
+        count: called at every evaluation.
     """
     batch = all_rows(data)
     split = _split(model, prior)
 
     def smooth(position: np.ndarray) -> tuple[float, np.ndarray]:
-        def ask() -> tuple[float, np.ndarray]:
-            value, gradient = total(model, np.asarray(position, start.dtype), batch, prior, jacobian)
-            return float(value), np.asarray(gradient, np.float64)
+        count()
+        value, gradient = total(model, np.asarray(position, start.dtype), batch, prior, jacobian)
+        return split.without_kinks(position, float(value), np.asarray(gradient, np.float64))
 
-        return split.without_kinks(position, *journal(ask))
-
-    def downhill(extended: np.ndarray) -> tuple[float, np.ndarray]:
-        value, gradient = split.with_parts(extended, *smooth(split.joined(extended)))
-        return (-value, -gradient) if np.isfinite(value) else (1e300, np.zeros_like(gradient))
-
-    def look(_: np.ndarray) -> None:
-        if stop():
-            raise StopIteration
-
-    import scipy.optimize
+    def uphill(extended: np.ndarray) -> tuple[float, np.ndarray]:
+        return split.with_parts(extended, *smooth(split.joined(extended)))
 
     extended, bounds = split.opened(np.asarray(start, np.float64))
     rows = 1 if data is None else max(data.size, 1)
-    result = scipy.optimize.minimize(
-        downhill, extended, jac=True, method="L-BFGS-B", bounds=bounds, callback=look,
-        options={"maxiter": steps, "maxfun": 4 * steps, "ftol": 1e-15, "gtol": tolerance * rows * 1e-2, "maxcor": 20},
-    )  # fmt: skip
+    result = lbfgs(
+        uphill, extended, stop, bounds, maxiter=steps, maxfun=4 * steps, ftol=1e-15, gtol=tolerance * rows * 1e-2
+    )
     position, evaluations = split.joined(result.x), int(result.nfev)
     if not len(split.index) and len(start) <= INFORMATION and np.all(np.isfinite(position)):
         position, extra = _polish(model, batch, position, prior, jacobian, start.dtype)

@@ -1,6 +1,7 @@
 """A session of inference: the problem, the key, and the host's services to a method while it learns."""
 
 import contextlib
+import functools
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
@@ -89,6 +90,18 @@ class Session(NamedTuple):
             due = ended + (ended - began) / SAVING
 
         return keep
+
+
+class Counter:
+    """Counts the evaluations of a search on the host, and shows them as progress towards ``most``."""
+
+    def __init__(self, session: Session, phase: str, most: int) -> None:
+        self.done, self.say = 0, functools.partial(session.say, phase)
+        self.most = most
+
+    def __call__(self) -> None:
+        self.done += 1
+        self.say(min(self.done, self.most), self.most)
 
 
 @contextlib.contextmanager

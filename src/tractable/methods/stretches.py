@@ -1,4 +1,4 @@
-"""Climbs that are saved as they go: loops in stretches, and a journal of searches on the host."""
+"""Climbs in compiled loops that are saved as they go, and that held-out rows may end."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -14,7 +14,6 @@ from tractable.methods.session import Session
 from tractable.tools.leaves import beneath, restored
 from tractable.tools.tree import PyTree
 
-MOST_RECORDED = 1 << 24  # most numbers that a journal keeps
 LOOKS = 50  # looks at the held-out rows in a run
 PATIENCE = 8  # looks in a row at worse held-out predictions after which a climb ends
 
@@ -132,43 +131,3 @@ def held_out_best(found: dict[str, Any], verdict: str = "trust", means: str = ""
     """The check that says where held-out rows ended a climb."""
     said = f"steps after which held-out rows were predicted best, {found['held-out score']:.4g} nats a row{means}"
     return Check(HELD, found[HELD], verdict, said)
-
-
-class Journal:
-    """Records the evaluations of a deterministic search on the host; a resumed run replays them, then evaluates anew.
-
-    This saves a search by a library that cannot be stopped half-way. A journal keeps at most 2²⁴ numbers; a resumed
-    run evaluates the rest again. Once a stop was asked for it neither records nor replays: a search that was cut short
-    evaluates its end point where an unbroken one goes on.
-    """
-
-    def __init__(self, session: Session, phase: str, of: int) -> None:
-        self.say = lambda: session.say(phase, min(self.count, of), of)
-        saved = session.resume or {}
-        lengths = saved.get("lengths", np.zeros(0, int))
-        self.heard = np.split(saved["heard"], np.cumsum(lengths)[:-1]) if len(lengths) else []
-        self.count, self.keep, self.stop = 0, session.keeper(), session.stop
-
-    def __call__(self, ask: Callable[[], tuple[float, np.ndarray]]) -> tuple[float, np.ndarray]:
-        """A value and its gradient (d,), or other numbers, recorded or from ``ask()``."""
-        if self.stop():
-            return ask()
-        self.count += 1
-        if self.count <= len(self.heard):
-            value, *gradient = np.split(self.heard[self.count - 1], [1])
-            return float(value[0]), gradient[0]
-        value, gradient = ask()
-        if self.count == len(self.heard) + 1 and self.count * (1 + len(gradient)) <= MOST_RECORDED:
-            self.heard.append(np.append(value, gradient))
-            self.keep(self.standing)
-        self.say()
-        return value, gradient
-
-    def standing(self) -> dict[str, np.ndarray]:
-        if not self.heard:
-            return {}
-        return {"heard": np.concatenate(self.heard), "lengths": np.array([len(each) for each in self.heard])}
-
-    def close(self) -> None:
-        """Save the whole journal."""
-        self.keep(self.standing, at_once=True)

@@ -16,6 +16,7 @@ from tractable.core import Model, PyTree, is_distribution
 from tractable.data.rows import Data, apart
 from tractable.models.causes import base_of, log_prob_of
 from tractable.tools import tree
+from tractable.tools.ascent import lbfgs
 from tractable.tools.shared import COMPILE_FASTEST, compiled
 
 NODES = 20  # of Gauss–Hermite quadrature
@@ -100,8 +101,6 @@ def climb(
     linear: Linear, q: Approximation, model: Model, data: Data, stop: Callable[[], bool] = lambda: False
 ) -> tuple[PyTree, dict[str, Any]]:
     """φ at the maximum of the ELBO, and the climb's results."""
-    import scipy.optimize
-
     size = model.space.size
     dtype = jnp.result_type(float)
     start = q.init(jnp.zeros(size, dtype), jnp.full(size, 0.5, dtype))
@@ -110,22 +109,17 @@ def climb(
     offsets, features = features_of(model, given)
     fixed = jax.tree.map(jnp.asarray, linear._replace(other=None))
 
-    def downhill(flat: np.ndarray) -> tuple[float, np.ndarray]:
+    def uphill(flat: np.ndarray) -> tuple[float, np.ndarray]:
         out = _value_and_slope(model, q, linear.other, fixed, y, offsets, features, counts, flat.astype(dtype))
-        value, slope = -float(out[0]), -np.asarray(out[1], np.float64)
-        return (value, slope) if np.isfinite(value) else (1e300, np.zeros_like(slope))
+        return float(out[0]), np.asarray(out[1], np.float64)
 
-    def look(_: np.ndarray) -> None:
-        if stop():
-            raise StopIteration
-
-    result = scipy.optimize.minimize(
-        downhill, np.asarray(ravel(start), np.float64), jac=True, method="L-BFGS-B", callback=look,
-        options={"maxiter": 1000, "maxfun": 4000, "ftol": 1e-11, "gtol": 1e-6 * max(1, data.size), "maxcor": 20},
+    result = lbfgs(
+        uphill, np.asarray(ravel(start), np.float64), stop, maxiter=1000, maxfun=4000, ftol=1e-11,
+        gtol=1e-6 * max(1, data.size),
     )  # fmt: skip
-    value, slope = downhill(result.x)
+    value, slope = uphill(result.x)
     found = {
-        "objective": -value,
+        "objective": value,
         "gain": float(slope @ (result.hess_inv @ slope)) / 2,  # what a quasi-Newton step would still add
         "gain error": 0.0,
         "evaluations": int(result.nfev),

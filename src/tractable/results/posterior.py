@@ -16,7 +16,7 @@ from jax.sharding import Mesh
 from tractable.beliefs import approximations
 from tractable.beliefs.belief import Draws, Point, draws_key, weighted_quantiles
 from tractable.beliefs.check import Check
-from tractable.checks.evidence import EvidenceOf
+from tractable.checks.evidence import Evidence
 from tractable.checks.groups import look as group_integrals
 from tractable.checks.learnt import Learnt
 from tractable.checks.networks import side_of
@@ -481,22 +481,20 @@ class Posterior(Learnt):
         efficiency = 1.0 if fitted is not None or not known > 0 else min(1.0, float(known) / len(weights))
         return params, np.log(weights), data, efficiency
 
-    @property
-    def log_evidence(self) -> EvidenceOf:
-        """This posterior's estimate of log p(y): ``posterior.log_evidence()`` gives an ``Evidence``, and
-        ``estimate, error = posterior.log_evidence`` its first two numbers.
+    def log_evidence(self, *args: Any, **settings: Any) -> Evidence:
+        """This posterior's estimate of log p(y), nats, with its standard error and a verdict.
 
-        For a ladder with an inference network, ``posterior.log_evidence(data, samples=1000)`` bounds log p(x) by
-        row (``encoding.log_evidence``); Rejection estimates log p(y) as it runs.
+        Rejection estimates log p(y) as it runs. For a ladder with an inference network, ``log_evidence(data,
+        samples=1000)`` bounds log p(x) by row (``encoding.log_evidence``). ``tr.log_evidence`` serves any model.
 
         Raises:
             RunError: the method does not estimate it.
         """
         if self.phi is not None:
-            return EvidenceOf(functools.partial(coding.log_evidence, self))
+            return coding.log_evidence(self, *args, **settings)
         if "tries" not in self.info:
             raise RunError(f"{type(self.method).__name__} does not estimate the evidence; Rejection does.")
-        return EvidenceOf(functools.partial(evidence, self.info, self.found["log_bound"]))
+        return evidence(self.info, self.found["log_bound"])
 
     # For ladders: functions whose first argument, ``posterior``, is self.
     encode, generate, reconstruct, elbo = coding.encode, coding.generate, coding.reconstruct, coding.elbo

@@ -4,6 +4,8 @@
 
 c of a count y is y (1 + log(1 + y)), the size of the terms that cancel in its log density; of other numbers max |y|/sd,
 how much their distance from a mean is smaller than they are. The same of inputs.
+
+Numbers whose squares single precision cannot hold, below 2⁻⁶⁰ or above 2⁶⁰, need double precision too.
 """
 
 import contextlib
@@ -21,6 +23,7 @@ from tractable.tools.tree import PyTree
 
 EPSILON = 2.0**-24
 ERROR = 0.05  # nats above which a run uses double precision
+LEAST, MOST = 2.0**-60, 2.0**60  # between these, squares and products of two numbers neither vanish nor overflow
 SEEN = 1 << 20  # numbers of an array that are looked at
 SINGLE_ONLY = ("tpu", "METAL")  # backends without double precision
 BITS = ("in 32 bits", "in 64 bits")
@@ -28,13 +31,25 @@ Owner = TypeVar("Owner", bound=type)
 
 
 def need_double(y: PyTree, given: PyTree = None, weights: np.ndarray | None = None) -> bool:
-    """Whether single precision rounds log densities of rows, arrays (n, ...), by more than ``ERROR`` nats."""
+    """Whether single precision rounds log densities of rows, arrays (n, ...), by more than ``ERROR`` nats, or cannot
+    hold their squares.
+    """
     if jnp.result_type(float) != jnp.float32 or jax.default_backend() in SINGLE_ONLY:
         return False
     sides = ((y, True), (given, False))
     return any(
-        rounding(np.asarray(a), weights, counts) > ERROR for rows, counts in sides for a in jax.tree.leaves(rows)
+        leaves_range(np.asarray(a)) or rounding(np.asarray(a), weights, counts) > ERROR
+        for rows, counts in sides
+        for a in jax.tree.leaves(rows)
     )
+
+
+def leaves_range(leaf: np.ndarray) -> bool:
+    """Whether squares of some of these numbers vanish or overflow in single precision."""
+    if leaf.dtype.kind not in "iuf" or not leaf.size:
+        return False
+    size = np.abs(np.asarray(leaf[:: -(-leaf.size // SEEN)], np.float64))
+    return bool(np.any((size < LEAST) & (size > 0)) or np.any((size > MOST) & np.isfinite(size)))
 
 
 def rounding(leaf: np.ndarray, weights: np.ndarray | None = None, counts: bool = True) -> float:
