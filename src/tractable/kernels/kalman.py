@@ -2,14 +2,14 @@
 
     z_1 ~ N(m, diag p²),    z_t ~ N(A z_{t−1} + B u_t, diag q²),    x_t ~ N(C z_t + D u_t + o, diag r²)
 
-Everything follows from one formula, a normal state N(m, P) that is told one number x = c z + noise of variance r²:
+Everything follows from one formula, a normal state N(m, P) given one number x = c z + noise of variance r²:
 
     v = x − c m,    s = c P cᵀ + r²,    k = P cᵀ / s,    m ← m + k v,    P ← (I − k c) P (I − k c)ᵀ + r² k kᵀ
 
 Forward, the numbers are the entries of x_t. Backward, they are the entries of z_{t+1}, which z_t is conditioned on
 given x_1 … x_t: m is then an affine function of z_{t+1}. In parallel, m is an affine function of the state before x_t.
-A missing number is NaN; it is skipped, and so integrated out. No matrix is inverted, so p, q and r may be 0. Koopman &
-Durbin 2000; Durbin & Koopman 2012, sections 4.4 and 6.4; Carter & Kohn 1994.
+A missing number is NaN; it is skipped, and so integrated out. No covariance is inverted, so p, q and r may be 0.
+Koopman & Durbin 2000; Durbin & Koopman 2012, section 6.4; Carter & Kohn 1994.
 
 On a CPU the steps run one after another; on an accelerator long sequences take log T steps (Särkkä & García-Fernández
 2021).
@@ -81,13 +81,13 @@ def filter_states(system: LinearGaussian, x: jax.Array, u: jax.Array, parallel: 
     if _is_parallel(x, parallel):
         return _filter_in_parallel(system, x, drift)
 
-    def step(ahead: Normal, now: Normal) -> tuple[Normal, Filtered]:
+    def step(prediction: Normal, now: Normal) -> tuple[Normal, Filtered]:
         x, drift = now
-        (mean, covariance), (_, _, logs) = _given_step(system, ahead, x)
-        return _moved(system, mean, covariance, drift), Filtered(mean, covariance, jnp.sum(logs))
+        (mean, covariance), (_, _, logs) = _condition_on_step(system, prediction, x)
+        return _predict(system, mean, covariance, drift), Filtered(mean, covariance, jnp.sum(logs))
 
-    later = jnp.concatenate([drift[1:], jnp.zeros_like(drift[:1])])  # the drift added on the way to the next step
-    return jax.lax.scan(step, _start(system), (x, later))[1]
+    next_drift = jnp.concatenate([drift[1:], jnp.zeros_like(drift[:1])])  # the drift added on the way to the next step
+    return jax.lax.scan(step, _start(system), (x, next_drift))[1]
 
 
 def smooth(
@@ -95,9 +95,9 @@ def smooth(
 ) -> tuple[Smoothed, jax.Array]:
     """Both passes, and log p(x), (). Args: as for ``filter_states``."""
     found = filter_states(system, x, u, parallel)
-    back = _conditionals(system, found, u)
-    mean, covariance = _run_back(back, _is_parallel(x, parallel))
-    cross = covariance[1:] @ jnp.swapaxes(back.gain[:-1], 1, 2)
+    conditionals = _conditionals(system, found, u)
+    mean, covariance = _run_back(conditionals, _is_parallel(x, parallel))
+    cross = covariance[1:] @ jnp.swapaxes(conditionals.gain[:-1], 1, 2)
     cross = jnp.concatenate([jnp.zeros_like(covariance[:1]), cross])
     return Smoothed(mean, covariance, cross), jnp.sum(found.log_prob)
 
@@ -113,9 +113,10 @@ def draw_states(noise: jax.Array, system: LinearGaussian, x: jax.Array, u: jax.A
     ``noise`` (T, d), standard normal, is all that is random; the draw is linear in it. Where A is unstable no path runs
     away from x. Carter & Kohn 1994; Frühwirth-Schnatter 1994.
     """
-    back = _conditionals(system, filter_states(system, x, u), u)
-    noise = jax.vmap(lambda covariance, noise: _root(covariance) @ noise)(back.covariance, noise)
-    path = back._replace(offset=back.offset + noise, covariance=jnp.zeros_like(back.covariance))
+    conditionals = _conditionals(system, filter_states(system, x, u), u)
+    noise = jax.vmap(lambda covariance, noise: _root(covariance) @ noise)(conditionals.covariance, noise)
+    offset, none = conditionals.offset + noise, jnp.zeros_like(conditionals.covariance)
+    path = conditionals._replace(offset=offset, covariance=none)
     return _run_back(path, _is_parallel(x, None))[0]
 
 
@@ -135,28 +136,32 @@ def simulate(key: jax.Array, system: LinearGaussian, u: jax.Array) -> tuple[jax.
     return z, x + system.noise[None] * jax.random.normal(key_x, x.shape, x.dtype)
 
 
-def _given_number(state: Normal, entry: tuple) -> tuple[Normal, tuple[jax.Array, jax.Array, jax.Array]]:
-    """A normal state given one more number; the number's v, 1 / s (0 if it says nothing) and log density.
+def _condition_on_number(state: Normal, entry: tuple) -> tuple[Normal, tuple[jax.Array, jax.Array, jax.Array]]:
+    """A normal state given one more number; the number's v, 1 / s (0 if the number says nothing) and log density.
 
     Mean and number may be affine functions of other numbers, of which axis 0 then has the constant and the
     coefficients: mean (1 + e, d), x (1 + e,).
     """
     (mean, covariance), (x, row, variance) = state, entry
-    there = ~jnp.any(jnp.isnan(x))
-    off = jnp.where(there, x - mean @ row, 0)
-    towards = covariance @ row
-    spread = jnp.sum(row * towards) + variance
-    log_prob = jnp.where(there, -0.5 * (off**2 / spread + jnp.log(spread) + LOG_2PI), 0)
-    there = there & (spread > 0)  # a number that is known already says nothing
-    gain = jnp.where(there, towards / spread, 0)
-    left = jnp.eye(len(row), dtype=row.dtype) - gain[:, None] * row[None]
-    covariance = left @ covariance @ left.T + variance * gain[:, None] * gain[None]
-    return (mean + jnp.tensordot(off, gain, 0), covariance), (off, jnp.where(there, 1 / spread, 0), log_prob)
+    is_observed = ~jnp.any(jnp.isnan(x))
+    residual = jnp.where(is_observed, x - mean @ row, 0)
+    covariance_with_x = covariance @ row
+    spread = jnp.sum(row * covariance_with_x) + variance
+    log_prob = jnp.where(is_observed, -0.5 * (residual**2 / spread + jnp.log(spread) + LOG_2PI), 0)
+    informs = is_observed & (spread > 0)  # a number that is known already says nothing
+    gain = jnp.where(informs, covariance_with_x / spread, 0)
+    rest = jnp.eye(len(row), dtype=row.dtype) - gain[:, None] * row[None]
+    covariance = rest @ covariance @ rest.T + variance * gain[:, None] * gain[None]
+    return (mean + jnp.tensordot(residual, gain, 0), covariance), (
+        residual,
+        jnp.where(informs, 1 / spread, 0),
+        log_prob,
+    )
 
 
-def _given_step(system: LinearGaussian, ahead: Normal, x: jax.Array) -> tuple[Normal, tuple]:
+def _condition_on_step(system: LinearGaussian, prediction: Normal, x: jax.Array) -> tuple[Normal, tuple]:
     entries = x, system.emission, system.noise**2
-    return jax.lax.scan(_given_number, ahead, entries, unroll=min(len(x), UNROLLED))
+    return jax.lax.scan(_condition_on_number, prediction, entries, unroll=min(len(x), UNROLLED))
 
 
 def _conditionals(system: LinearGaussian, found: Filtered, u: jax.Array) -> Conditionals:
@@ -165,39 +170,41 @@ def _conditionals(system: LinearGaussian, found: Filtered, u: jax.Array) -> Cond
     def one(mean: jax.Array, covariance: jax.Array, drift: jax.Array) -> Conditionals:
         state = jnp.concatenate([mean[None], jnp.zeros_like(unit)]), covariance
         entries = jnp.concatenate([-drift[:, None], unit], axis=1), system.transition, system.state_noise**2
-        (mean, covariance), _ = jax.lax.scan(_given_number, state, entries, unroll=min(len(unit), UNROLLED))
+        (mean, covariance), _ = jax.lax.scan(_condition_on_number, state, entries, unroll=min(len(unit), UNROLLED))
         return Conditionals(mean[1:].T, mean[0], covariance)
 
-    back = jax.vmap(one)(found.mean[:-1], found.covariance[:-1], _drift(system, u)[1:])
+    others = jax.vmap(one)(found.mean[:-1], found.covariance[:-1], _drift(system, u)[1:])
     last = Conditionals(jnp.zeros_like(unit), found.mean[-1], found.covariance[-1])
-    return jax.tree.map(lambda a, b: jnp.concatenate([a, b[None]]), back, last)
+    return jax.tree.map(lambda a, b: jnp.concatenate([a, b[None]]), others, last)
 
 
-def _run_back(back: Conditionals, parallel: bool) -> Normal:
+def _run_back(conditionals: Conditionals, parallel: bool) -> Normal:
     """The means (T, d) and covariances (T, d, d) of all states, from the last to the first."""
 
-    def moved(now: Conditionals, mean: jax.Array, covariance: jax.Array) -> Normal:
+    def move(now: Conditionals, mean: jax.Array, covariance: jax.Array) -> Normal:
         return now.gain @ mean + now.offset, now.gain @ covariance @ now.gain.T + now.covariance
 
-    def combined(later: Conditionals, now: Conditionals) -> Conditionals:
-        return Conditionals(now.gain @ later.gain, *moved(now, later.offset, later.covariance))
+    def combine(rest: Conditionals, now: Conditionals) -> Conditionals:
+        return Conditionals(now.gain @ rest.gain, *move(now, rest.offset, rest.covariance))
 
-    def step(later: Normal, now: Conditionals) -> tuple[Normal, Normal]:
-        found = moved(now, *later)
-        return found, found
+    def step(state: Normal, now: Conditionals) -> tuple[Normal, Normal]:
+        state = move(now, *state)
+        return state, state
 
     if parallel:
-        return jax.lax.associative_scan(jax.vmap(combined), back, reverse=True)[1:]
-    nothing = jnp.zeros_like(back.offset[0]), jnp.zeros_like(back.covariance[0])
-    return jax.lax.scan(step, nothing, back, reverse=True)[1]
+        return jax.lax.associative_scan(jax.vmap(combine), conditionals, reverse=True)[1:]
+    nothing = jnp.zeros_like(conditionals.offset[0]), jnp.zeros_like(conditionals.covariance[0])
+    return jax.lax.scan(step, nothing, conditionals, reverse=True)[1]
 
 
 def _root(covariance: jax.Array) -> jax.Array:
-    """R, lower triangular, with R Rᵀ = covariance, also for a singular one: each entry is told in turn."""
+    """R, lower triangular, with R Rᵀ = covariance, also for a singular one: each column conditions on an entry."""
 
     def column(covariance: jax.Array, row: jax.Array) -> tuple[jax.Array, jax.Array]:
         variance = row @ covariance @ row
-        (gain, covariance), _ = _given_number((jnp.zeros_like(row), covariance), (jnp.ones(()), row, jnp.zeros(())))
+        (gain, covariance), _ = _condition_on_number(
+            (jnp.zeros_like(row), covariance), (jnp.ones(()), row, jnp.zeros(()))
+        )
         return covariance, gain * jnp.sqrt(jnp.maximum(variance, 0))
 
     unit = jnp.eye(len(covariance), dtype=covariance.dtype)
@@ -218,7 +225,7 @@ def _level(system: LinearGaussian, u: jax.Array) -> jax.Array:
     return u @ system.feedthrough.T + system.offset[None]
 
 
-def _moved(system: LinearGaussian, mean: jax.Array, covariance: jax.Array, drift: jax.Array) -> Normal:
+def _predict(system: LinearGaussian, mean: jax.Array, covariance: jax.Array, drift: jax.Array) -> Normal:
     """Mean and covariance one step later."""
     a = system.transition
     spread = a @ covariance @ a.T + jnp.diag(system.state_noise**2)
@@ -250,29 +257,29 @@ def _filter_in_parallel(system: LinearGaussian, x: jax.Array, drift: jax.Array) 
     def element(x: jax.Array, mean: jax.Array, slopes: jax.Array, covariance: jax.Array) -> _Element:
         numbers = jnp.concatenate([x[:, None], jnp.zeros((len(x), len(slopes)), x.dtype)], axis=1)
         state = jnp.concatenate([mean[None], slopes]), covariance
-        (mean, covariance), (off, weight, _) = _given_step(system, state, numbers)
-        weighted = off[:, 1:].T * weight[None]  # of v = off[0] + off[1:] · z_i
-        return _Element(mean[1:].T, mean[0], covariance, -weighted @ off[:, 0], weighted @ off[:, 1:])
+        (mean, covariance), (residual, weight, _) = _condition_on_step(system, state, numbers)
+        slopes = residual[:, 1:].T * weight[None]  # v is affine in z_i
+        return _Element(mean[1:].T, mean[0], covariance, -slopes @ residual[:, 0], slopes @ residual[:, 1:])
 
     slopes = jnp.broadcast_to(system.transition.T, steps).at[0].set(0)
     noises = jnp.broadcast_to(jnp.diag(system.state_noise**2), steps).at[0].set(covariance)
     elements = jax.vmap(element)(x, drift.at[0].set(mean), slopes, noises)
-    through = jax.lax.associative_scan(jax.vmap(_combined), elements)
-    moved = jax.vmap(partial(_moved, system))(through.b[:-1], through.c[:-1], drift[1:])
-    ahead = jax.tree.map(lambda a, b: jnp.concatenate([a[None], b]), (mean, covariance), moved)
-    (mean, covariance), (_, _, logs) = jax.vmap(partial(_given_step, system))(ahead, x)
+    prefixes = jax.lax.associative_scan(jax.vmap(_combine), elements)
+    others = jax.vmap(partial(_predict, system))(prefixes.b[:-1], prefixes.c[:-1], drift[1:])
+    predictions = jax.tree.map(lambda a, b: jnp.concatenate([a[None], b]), (mean, covariance), others)
+    (mean, covariance), (_, _, logs) = jax.vmap(partial(_condition_on_step, system))(predictions, x)
     return Filtered(mean, covariance, jnp.sum(logs, axis=1))
 
 
-def _combined(one: _Element, two: _Element) -> _Element:
+def _combine(one: _Element, two: _Element) -> _Element:
     """The element of two consecutive runs of steps."""
     unit = jnp.eye(one.a.shape[-1], dtype=one.a.dtype)
-    across = jnp.linalg.solve((unit + one.c @ two.j).T, two.a.T).T  # a₂ (I + c₁ J₂)⁻¹
-    back = jnp.linalg.solve((unit + two.j @ one.c).T, one.a).T  # a₁ᵀ (I + J₂ c₁)⁻¹
+    into_two = jnp.linalg.solve((unit + one.c @ two.j).T, two.a.T).T  # a₂ (I + c₁ J₂)⁻¹
+    into_one = jnp.linalg.solve((unit + two.j @ one.c).T, one.a).T  # a₁ᵀ (I + J₂ c₁)⁻¹
     return _Element(
-        across @ one.a,
-        across @ (one.b + one.c @ two.eta) + two.b,
-        across @ one.c @ two.a.T + two.c,
-        back @ (two.eta - two.j @ one.b) + one.eta,
-        back @ two.j @ one.a + one.j,
+        into_two @ one.a,
+        into_two @ (one.b + one.c @ two.eta) + two.b,
+        into_two @ one.c @ two.a.T + two.c,
+        into_one @ (two.eta - two.j @ one.b) + one.eta,
+        into_one @ two.j @ one.a + one.j,
     )

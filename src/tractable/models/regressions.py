@@ -35,10 +35,10 @@ class Residuals(NamedTuple):
 
     def at(self, beta: jax.Array) -> "Residuals":
         """The same sums at other coefficients."""
-        off = self.beta - beta
-        moved = jnp.einsum("mij,mj->mi", self.regressors, off)
-        square = self.square + jnp.sum(off * (2 * self.cross + moved), axis=1)
-        return self._replace(cross=self.cross + moved, square=square, frame=self.weight * beta)
+        change = self.beta - beta
+        cross = jnp.einsum("mij,mj->mi", self.regressors, change)
+        square = self.square + jnp.sum(change * (2 * self.cross + cross), axis=1)
+        return self._replace(cross=self.cross + cross, square=square, frame=self.weight * beta)
 
     def in_frame_of(self, other: "Residuals") -> "Residuals":
         """The same sums at the coefficients of ``other``."""
@@ -50,7 +50,7 @@ class Regression(NamedTuple):
 
     free: np.ndarray  # (m, e) whether a coefficient is learnt
     noise: np.ndarray  # (m,) known sds, NaN where learnt
-    tied: int  # so many first rows have the noises of the rows after them
+    n_tied: int  # so many rows at the top have the noises of the rows below them
     strength: np.ndarray  # (m, e) λ; 0 where known, and without prior
     location: np.ndarray  # (m, e)
     counts: float  # c; 0 without prior
@@ -60,23 +60,23 @@ class Regression(NamedTuple):
     def maximum(self, sums: Residuals) -> tuple[jax.Array, jax.Array]:
         """β (m, e) and sds (m,) that maximise Q + log p(θ); what is known is left as it is, or arbitrary."""
         sums = Residuals(*map(jnp.asarray, sums))
-        before, eps = sums.beta, 10 * jnp.finfo(sums.cross.dtype).eps
-        free, strength = jnp.asarray(self.free, before.dtype), jnp.asarray(self.strength, before.dtype)
-        inside = sums.regressors * free[:, :, None] * free[:, None, :]
-        tiny = eps * jnp.max(jnp.diagonal(inside, axis1=1, axis2=2), axis=1)[:, None]
-        unit = jnp.eye(free.shape[1], dtype=before.dtype)
-        root = inverse_root(inside + unit[None] * (strength + free * tiny + (1 - free))[:, :, None])
-        towards = free * sums.cross - strength * (before - self.location)
-        beta = before + jnp.einsum("mji,mjk,mk->mi", root, root, towards)
-        shrunk = jnp.sum(strength * (beta - self.location) ** 2, axis=1)
-        learnt = self.free.sum(1) if self.counts > 0 else 0
-        square, degrees = self._add_tied(sums.at(beta).square + shrunk), self._add_tied(sums.count + learnt)
+        old, eps = sums.beta, 10 * jnp.finfo(sums.cross.dtype).eps
+        free, strength = jnp.asarray(self.free, old.dtype), jnp.asarray(self.strength, old.dtype)
+        curvature = sums.regressors * free[:, :, None] * free[:, None, :]
+        tiny = eps * jnp.max(jnp.diagonal(curvature, axis1=1, axis2=2), axis=1)[:, None]
+        unit = jnp.eye(free.shape[1], dtype=old.dtype)
+        root = inverse_root(curvature + unit[None] * (strength + free * tiny + (1 - free))[:, :, None])
+        gradient = free * sums.cross - strength * (old - self.location)
+        beta = old + jnp.einsum("mji,mjk,mk->mi", root, root, gradient)
+        penalty = jnp.sum(strength * (beta - self.location) ** 2, axis=1)
+        n_free = self.free.sum(1) if self.counts > 0 else 0
+        square, degrees = self._add_tied(sums.at(beta).square + penalty), self._add_tied(sums.count + n_free)
         if self.counts > 0:
             square, degrees = square + self.counts * self.scale**2, degrees + self.counts + 1
         return beta, jnp.sqrt(jnp.maximum(square / (degrees + eps), self.floor))
 
     def _add_tied(self, sums: jax.Array) -> jax.Array:
-        return sums.at[self.tied : 2 * self.tied].add(sums[: self.tied])
+        return sums.at[self.n_tied : 2 * self.n_tied].add(sums[: self.n_tied])
 
     @property
     def variance_prior(self) -> dist.InverseGamma:
@@ -86,24 +86,24 @@ class Regression(NamedTuple):
         """log p of the learnt coefficients and sds."""
         spread = jnp.where(self.free, sds[:, None] / np.sqrt(np.where(self.free, self.strength, 1)), 1)
         found = jnp.sum(jnp.where(self.free, dist.Normal(self.location, spread).log_prob(beta), 0))
-        learnt = np.isnan(self.noise) & (np.arange(len(sds)) >= self.tied)
-        sds = jnp.where(learnt, sds, 1)
-        return found + jnp.sum(jnp.where(learnt, self.variance_prior.log_prob(sds**2) + jnp.log(2 * sds), 0))
+        is_learnt = np.isnan(self.noise) & (np.arange(len(sds)) >= self.n_tied)
+        sds = jnp.where(is_learnt, sds, 1)
+        return found + jnp.sum(jnp.where(is_learnt, self.variance_prior.log_prob(sds**2) + jnp.log(2 * sds), 0))
 
     def draw(self, key: jax.Array) -> tuple[jax.Array, jax.Array]:
         """A draw of β and sds from the prior; known coefficients are arbitrary."""
         key_noise, key_beta = jax.random.split(key)
         sds = jnp.where(np.isnan(self.noise), jnp.sqrt(self.variance_prior.sample(key_noise)), self.noise)
-        sds = sds.at[: self.tied].set(sds[self.tied : 2 * self.tied])
+        sds = sds.at[: self.n_tied].set(sds[self.n_tied : 2 * self.n_tied])
         noise = jax.random.normal(key_beta, self.free.shape, sds.dtype)
         spread = sds[:, None] / np.sqrt(np.where(self.free, self.strength, 1))
         return jnp.asarray(self.location) + spread * noise, sds
 
-    def log_density(self, off: jax.Array, weights: jax.Array, sds: jax.Array) -> jax.Array:
-        """log p of residuals off (T, m) where weights are not 0, (); rows without noise leave out."""
+    def log_density(self, residual: jax.Array, weights: jax.Array, sds: jax.Array) -> jax.Array:
+        """log p of residuals (T, m) where weights are not 0, (); rows without noise leave out."""
         counted = (weights > 0) & (self.noise != 0)[None]
         spread = jnp.where(self.noise == 0, 1, sds)[None]
-        return jnp.sum(jnp.where(counted, dist.Normal(0.0, spread).log_prob(off), 0))
+        return jnp.sum(jnp.where(counted, dist.Normal(0.0, spread).log_prob(residual), 0))
 
 
 def residuals(beta: jax.Array, y: jax.Array, g: jax.Array, weights: jax.Array, latent: tuple) -> Residuals:
@@ -115,13 +115,13 @@ def residuals(beta: jax.Array, y: jax.Array, g: jax.Array, weights: jax.Array, l
             (T, l, l); all others are known.
     """
     picks, covariance = latent
-    count, off = picks.shape[1], y - g @ beta.T
+    count, residual = picks.shape[1], y - g @ beta.T
     spread = jnp.einsum("tm,tij->mij", weights, covariance)
-    left = picks - beta[:, :count]  # ε = left · latent regressors + what is known
-    along = jnp.einsum("mi,mij->mj", left, spread)
+    loading = picks - beta[:, :count]  # ε = loading · latent regressors + what is known
+    shared = jnp.einsum("mi,mij->mj", loading, spread)
     regressors = jnp.einsum("tm,ti,tj->mij", weights, g, g).at[:, :count, :count].add(spread)
-    cross = ((weights * off).T @ g).at[:, :count].add(along)
-    square = jnp.sum(weights * off**2, axis=0) + jnp.sum(along * left, axis=1)
+    cross = ((weights * residual).T @ g).at[:, :count].add(shared)
+    square = jnp.sum(weights * residual**2, axis=0) + jnp.sum(shared * loading, axis=1)
     return Residuals(regressors, cross, square, jnp.sum(weights, axis=0), beta, jnp.ones((), beta.dtype))
 
 

@@ -11,6 +11,7 @@ known, zeros included, stay as they are.
 
 import functools
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any, ClassVar, NamedTuple
 
 import jax
@@ -54,13 +55,14 @@ def linear_gaussian(
 
         z_1 ~ N(m, Q_1),    z_t ~ N(A z_{t−1} + B u_t, Q),    x_t ~ N(C z_t + D u_t + o, R)
 
-    Q_1, Q and R are diagonal. z is integrated out, so any method learns θ: ``EM`` in closed form, with standard errors;
-    MAP, NUTS, SGLD (batches of sequences) by the gradient of log p(x). ``Gibbs`` draws z too, and θ given z, where no
-    row without noise has learnt entries: given z these could not move. Sequences are (n, T) or (n, T, p). NaN marks
-    missing numbers and pads short sequences, so give ``tr.models.sequences([...])`` or
-    ``tr.Data(y, missing="keep")``; a single series is ``sequences([y])``. EM is slow along ridges between Q and R: in
-    single precision it may stop short, which its report says; in double precision (``jax_enable_x64``) it does not.
-    Shumway & Stoffer 1982.
+    Q_1, Q and R are diagonal. A correlated Q is covered by the default C, in other coordinates of the state; a
+    correlated R takes p more states without memory, whose rows of A are 0. z is integrated out, so any method learns θ:
+    ``EM`` in closed form, with standard errors; MAP, NUTS, SGLD (batches of sequences) by the gradient of log p(x).
+    ``Gibbs`` draws z too, and θ given z, where no row without noise has learnt entries: given z these could not move.
+    Sequences are (n, T) or (n, T, p). NaN marks missing numbers and pads short sequences, so give
+    ``tr.models.sequences([...])`` or ``tr.Data(y, missing="keep")``; a single series is ``sequences([y])``. EM is slow
+    along ridges between Q and R: in single precision it may stop short, which its report says; in double precision
+    (``jax_enable_x64``) it does not. Shumway & Stoffer 1982.
 
     Args:
         latent: d ≥ 1, dimension of the state.
@@ -69,8 +71,8 @@ def linear_gaussian(
         known: the known entries of θ by the names of ``LinearGaussian``, NaN where learnt; one number stands for all
             entries. These are ``initial_mean`` m (d,), ``transition`` A (d, d), ``control`` B (d, k), ``emission`` C
             (p, d), ``feedthrough`` D (p, k), ``offset`` o (p,), and sds: ``initial_noise`` (d,), ``state_noise`` (d,)
-            and ``noise`` (p,). By default all are learnt but two. ``initial_noise`` is that of a step; learning it
-            apart (``initial_noise=np.nan``) needs many sequences. C's first d rows are lower triangular with a unit
+            and ``noise`` (p,). By default all are learnt but two. ``initial_noise`` equals ``state_noise``; learning
+            it too (``initial_noise=np.nan``) needs many sequences. C's first d rows are lower triangular with a unit
             diagonal; this needs p ≥ d and identifies the states (each stands for one of the first d numbers):
             otherwise every rotation of the state would fit equally well.
         prior_counts: c ≥ 0, strength of the prior, which exists only with ``scale``: a row of β has N(0, s²/λ), and
@@ -112,16 +114,16 @@ def linear_gaussian(
             f"emission= must say how {p} numbers show {d} states: C of shape ({p}, {d}), NaN where learnt, such as "
             f"{[[1.0] + [0.0] * (d - 1)]} if the first state is observed."
         )
-    learnt: dict[str, Any] = dict.fromkeys(shapes, np.nan)
-    learnt |= {"initial_noise": None, "emission": np.where(np.tri(p, d, -1) > 0, np.nan, np.eye(p, d))}
-    template = LinearGaussian(*(_template(name, (learnt | known)[name], shapes[name]) for name in shapes))
+    defaults: dict[str, Any] = dict.fromkeys(shapes, np.nan)
+    defaults |= {"initial_noise": None, "emission": np.where(np.tri(p, d, -1) > 0, np.nan, np.eye(p, d))}
+    template = LinearGaussian(*(_template(name, (defaults | known)[name], shapes[name]) for name in shapes))
     prior = None
     if scale is not None and prior_counts > 0:
         size = _numbers("scale", scale, p)
         states = _numbers("state_scale", size[0] if state_scale is None else state_scale, d)
         prior = (float(prior_counts), size, states)
-    middle = _numbers("centre", centre, p, least=-np.inf)
-    return made_of(None if features is None else p, template, middle, prior, float(floor), steps)
+    location = _numbers("centre", centre, p, least=-np.inf)
+    return build_model(None if features is None else p, template, location, prior, float(floor), steps)
 
 
 def _template(name: str, value: Numbers | Real | None, shape: tuple[int, ...]) -> Any:
@@ -131,14 +133,15 @@ def _template(name: str, value: Numbers | Real | None, shape: tuple[int, ...]) -
     is_noise = name in NOISES
     found = np.asarray(np.inf if isinstance(value, str) else value, np.float64)
     if found.shape not in ((), shape) or np.isinf(found).any() or (is_noise and (found < 0).any()):
-        what = "has sds, of independent noises (covariances were removed)" if is_noise else "is a matrix"
+        what = "has sds" if is_noise else "is a matrix"
         got = value if isinstance(value, str) else found.tolist()
-        raise ModelError(f"{name} {what} of shape {shape}, finite, NaN where learnt; got {got}.")
+        hint = " Covariances were removed: linear_gaussian's docstring says what to write." if is_noise else ""
+        raise ModelError(f"{name} {what} of shape {shape}, finite, NaN where learnt; got {got}.{hint}")
 
-    def written(value: Any) -> Any:
-        return tuple(map(written, value)) if isinstance(value, list) else None if np.isnan(value) else value
+    def as_tuples(value: list | float) -> tuple | float | None:
+        return tuple(map(as_tuples, value)) if isinstance(value, list) else None if np.isnan(value) else value
 
-    return written(np.broadcast_to(found, shape).tolist())
+    return as_tuples(np.broadcast_to(found, shape).tolist())
 
 
 def _numbers(name: str, value: Numbers | Real, count: int, least: float = 0.0) -> tuple[float, ...]:
@@ -150,7 +153,7 @@ def _numbers(name: str, value: Numbers | Real, count: int, least: float = 0.0) -
 
 
 @shared
-def made_of(
+def build_model(
     features: int | None, known: tuple, centre: tuple[float, ...], prior: tuple | None, floor: float, steps: int | None
 ) -> "LinearGaussianModel":
     """``linear_gaussian`` for checked settings; the same arguments give the same model."""
@@ -163,9 +166,9 @@ def made_of(
     strength[2 * d :, d : 2 * d] *= np.square(states)
     location = np.zeros(free.shape)
     location[2 * d :, -1] = centre
-    tied = d if template.initial_noise is None else 0
+    n_tied = d if template.initial_noise is None else 0
     scale = np.concatenate([states, states, size])
-    rows = Regression(free, row_noises(template, np), tied, strength, location, counts, scale, floor)
+    rows = Regression(free, row_noises(template, np), n_tied, strength, location, counts, scale, floor)
     return Layout(template, rows, features, steps).model()
 
 
@@ -183,13 +186,13 @@ class Layout(NamedTuple):
             None if leaf is None else constraints.positive if name in NOISES else constraints.real
             for name, leaf in position._asdict().items()
         ))  # fmt: skip
-        stuck = self.rows.free[self.rows.noise == 0].any()  # learnt, and determined by z
-        drawn = {} if stuck else {"drawn": self.draw_states, "complete": self.joint_log_prob}
+        is_stuck = self.rows.free[self.rows.noise == 0].any()  # learnt, and determined by z
+        draws = {} if is_stuck else {"drawn": self.draw_states, "complete": self.joint_log_prob}
         made = LinearGaussianModel.from_steps(
             self.e_step, self.m_step, self.log_prob, position, support=support,
             prior=SystemPrior(self) if self.rows.counts > 0 else None,
             sample=functools.partial(self.simulate, length=self.length) if self.length and not self.inputs else None,
-            begin=self.begin, examine=self.examine, **drawn,
+            begin=self.begin, examine=self.examine, **draws,
         )  # fmt: skip
         made.layout = self
         return made.with_steps(check=self.check, observations=observed_steps, ahead=self.forecast)
@@ -205,25 +208,28 @@ class Layout(NamedTuple):
     # θ, the system with known entries filled in, and the regression's coefficients.
 
     def system(self, theta: LinearGaussian) -> LinearGaussian:
+        """θ with all entries filled in."""
         parts = zip(self.known, theta, strict=True)
         found = LinearGaussian(*(None if known is None else fill(known, leaf) for known, leaf in parts))
         return found if found.initial_noise is not None else found._replace(initial_noise=found.state_noise)
 
     def theta(self, system: LinearGaussian) -> LinearGaussian:
+        """The learnt entries."""
         return LinearGaussian(*map(learnt_entries, self.known, system))
 
     def theta_of_rows(self, beta: jax.Array, sds: jax.Array) -> LinearGaussian:
+        """θ of the regression's coefficients and sds."""
         d, end = self.latent, beta.shape[1] - 1
         return self.theta(LinearGaussian(
             beta[:d, end], sds[:d], beta[d : 2 * d, :d], beta[d : 2 * d, 2 * d : end], sds[d : 2 * d],
             beta[2 * d :, d : 2 * d], beta[2 * d :, 2 * d : end], beta[2 * d :, end], sds[2 * d :],
         ))  # fmt: skip
 
-    def guess(self, stays: float) -> LinearGaussian:
-        """A starting θ, with A = ``stays`` times the identity."""
+    def guess(self, persistence: float) -> LinearGaussian:
+        """A starting θ, with A = ``persistence`` times the identity."""
         d, (p, k) = self.latent, self.known.feedthrough.shape
         start = LinearGaussian(
-            np.zeros(d), np.ones(d), stays * np.eye(d), np.zeros((d, k)), np.ones(d),
+            np.zeros(d), np.ones(d), persistence * np.eye(d), np.zeros((d, k)), np.ones(d),
             np.eye(p, d), np.zeros((p, k)), self.rows.location[2 * d :, -1], np.ones(p),
         )  # fmt: skip
         return self.theta(start)
@@ -269,17 +275,17 @@ class Layout(NamedTuple):
 
         def one(system: LinearGaussian, x: jax.Array, u: jax.Array, z: jax.Array) -> jax.Array:
             y, regressors, weights = regression_of(z, x, u)
-            off = y - regressors @ coefficients(system).T
-            return self.rows.log_density(off, weights, row_noises(system))
+            residual = y - regressors @ coefficients(system).T
+            return self.rows.log_density(residual, weights, row_noises(system))
 
         return self.map_sequences(one, theta, rows, path)
 
     def sums(self, system: LinearGaussian, x: jax.Array, u: jax.Array) -> tuple[Residuals, jax.Array]:
         """The expected sums of one sequence, and log p(x)."""
         found, log_prob = kalman.smooth(system, x, u)
-        before = jnp.concatenate([jnp.zeros_like(found.covariance[:1]), found.covariance[:-1]])
-        spread = jnp.block([[before, jnp.swapaxes(found.cross, 1, 2)], [found.cross, found.covariance]])
-        unit, none = np.eye(before.shape[1]), np.zeros(before.shape[1:])
+        previous = jnp.concatenate([jnp.zeros_like(found.covariance[:1]), found.covariance[:-1]])
+        spread = jnp.block([[previous, jnp.swapaxes(found.cross, 1, 2)], [found.cross, found.covariance]])
+        unit, none = np.eye(self.latent), np.zeros((self.latent, self.latent))
         picks = np.block([[none, unit], [none, unit], [np.zeros((x.shape[1], 2 * len(unit)))]])
         return residuals(coefficients(system), *regression_of(found.mean, x, u), (picks, spread)), log_prob
 
@@ -309,10 +315,10 @@ class Layout(NamedTuple):
         y, d = y[~np.isnan(y).all(1)], self.latent
         sd = np.maximum(np.nanstd(y, axis=0), 1e-6)
         size = sd[:d] if len(sd) >= d else np.full(d, sd.mean())
-        theta, stays = self.guess(rng.uniform(0.3, 0.95)), rng.uniform(0.1, 0.7)
+        theta, share = self.guess(rng.uniform(0.3, 0.95)), rng.uniform(0.1, 0.7)
         if theta.emission is not None:
             theta = theta._replace(emission=theta.emission + 0.5 * rng.normal(size=theta.emission.shape))
-        sds = {"initial_noise": size, "state_noise": stays * size, "noise": np.sqrt(1 - stays**2) * sd}
+        sds = {"initial_noise": size, "state_noise": share * size, "noise": np.sqrt(1 - share**2) * sd}
         found = sds | {"offset": np.nanmean(y, axis=0)}
         return theta._replace(
             **{name: learnt_entries(getattr(self.known, name), value) for name, value in found.items()}
@@ -357,20 +363,20 @@ class Layout(NamedTuple):
                 raise SettingsError(f"predict(x) expects inputs of the steps ahead, ({n}, H, {k}); got {shape}.")
             count = shape[1]
 
-        def one(system: LinearGaussian, x: jax.Array, u: jax.Array, later: jax.Array) -> tuple:
-            seen = jnp.maximum(jnp.sum(after(jnp.any(~jnp.isnan(x), axis=1))), 1).astype(int)
+        def one(system: LinearGaussian, x: jax.Array, u: jax.Array, inputs: jax.Array) -> tuple:
+            length = jnp.maximum(jnp.sum(after(jnp.any(~jnp.isnan(x), axis=1))), 1).astype(int)
             x = jnp.concatenate([x, jnp.full((count, x.shape[1]), jnp.nan)])
-            u = jax.lax.dynamic_update_slice_in_dim(jnp.concatenate([u, later]), later, seen, 0)
+            u = jax.lax.dynamic_update_slice_in_dim(jnp.concatenate([u, inputs]), inputs, length, 0)
             found = kalman.filter_states(system, x, u)
-            mean, covariance = (jax.lax.dynamic_slice_in_dim(a, seen, count) for a in found[:2])
-            mean = mean @ system.emission.T + later @ system.feedthrough.T + system.offset[None]
+            mean, covariance = (jax.lax.dynamic_slice_in_dim(a, length, count) for a in found[:2])
+            mean = mean @ system.emission.T + inputs @ system.feedthrough.T + system.offset[None]
             variance = (
                 jnp.einsum("pi,hij,pj->hp", system.emission, covariance, system.emission) + (system.noise**2)[None]
             )
             return mean, jnp.sqrt(variance)
 
-        later = jnp.zeros((n, count, 0)) if k == 0 else jnp.asarray(x).reshape(n, count, k)
-        mean, sd = self.map_sequences(one, theta, y if given is None else rows, later)
+        inputs = jnp.zeros((n, count, 0)) if k == 0 else jnp.asarray(x).reshape(n, count, k)
+        mean, sd = self.map_sequences(one, theta, y if given is None else rows, inputs)
         return dist.Normal(mean[..., 0], sd[..., 0]) if self.features is None else dist.Normal(mean, sd)
 
     def check(self, rows: PyTree) -> None:
@@ -382,6 +388,7 @@ class Layout(NamedTuple):
             raise DataError("Inputs are known at every step, also where numbers are missing; some are NaN.")
 
     def expect_shapes(self, rows: PyTree) -> None:
+        """Raise a DataError if sequences or inputs have other shapes than the model's."""
         shape, k = jnp.shape(jax.tree.leaves(rows)[0]), self.inputs
         if len(shape) != (2 if self.features is None else 3) or shape[2:] not in ((), (self.features,)):
             what = "(n, T)" if self.features is None else f"(n, T, {self.features})"
@@ -438,7 +445,7 @@ class LinearGaussianModel(LatentModel):
         return jax.tree.map(np.asarray, self.layout.system(theta))
 
 
-def coefficients(system: LinearGaussian, xp: Any = jnp) -> Any:
+def coefficients(system: LinearGaussian, xp: ModuleType = jnp) -> Any:
     """β (2d + p, 2d + k + 1) of [z_1, z_t, x_t] on [z_{t−1}, z_t, u_t, 1]; ``xp`` is NumPy's or JAX's."""
     d, (p, k) = len(system.transition), system.feedthrough.shape
     return xp.block([
@@ -448,7 +455,7 @@ def coefficients(system: LinearGaussian, xp: Any = jnp) -> Any:
     ])  # fmt: skip
 
 
-def row_noises(system: LinearGaussian, xp: Any = jnp) -> Any:
+def row_noises(system: LinearGaussian, xp: ModuleType = jnp) -> Any:
     """The sds of the rows, (2d + p,)."""
     first = system.state_noise if system.initial_noise is None else system.initial_noise
     return xp.concatenate([first, system.state_noise, system.noise])
@@ -456,9 +463,9 @@ def row_noises(system: LinearGaussian, xp: Any = jnp) -> Any:
 
 def regression_of(z: jax.Array, x: jax.Array, u: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Targets (T, m), regressors (T, e) and weights (T, m) of one sequence and its states."""
-    there, first = ~jnp.isnan(x), jnp.zeros_like(z).at[0].set(1)
-    before = jnp.concatenate([jnp.zeros_like(z[:1]), z[:-1]])
-    later = after(jnp.any(there, axis=1))[:, None] * (1 - first)
-    targets = jnp.concatenate([z, z, jnp.where(there, x, 0)], axis=1)
-    regressors = jnp.concatenate([before, z, u, jnp.ones_like(z[:, :1])], axis=1)
-    return targets, regressors, jnp.concatenate([first, later, there], axis=1).astype(z.dtype)
+    is_observed, is_first = ~jnp.isnan(x), jnp.zeros_like(z).at[0].set(1)
+    previous = jnp.concatenate([jnp.zeros_like(z[:1]), z[:-1]])
+    is_later = after(jnp.any(is_observed, axis=1))[:, None] * (1 - is_first)
+    targets = jnp.concatenate([z, z, jnp.where(is_observed, x, 0)], axis=1)
+    regressors = jnp.concatenate([previous, z, u, jnp.ones_like(z[:, :1])], axis=1)
+    return targets, regressors, jnp.concatenate([is_first, is_later, is_observed], axis=1).astype(z.dtype)
