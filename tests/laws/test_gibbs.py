@@ -240,7 +240,7 @@ MIXTURE = tr.models.bayesian_gaussian_mixture(2, 2, weight_concentration=1.5, de
 CHAIN = tr.models.hidden_markov(2, centre=0.0, scale=1.0, prior_counts=2.0, steps=6)
 KALMAN: dict[str, Any] = {"scale": 1.0, "prior_counts": 4.0, "steps": 3, "features": 1, "floor": 0.0}
 TREND = tr.models.linear_gaussian(
-    2, transition=[[np.nan, 1], [0, 1]], emission=[[1, 0]], state_noise=[np.nan, 0.0], initial="own", **KALMAN
+    2, transition=[[np.nan, 1], [0, 1]], emission=[[1, 0]], state_noise=[np.nan, 0.0], initial_noise=np.nan, **KALMAN
 )
 GAPS = np.zeros((5, 3, 1))  # of sequences: numbers that are missing, and steps after the last
 GAPS[0, 1] = GAPS[1, 2] = GAPS[2] = np.nan

@@ -1,49 +1,56 @@
 """Kalman filter and smoother: a hidden normal state, integrated out or drawn.
 
-    z_1 ~ N(m, P),    z_t ~ N(A z_{t−1} + b_t, Q),    x_t ~ N(C z_t, diag r)
-    entry by entry:        v = x_i − c_i m,  s = c_i P c_iᵀ + r_i,  k = P c_iᵀ / s,  m ← m + k v,
-                           P ← (I − k c_i) P (I − k c_i)ᵀ + r_i k kᵀ,  log p(x) = Σ log N(v; 0, s)
-    back:                  ρ ← c_iᵀ v / s + Lᵀ ρ,  N ← c_iᵀ c_i / s + Lᵀ N L,  L = I − k c_i;  over a step  Aᵀ ρ, Aᵀ N A
-    E[z_t | x] = m_t + P_t ρ_t,    Cov[z_t | x] = P_t − P_t N_t P_t,    Cov[z_{t−1}, z_t | x] = F_{t−1} Aᵀ (I − N_t P_t)
+    z_1 ~ N(m, diag p²),    z_t ~ N(A z_{t−1} + B u_t, diag q²),    x_t ~ N(C z_t + D u_t + o, diag r²)
 
-m_t and P_t are mean and covariance before x_t is seen, F_t the covariance after. A missing entry, NaN, is skipped, and
-so integrated out. No matrix is inverted, so Q may be singular (a trend without noise of its own). Correlated noise is
-whitened first. Koopman & Durbin 2000; Durbin & Koopman 2012, sections 4.4, 4.5 and 6.4.
+Everything follows from one formula, a normal state N(m, P) given one number x = c z + noise of variance r²:
+
+    v = x − c m,    s = c P cᵀ + r²,    k = P cᵀ / s,    m ← m + k v,    P ← (I − k c) P (I − k c)ᵀ + r² k kᵀ
+
+Forward, the numbers are the entries of x_t. Backward, they are the entries of z_{t+1}, which z_t is conditioned on
+given x_1 … x_t: m is then an affine function of z_{t+1}. In parallel, m is an affine function of the state before x_t.
+A missing number is NaN; it is skipped, and so integrated out. No covariance is inverted, so p, q and r may be 0.
+Koopman & Durbin 2000; Durbin & Koopman 2012, section 6.4; Carter & Kohn 1994.
 
 On a CPU the steps run one after another; on an accelerator long sequences take log T steps (Särkkä & García-Fernández
 2021).
 """
 
-from typing import NamedTuple
+from functools import partial
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-
-from tractable.tools.small import inverse_root
 
 LOG_2PI = 1.8378770664093453
 LONG = 256  # steps from which an accelerator runs them in parallel
 UNROLLED = 8  # entries per step up to which the loop over them is unrolled
 
+Normal = tuple[jax.Array, jax.Array]  # mean and covariance
 
-class System(NamedTuple):
-    """A linear system with normal noise."""
 
-    mean: jax.Array  # (d,) of z_1
-    covariance: jax.Array  # (d, d) of z_1
-    transition: jax.Array  # (d, d) A
-    state_noise: jax.Array  # (d, d) Q
-    emission: jax.Array  # (p, d) C
-    noise: jax.Array  # (p,) r, variances
+class LinearGaussian(NamedTuple):
+    """A linear system with normal noise.
+
+    As θ of a model it holds what is learnt: a leaf is None if all its entries are known, and a vector of the learnt
+    ones if some are.
+    """
+
+    initial_mean: Any  # (d,) of z_1
+    initial_noise: Any  # (d,) sds of z_1
+    transition: Any  # (d, d) A
+    control: Any  # (d, k) B
+    state_noise: Any  # (d,) sds
+    emission: Any  # (p, d) C
+    feedthrough: Any  # (p, k) D
+    offset: Any  # (p,) o
+    noise: Any  # (p,) sds
 
 
 class Filtered(NamedTuple):
-    """The results of the forward pass over one sequence."""
+    """States given the steps so far."""
 
-    ahead: jax.Array  # (T, d) m_t, before step t is seen
-    ahead_covariance: jax.Array  # (T, d, d) P_t
-    mean: jax.Array  # (T, d) after step t is seen
-    covariance: jax.Array  # (T, d, d) F_t
+    mean: jax.Array  # (T, d)
+    covariance: jax.Array  # (T, d, d)
     log_prob: jax.Array  # (T,) log p(x_t | x_1 … x_{t−1})
 
 
@@ -55,185 +62,178 @@ class Smoothed(NamedTuple):
     cross: jax.Array  # (T, d, d) Cov[z_t, z_{t−1} | x]; 0 at the first step
 
 
-class _Gains(NamedTuple):
-    """Gains of every entry of every step; 0 for missing entries."""
+class Conditionals(NamedTuple):
+    """z_t given z_{t+1} and the steps so far, N(G z_{t+1} + g, L); G is 0 at the last step."""
 
-    gain: jax.Array  # (T, p, d) k
-    surprise: jax.Array  # (T, p) v / s
-    precision: jax.Array  # (T, p) 1 / s
+    gain: jax.Array  # (T, d, d) G
+    offset: jax.Array  # (T, d) g
+    covariance: jax.Array  # (T, d, d) L
 
 
-def filtered(system: System, x: jax.Array, drift: jax.Array, parallel: bool | None = None) -> Filtered:
-    """The forward pass over one sequence x (T, p) with drifts b (T, d); the first drift is unused.
+def filter_states(system: LinearGaussian, x: jax.Array, u: jax.Array, parallel: bool | None = None) -> Filtered:
+    """The forward pass over one sequence x (T, p) with inputs u (T, k).
 
     Args:
+        system: all leaves filled in.
         parallel: whether to run in log T steps; by default chosen by device and length.
     """
-    if _chosen(x, parallel):
-        return _filtered_in_parallel(system, x, drift)
-    return _forward(system, x, drift)[0]
+    x, drift = x - _level(system, u), _drift(system, u)
+    if _is_parallel(x, parallel):
+        return _filter_in_parallel(system, x, drift)
+
+    def step(prediction: Normal, now: Normal) -> tuple[Normal, Filtered]:
+        x, drift = now
+        (mean, covariance), (_, _, logs) = _condition_on_step(system, prediction, x)
+        return _predict(system, mean, covariance, drift), Filtered(mean, covariance, jnp.sum(logs))
+
+    next_drift = jnp.concatenate([drift[1:], jnp.zeros_like(drift[:1])])  # the drift added on the way to the next step
+    return jax.lax.scan(step, _start(system), (x, next_drift))[1]
 
 
-def smoothed(
-    system: System, x: jax.Array, drift: jax.Array, parallel: bool | None = None
+def smooth(
+    system: LinearGaussian, x: jax.Array, u: jax.Array, parallel: bool | None = None
 ) -> tuple[Smoothed, jax.Array]:
-    """Both passes, and log p(x), (). Args: as for ``filtered``."""
-    if _chosen(x, parallel):
-        found = _filtered_in_parallel(system, x, drift)
-        return _smoothed_in_parallel(system, found), jnp.sum(found.log_prob)
-    found, gains = _forward(system, x, drift)
-    return _backward(system, found, gains), jnp.sum(found.log_prob)
+    """Both passes, and log p(x), (). Args: as for ``filter_states``."""
+    found = filter_states(system, x, u, parallel)
+    conditionals = _conditionals(system, found, u)
+    mean, covariance = _run_back(conditionals, _is_parallel(x, parallel))
+    cross = covariance[1:] @ jnp.swapaxes(conditionals.gain[:-1], 1, 2)
+    cross = jnp.concatenate([jnp.zeros_like(covariance[:1]), cross])
+    return Smoothed(mean, covariance, cross), jnp.sum(found.log_prob)
 
 
-def log_prob(system: System, x: jax.Array, drift: jax.Array) -> jax.Array:
+def log_prob(system: LinearGaussian, x: jax.Array, u: jax.Array) -> jax.Array:
     """log p(x), (), nats, with the states integrated out; its gradient is autodiff's, by one backward pass."""
-    return jnp.sum(filtered(system, x, drift).log_prob)
+    return jnp.sum(filter_states(system, x, u).log_prob)
 
 
-def simulated(
-    key: jax.Array, system: System, drift: jax.Array, roots: tuple[jax.Array, jax.Array]
-) -> tuple[jax.Array, jax.Array]:
-    """Simulated states (T, d) and observations (T, p) of one sequence, as long as its drifts.
-
-    Args:
-        roots: roots (d, d) of the covariances of z_1 and of the state noise, R Rᵀ = Q.
-    """
-    key_z, key_x = jax.random.split(key)
-    steps, d = drift.shape
-    noise = jax.random.normal(key_z, (steps, d), drift.dtype)
-    first = system.mean + jnp.matmul(roots[0], noise[0], precision="highest")
-
-    def step(z: jax.Array, now: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
-        drift, noise = now
-        z = _times(system.transition, z) + drift + _times(roots[1], noise)
-        return z, z
-
-    later = jax.lax.scan(step, first, (drift[1:], noise[1:]))[1]
-    z = jnp.concatenate([first[None], later])
-    x = jnp.matmul(z, system.emission.T, precision="highest")
-    return z, x + jnp.sqrt(system.noise)[None] * jax.random.normal(key_x, x.shape, x.dtype)
-
-
-def drawn(noise: jax.Array, system: System, x: jax.Array, drift: jax.Array) -> jax.Array:
+def draw_states(noise: jax.Array, system: LinearGaussian, x: jax.Array, u: jax.Array) -> jax.Array:
     """A draw of the states from p(z | x), (T, d): the filter forward, then each state given the next, from the last.
 
-        z_T ~ N(m_T, F_T),    z_t ~ N(m_t, F_t) given z_{t+1} = A z_t + b + noise, whose entries count as numbers seen
-
     ``noise`` (T, d), standard normal, is all that is random; the draw is linear in it. Where A is unstable no path runs
-    away from x. The way back always takes T steps. Carter & Kohn 1994; Frühwirth-Schnatter 1994.
+    away from x. Carter & Kohn 1994; Frühwirth-Schnatter 1994.
     """
-    found = filtered(system, x, drift)
-    unit, (apart, spread) = jnp.eye(len(system.mean), dtype=system.mean.dtype), _apart(system.state_noise)
-    rows, unroll = jnp.matmul(apart, system.transition, precision="highest"), min(len(unit), UNROLLED)
-
-    def entry(carry: tuple, one: tuple) -> tuple[tuple, jax.Array]:
-        (mean, covariance), (row, noise) = carry, one
-        sd = jnp.sqrt(jnp.maximum(jnp.sum(row * _times(covariance, row)), 0))
-        value = jnp.sum(row * mean) + sd * noise
-        return _updated(carry, (value, row, jnp.zeros_like(noise)))[0], value  # the next entries, given this one
-
-    def step(later: tuple[jax.Array, jax.Array], now: tuple) -> tuple[tuple, jax.Array]:
-        (z, drift), (mean, covariance, own_drift, noise) = later, now
-        seen = _times(apart, z - drift), rows, spread
-        carry = jax.lax.scan(_updated, (mean, covariance), seen, unroll=unroll)[0]
-        z = jax.lax.scan(entry, carry, (unit, noise), unroll=unroll)[1]
-        return (z, own_drift), z
-
-    last = jax.lax.scan(entry, (found.mean[-1], found.covariance[-1]), (unit, noise[-1]), unroll=unroll)[1]
-    each = jax.tree.map(lambda a: a[:-1], (found.mean, found.covariance, drift, noise))
-    return jnp.concatenate([jax.lax.scan(step, (last, drift[-1]), each, reverse=True)[1], last[None]])
+    conditionals = _conditionals(system, filter_states(system, x, u), u)
+    noise = jax.vmap(lambda covariance, noise: _root(covariance) @ noise)(conditionals.covariance, noise)
+    offset, none = conditionals.offset + noise, jnp.zeros_like(conditionals.covariance)
+    path = conditionals._replace(offset=offset, covariance=none)
+    return _run_back(path, _is_parallel(x, None))[0]
 
 
-def _apart(covariance: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """W, unit lower triangular, and variances v with W Q Wᵀ = diag v, also for a singular Q."""
+def simulate(key: jax.Array, system: LinearGaussian, u: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Simulated states (T, d) and observations (T, p) of one sequence with inputs u (T, k)."""
+    key_z, key_x = jax.random.split(key)
+    drift = _drift(system, u).at[0].set(system.initial_mean)
+    sds = jnp.broadcast_to(system.state_noise, drift.shape).at[0].set(system.initial_noise)
+
+    def step(z: jax.Array, drift: jax.Array) -> tuple[jax.Array, jax.Array]:
+        z = system.transition @ z + drift
+        return z, z
+
+    moves = drift + sds * jax.random.normal(key_z, drift.shape, drift.dtype)
+    z = jax.lax.scan(step, jnp.zeros_like(moves[0]), moves)[1]
+    x = z @ system.emission.T + _level(system, u)
+    return z, x + system.noise[None] * jax.random.normal(key_x, x.shape, x.dtype)
+
+
+def _condition_on_number(state: Normal, entry: tuple) -> tuple[Normal, tuple[jax.Array, jax.Array, jax.Array]]:
+    """A normal state given one more number; the number's v, 1 / s (0 if the number says nothing) and log density.
+
+    Mean and number may be affine functions of other numbers, of which axis 0 then has the constant and the
+    coefficients: mean (1 + e, d), x (1 + e,).
+    """
+    (mean, covariance), (x, row, variance) = state, entry
+    is_observed = ~jnp.any(jnp.isnan(x))
+    residual = jnp.where(is_observed, x - mean @ row, 0)
+    covariance_with_x = covariance @ row
+    spread = jnp.sum(row * covariance_with_x) + variance
+    log_prob = jnp.where(is_observed, -0.5 * (residual**2 / spread + jnp.log(spread) + LOG_2PI), 0)
+    informs = is_observed & (spread > 0)  # a number that is known already says nothing
+    gain = jnp.where(informs, covariance_with_x / spread, 0)
+    rest = jnp.eye(len(row), dtype=row.dtype) - gain[:, None] * row[None]
+    covariance = rest @ covariance @ rest.T + variance * gain[:, None] * gain[None]
+    return (mean + jnp.tensordot(residual, gain, 0), covariance), (
+        residual,
+        jnp.where(informs, 1 / spread, 0),
+        log_prob,
+    )
+
+
+def _condition_on_step(system: LinearGaussian, prediction: Normal, x: jax.Array) -> tuple[Normal, tuple]:
+    entries = x, system.emission, system.noise**2
+    return jax.lax.scan(_condition_on_number, prediction, entries, unroll=min(len(x), UNROLLED))
+
+
+def _conditionals(system: LinearGaussian, found: Filtered, u: jax.Array) -> Conditionals:
+    unit = jnp.eye(found.mean.shape[1], dtype=found.mean.dtype)
+
+    def one(mean: jax.Array, covariance: jax.Array, drift: jax.Array) -> Conditionals:
+        state = jnp.concatenate([mean[None], jnp.zeros_like(unit)]), covariance
+        entries = jnp.concatenate([-drift[:, None], unit], axis=1), system.transition, system.state_noise**2
+        (mean, covariance), _ = jax.lax.scan(_condition_on_number, state, entries, unroll=min(len(unit), UNROLLED))
+        return Conditionals(mean[1:].T, mean[0], covariance)
+
+    others = jax.vmap(one)(found.mean[:-1], found.covariance[:-1], _drift(system, u)[1:])
+    last = Conditionals(jnp.zeros_like(unit), found.mean[-1], found.covariance[-1])
+    return jax.tree.map(lambda a, b: jnp.concatenate([a, b[None]]), others, last)
+
+
+def _run_back(conditionals: Conditionals, parallel: bool) -> Normal:
+    """The means (T, d) and covariances (T, d, d) of all states, from the last to the first."""
+
+    def move(now: Conditionals, mean: jax.Array, covariance: jax.Array) -> Normal:
+        return now.gain @ mean + now.offset, now.gain @ covariance @ now.gain.T + now.covariance
+
+    def combine(rest: Conditionals, now: Conditionals) -> Conditionals:
+        return Conditionals(now.gain @ rest.gain, *move(now, rest.offset, rest.covariance))
+
+    def step(state: Normal, now: Conditionals) -> tuple[Normal, Normal]:
+        state = move(now, *state)
+        return state, state
+
+    if parallel:
+        return jax.lax.associative_scan(jax.vmap(combine), conditionals, reverse=True)[1:]
+    nothing = jnp.zeros_like(conditionals.offset[0]), jnp.zeros_like(conditionals.covariance[0])
+    return jax.lax.scan(step, nothing, conditionals, reverse=True)[1]
+
+
+def _root(covariance: jax.Array) -> jax.Array:
+    """R, lower triangular, with R Rᵀ = covariance, also for a singular one: each column conditions on an entry."""
+
+    def column(covariance: jax.Array, row: jax.Array) -> tuple[jax.Array, jax.Array]:
+        variance = row @ covariance @ row
+        (gain, covariance), _ = _condition_on_number(
+            (jnp.zeros_like(row), covariance), (jnp.ones(()), row, jnp.zeros(()))
+        )
+        return covariance, gain * jnp.sqrt(jnp.maximum(variance, 0))
+
     unit = jnp.eye(len(covariance), dtype=covariance.dtype)
-    whiten, left = unit, covariance
-    least = 10 * jnp.finfo(covariance.dtype).eps * jnp.diagonal(covariance)
-    for j in range(len(covariance)):
-        pivot = left[j, j]
-        below = jnp.where(pivot > least[j], left[:, j] / jnp.where(pivot > least[j], pivot, 1), 0).at[: j + 1].set(0)
-        without = unit - below[:, None] * unit[j][None]
-        whiten = jnp.matmul(without, whiten, precision="highest")
-        left = jnp.matmul(jnp.matmul(without, left, precision="highest"), without.T, precision="highest")
-    return whiten, jnp.where(jnp.diagonal(left) > least, jnp.diagonal(left), 0)
+    return jax.lax.scan(column, covariance, unit, unroll=min(len(unit), UNROLLED))[1].T
 
 
-def _updated(carry: tuple, one: tuple) -> tuple[tuple, tuple]:
-    """Mean and covariance given one more number; its log density, and k, v / s and 1 / s."""
-    (mean, covariance), (x, row, noise) = carry, one
-    there = ~jnp.isnan(x)
-    off = jnp.where(there, x, 0) - jnp.sum(row * mean)
-    towards = _times(covariance, row)
-    spread = jnp.sum(row * towards) + noise
-    log_prob = jnp.where(there, -0.5 * (off**2 / spread + jnp.log(spread) + LOG_2PI), 0)
-    there = there & (spread > 0)  # a number that is known already says nothing
-    gain = jnp.where(there, towards / spread, 0)
-    left = jnp.eye(len(mean), dtype=mean.dtype) - gain[:, None] * row[None]
-    kept = jnp.matmul(jnp.matmul(left, covariance, precision="highest"), left.T, precision="highest")
-    covariance = kept + noise * gain[:, None] * gain[None]
-    told = gain, jnp.where(there, off / spread, 0), jnp.where(there, 1 / spread, 0)
-    return (mean + gain * off, covariance), (log_prob, *told)
+def _start(system: LinearGaussian) -> Normal:
+    return system.initial_mean, jnp.diag(system.initial_noise**2)
 
 
-def _forward(system: System, x: jax.Array, drift: jax.Array) -> tuple[Filtered, _Gains]:
-    def step(carry: tuple, now: tuple) -> tuple[tuple, tuple]:
-        (ahead, ahead_covariance), (x, drift) = carry, now
-        rows = x, system.emission, system.noise
-        (mean, covariance), (logs, *gains) = jax.lax.scan(_updated, carry, rows, unroll=min(len(x), UNROLLED))
-        found = Filtered(ahead, ahead_covariance, mean, covariance, jnp.sum(logs))
-        return _moved(system, mean, covariance, drift), (found, _Gains(*gains))
-
-    later = jnp.concatenate([drift[1:], jnp.zeros_like(drift[:1])])  # the drift added on the way to the next step
-    return jax.lax.scan(step, (system.mean, system.covariance), (x, later))[1]
+def _drift(system: LinearGaussian, u: jax.Array) -> jax.Array:
+    """B u_t, (T, d); the first one is unused."""
+    return u @ system.control.T
 
 
-def _backward(system: System, found: Filtered, gains: _Gains) -> Smoothed:
-    d = len(system.mean)
-    unit = jnp.eye(d, dtype=system.mean.dtype)
-
-    def number(carry: tuple, one: tuple) -> tuple[tuple, None]:
-        (rho, narrowing), (row, gain, surprise, precision) = carry, one
-        left = unit - gain[:, None] * row[None]
-        rho = row * surprise + _times(left.T, rho)
-        kept = jnp.matmul(jnp.matmul(left.T, narrowing, precision="highest"), left, precision="highest")
-        return (rho, kept + precision * row[:, None] * row[None]), None
-
-    def step(carry: tuple, gains: _Gains) -> tuple[tuple, tuple]:
-        rows = (system.emission, *gains)
-        told, _ = jax.lax.scan(number, carry, rows, reverse=True, unroll=min(len(gains.gain), UNROLLED))
-        a = system.transition
-        back = _times(a.T, told[0]), jnp.matmul(jnp.matmul(a.T, told[1], precision="highest"), a, precision="highest")
-        return back, told
-
-    begun = jnp.zeros_like(system.mean), jnp.zeros_like(system.covariance)
-    rho, narrowing = jax.lax.scan(step, begun, gains, reverse=True)[1]
-    p = found.ahead_covariance
-    mean = found.ahead + jnp.einsum("tij,tj->ti", p, rho, precision="highest")
-    pn = jnp.einsum("tij,tjk->tik", p, narrowing, precision="highest")
-    covariance = p - jnp.einsum("tij,tjk->tik", pn, p, precision="highest")
-    # Cov[z_t, z_{t−1}] = (I − P_t N_t) A F_{t−1}
-    moved = jnp.einsum("ij,tjk->tik", system.transition, found.covariance[:-1], precision="highest")
-    cross = moved - jnp.einsum("tij,tjk->tik", pn[1:], moved, precision="highest")
-    return Smoothed(mean, _symmetric(covariance), jnp.concatenate([jnp.zeros_like(p[:1]), cross]))
+def _level(system: LinearGaussian, u: jax.Array) -> jax.Array:
+    """D u_t + o, (T, p)."""
+    return u @ system.feedthrough.T + system.offset[None]
 
 
-def _moved(system: System, mean: jax.Array, covariance: jax.Array, drift: jax.Array) -> tuple[jax.Array, jax.Array]:
+def _predict(system: LinearGaussian, mean: jax.Array, covariance: jax.Array, drift: jax.Array) -> Normal:
     """Mean and covariance one step later."""
     a = system.transition
-    spread = jnp.matmul(jnp.matmul(a, covariance, precision="highest"), a.T, precision="highest")
-    return _times(a, mean) + drift, _symmetric(spread + system.state_noise)
+    spread = a @ covariance @ a.T + jnp.diag(system.state_noise**2)
+    return a @ mean + drift, 0.5 * (spread + spread.T)
 
 
-def _chosen(x: jax.Array, parallel: bool | None) -> bool:
+def _is_parallel(x: jax.Array, parallel: bool | None) -> bool:
     return (jax.default_backend() != "cpu" and len(x) >= LONG) if parallel is None else parallel
-
-
-def _times(matrix: jax.Array, vector: jax.Array) -> jax.Array:
-    return jnp.matmul(matrix, vector, precision="highest")
-
-
-def _symmetric(matrices: jax.Array) -> jax.Array:
-    return 0.5 * (matrices + jnp.swapaxes(matrices, -1, -2))
 
 
 # In parallel (Särkkä & García-Fernández 2021): an element is a run of steps, its last state's law given the state
@@ -250,84 +250,36 @@ class _Element(NamedTuple):
     j: jax.Array
 
 
-def _filtered_in_parallel(system: System, x: jax.Array, drift: jax.Array) -> Filtered:
-    there = ~jnp.isnan(x)
-    seen = jnp.where(there, x, 0)
-    emission = jnp.where(there[:, :, None], system.emission[None], 0)  # (T, p, d)
-    unit = jnp.eye(len(system.mean), dtype=x.dtype)
+def _filter_in_parallel(system: LinearGaussian, x: jax.Array, drift: jax.Array) -> Filtered:
+    mean, covariance = _start(system)
+    steps = len(x), *covariance.shape
 
-    def one(x: jax.Array, c: jax.Array, mean: jax.Array, spread: jax.Array, a: jax.Array) -> _Element:
-        towards = jnp.matmul(c, spread, precision="highest")
-        root = inverse_root(jnp.matmul(towards, c.T, precision="highest") + jnp.diag(system.noise))
-        half = _times(root, x - _times(c, mean)), jnp.matmul(root, towards, precision="highest")
-        gained = jnp.matmul(half[1].T, half[0], precision="highest")
-        kept = spread - jnp.matmul(half[1].T, half[1], precision="highest")
-        forth = jnp.matmul(jnp.matmul(root, c, precision="highest"), a, precision="highest")  # R⁻¹ C A
-        left = unit - jnp.matmul(half[1].T, jnp.matmul(root, c, precision="highest"), precision="highest")
-        return _Element(
-            jnp.matmul(left, a, precision="highest"), mean + gained, kept,
-            jnp.matmul(forth.T, half[0], precision="highest"), jnp.matmul(forth.T, forth, precision="highest"),
-        )  # fmt: skip
+    def element(x: jax.Array, mean: jax.Array, slopes: jax.Array, covariance: jax.Array) -> _Element:
+        numbers = jnp.concatenate([x[:, None], jnp.zeros((len(x), len(slopes)), x.dtype)], axis=1)
+        state = jnp.concatenate([mean[None], slopes]), covariance
+        (mean, covariance), (residual, weight, _) = _condition_on_step(system, state, numbers)
+        slopes = residual[:, 1:].T * weight[None]  # v is affine in z_i
+        return _Element(mean[1:].T, mean[0], covariance, -slopes @ residual[:, 0], slopes @ residual[:, 1:])
 
-    first = one(seen[0], emission[0], system.mean, system.covariance, jnp.zeros_like(unit))
-    rest = jax.vmap(lambda x, c, drift: one(x, c, drift, system.state_noise, system.transition))(
-        seen[1:], emission[1:], drift[1:]
-    )
-    elements = jax.tree.map(lambda a, b: jnp.concatenate([a[None], b]), first, rest)
-    through = jax.lax.associative_scan(jax.vmap(_combined), elements)
-    mean, covariance = through.b, _symmetric(through.c)
-    moved = jax.vmap(lambda m, c, drift: _moved(system, m, c, drift))(mean[:-1], covariance[:-1], drift[1:])
-    ahead = jnp.concatenate([system.mean[None], moved[0]])
-    spread = jnp.concatenate([system.covariance[None], moved[1]])
-
-    def density(x: jax.Array, c: jax.Array, there: jax.Array, mean: jax.Array, spread: jax.Array) -> jax.Array:
-        inner = jnp.matmul(jnp.matmul(c, spread, precision="highest"), c.T, precision="highest")
-        root = inverse_root(inner + jnp.diag(jnp.where(there, system.noise, 1)))
-        z = _times(root, x - _times(c, mean))
-        return jnp.sum(jnp.log(jnp.diagonal(root))) - 0.5 * jnp.sum(z**2) - 0.5 * LOG_2PI * jnp.sum(there)
-
-    return Filtered(ahead, spread, mean, covariance, jax.vmap(density)(seen, emission, there, ahead, spread))
+    slopes = jnp.broadcast_to(system.transition.T, steps).at[0].set(0)
+    noises = jnp.broadcast_to(jnp.diag(system.state_noise**2), steps).at[0].set(covariance)
+    elements = jax.vmap(element)(x, drift.at[0].set(mean), slopes, noises)
+    prefixes = jax.lax.associative_scan(jax.vmap(_combine), elements)
+    others = jax.vmap(partial(_predict, system))(prefixes.b[:-1], prefixes.c[:-1], drift[1:])
+    predictions = jax.tree.map(lambda a, b: jnp.concatenate([a[None], b]), (mean, covariance), others)
+    (mean, covariance), (_, _, logs) = jax.vmap(partial(_condition_on_step, system))(predictions, x)
+    return Filtered(mean, covariance, jnp.sum(logs, axis=1))
 
 
-def _combined(one: _Element, two: _Element) -> _Element:
+def _combine(one: _Element, two: _Element) -> _Element:
     """The element of two consecutive runs of steps."""
     unit = jnp.eye(one.a.shape[-1], dtype=one.a.dtype)
-    across = jnp.linalg.solve((unit + jnp.matmul(one.c, two.j, precision="highest")).T, two.a.T).T  # a₂ (I + c₁ J₂)⁻¹
-    back = jnp.linalg.solve((unit + jnp.matmul(two.j, one.c, precision="highest")).T, one.a).T  # a₁ᵀ (I + J₂ c₁)⁻¹
+    into_two = jnp.linalg.solve((unit + one.c @ two.j).T, two.a.T).T  # a₂ (I + c₁ J₂)⁻¹
+    into_one = jnp.linalg.solve((unit + two.j @ one.c).T, one.a).T  # a₁ᵀ (I + J₂ c₁)⁻¹
     return _Element(
-        jnp.matmul(across, one.a, precision="highest"),
-        _times(across, one.b + _times(one.c, two.eta)) + two.b,
-        jnp.matmul(jnp.matmul(across, one.c, precision="highest"), two.a.T, precision="highest") + two.c,
-        _times(back, two.eta - _times(two.j, one.b)) + one.eta,
-        jnp.matmul(jnp.matmul(back, two.j, precision="highest"), one.a, precision="highest") + one.j,
+        into_two @ one.a,
+        into_two @ (one.b + one.c @ two.eta) + two.b,
+        into_two @ one.c @ two.a.T + two.c,
+        into_one @ (two.eta - two.j @ one.b) + one.eta,
+        into_one @ two.j @ one.a + one.j,
     )
-
-
-def _smoothed_in_parallel(system: System, found: Filtered) -> Smoothed:
-    """Smoothing by the laws of z_t given z_{t+1}, N(G z_{t+1} + g, L), combined from the end."""
-
-    def one(mean: jax.Array, covariance: jax.Array, ahead: jax.Array, spread: jax.Array) -> tuple:
-        root = inverse_root(spread)
-        moved = jnp.matmul(system.transition, covariance, precision="highest")
-        half = jnp.matmul(root, moved, precision="highest")
-        gain = jnp.matmul(half.T, root, precision="highest")
-        return gain, mean - _times(gain, ahead), covariance - jnp.matmul(half.T, half, precision="highest")
-
-    gain, offset, spread = jax.vmap(one)(
-        found.mean[:-1], found.covariance[:-1], found.ahead[1:], found.ahead_covariance[1:]
-    )
-    steps = (
-        jnp.concatenate([gain, jnp.zeros_like(found.covariance[-1:])]),
-        jnp.concatenate([offset, found.mean[-1:]]),
-        jnp.concatenate([spread, found.covariance[-1:]]),
-    )
-
-    def joined(later: tuple, earlier: tuple) -> tuple:
-        (g2, m2, c2), (g1, m1, c1) = later, earlier
-        both = jnp.matmul(jnp.matmul(g1, c2, precision="highest"), g1.T, precision="highest")
-        return jnp.matmul(g1, g2, precision="highest"), _times(g1, m2) + m1, both + c1
-
-    _, mean, covariance = jax.lax.associative_scan(jax.vmap(joined), steps, reverse=True)
-    covariance = _symmetric(covariance)
-    cross = jnp.einsum("tij,tkj->tik", covariance[1:], gain, precision="highest")
-    return Smoothed(mean, covariance, jnp.concatenate([jnp.zeros_like(covariance[:1]), cross]))
