@@ -428,8 +428,6 @@ def test_the_page_and_the_plot(tmp_path, right):
         (lambda: tr.calibrate(COIN, tr.MAP(), ROWS), SettingsError, "MAP gives one θ; use a method that draws"),
         (lambda: tr.calibrate(COIN, tr.MLE(), ROWS), SettingsError, "MLE gives one θ"),
         (lambda: tr.calibrate(COIN, tr.EM(), ROWS), SettingsError, "EM gives one θ"),
-        (lambda: tr.calibrate(COIN, "nuts", ROWS), SettingsError, "a method such as NUTS\\(\\); got .*'nuts'"),
-        (lambda: calibrated(quantities=[jnp.sum]), SettingsError, "quantities=...\\) expects functions by name"),
         (lambda: calibrated(runs=19), SettingsError, "runs=...\\) expects a whole number ≥ 20; got 19"),
         (lambda: calibrated(draws=8), SettingsError, "draws=...\\) expects a whole number ≥ 9; got 8"),
         (lambda: calibrated(seed=-1), SettingsError, "seed=...\\) expects a whole number from 0 to \\d+; got -1"),
@@ -455,7 +453,7 @@ def test_the_page_and_the_plot(tmp_path, right):
         (lambda: tr.calibrate(tr.Model({"a": dist.Normal()}), tr.NUTS(), ROWS), ModelError, "no likelihood"),
     ],
     ids=[
-        "map", "mle", "em", "no method", "no names", "runs", "draws", "seed", "no number", "no data", "weights",
+        "map", "mle", "em", "runs", "draws", "seed", "no number", "no data", "weights",
         "not resident", "no rows", "batch", "callable", "improper", "no likelihood",
     ],
 )  # fmt: skip

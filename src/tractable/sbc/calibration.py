@@ -136,7 +136,7 @@ def calibrate(
             result = job.lost or job.result
             if result is None:  # it was interrupted
                 break
-            results[job.index] = result
+            results[job.index] = result if isinstance(result, str) else np.array(result)
             session.say("runs", len(results), runs)
             save(lambda: results)
         save(lambda: results, at_once=bool(results))
@@ -396,12 +396,12 @@ def _in_form(new: jax.Array, y: np.ndarray) -> np.ndarray:
 
 def _run(
     index: int, *, model: Model, method: Method, data: Data, seed: int, draws: int, functions: tuple[Callable, ...]
-) -> np.ndarray | str | None:
+) -> list[float] | str | None:
     """Draw θ* and y, infer, and rank θ* among the draws.
 
     Returns:
-        (1 + q,) the number of nearly independent draws, and the ranks on 0 … L; the error's sentence of a run that
-        failed; None of one that was interrupted.
+        The number of nearly independent draws and the q ranks on 0 … L; the error's sentence of a run that failed; None
+        of one that was interrupted.
     """
     rng = np.random.default_rng([seed, index])
     try:
@@ -420,7 +420,7 @@ def _run(
     weights = np.ones(chains) if posterior.weights is None else np.asarray(posterior.weights, np.float64)
     effective = count_independent(posterior, values.reshape(*chains, -1), weights)
     sample = values[choose_draws(weights.ravel(), int(np.clip(effective, 1, draws)))]
-    return np.array([effective, *rank(true, sample, draws, rng)])
+    return [effective, *map(float, rank(true, sample, draws, rng))]
 
 
 @compiled("model", "functions")
