@@ -141,7 +141,7 @@ def make_calibration(folder: Path, seed: int) -> None:
 
 
 def calibration_loaded(folder: Path) -> object:
-    from tractable.sbc.calibration import Calibration
+    from tractable import Calibration
 
     found = Calibration.load(folder)
     return found.ranks.tobytes(), found.names, str(found.report())

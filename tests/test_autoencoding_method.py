@@ -1,19 +1,16 @@
 """AutoEncoding and ImportanceWeighted as methods: settings, sentences, and what a run learns and says."""
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 
 import tractable as tr
-from tractable.data.rows import whole
 from tractable.methods.autoencoding import AutoEncoding, ImportanceWeighted
 from tractable.models.ladder import Ladder, bottom_up
 from tractable.models.ladders import hierarchical, latent_gaussian
-from tractable.models.layers import categorical, layer, top
+from tractable.models.layers import layer, top
 from tractable.objectives import pathwise
-from tractable.objectives.bounds import bounds
 from tractable.tools.errors import ModelError, SettingsError
 
 pytestmark = pytest.mark.laws
@@ -39,7 +36,7 @@ def belief(hidden: int = 2) -> Ladder:
         (lambda: AutoEncoding(free_bits=-0.1), "free_bits.*got -0.1"),
         (lambda: AutoEncoding(warmup=101), "at most the 100 epochs there are; got 101"),
         (lambda: AutoEncoding(warmup=-1), "whole number ≥ 0; got -1"),
-        (lambda: AutoEncoding(relaxation=0.0), "relaxation=...\\) expects a positive finite number"),
+        (lambda: AutoEncoding(relaxation=0.5), "relaxation=...\\) was removed in 0.2; write NVIL"),
         (lambda: ImportanceWeighted(samples=0), "whole number ≥ 1; got 0"),
         (lambda: ImportanceWeighted(gradient="path"), "'doubly' or 'reparameterised'; got 'path'"),
     ],
@@ -53,7 +50,6 @@ def test_settings_sentences(make, words):
 def test_settings_are_kept():
     for method in (
         AutoEncoding(samples=2, kl="sampled", gradient="path", beta=2.0, free_bits=0.1, warmup=3),
-        AutoEncoding(relaxation=0.5),
         ImportanceWeighted(samples=7, gradient="reparameterised"),
     ):
         settings = method.settings()
@@ -62,19 +58,16 @@ def test_settings_are_kept():
 
 
 def test_discrete_layers():
-    """Refused without a relaxation, in a sentence that says what to do; a relaxation of nothing is refused too."""
+    """They are refused in a sentence that says which methods learn them."""
     data = tr.Data(BITS.astype(np.float32))
     for method in (AutoEncoding(), ImportanceWeighted()):
-        with pytest.raises(ModelError, match=r"layer 1 is Bernoulli, whose draws have no derivative.*relaxation"):
+        with pytest.raises(ModelError, match=r"layer 1 is Bernoulli, whose draws have no derivative.*NVIL"):
             tr.infer(belief(), data, method)
-    with pytest.raises(ModelError, match="this ladder has none"):
-        tr.infer(latent_gaussian(6, 2), data, AutoEncoding(relaxation=0.5))
     counts = Ladder([layer(2, 6), top(2, "poisson")], bottom_up([layer(6, 2, "poisson")]))
-    for method in (AutoEncoding(relaxation=0.5), AutoEncoding()):
-        with pytest.raises(ModelError, match="layer 1 is Poisson"):
-            tr.infer(counts, data, method)
+    with pytest.raises(ModelError, match="layer 1 is Poisson"):
+        tr.infer(counts, data, AutoEncoding())
     with pytest.raises(ModelError, match="learns ladders"):
-        tr.infer(tr.models.factor_analysis(6, 2), data, AutoEncoding(relaxation=0.5))
+        tr.infer(tr.models.factor_analysis(6, 2), data, AutoEncoding())
 
 
 @pytest.mark.parametrize(
@@ -100,67 +93,6 @@ def test_learns(ladder, method):
     last = trace[-len(trace) // 10 :].mean()
     kind = found["elbo"] if isinstance(method, AutoEncoding) else found["bound"]
     assert abs(last - kind) < 1.0, (last, kind)
-
-
-def test_relaxed_on_a_discrete_model():
-    """A relaxed climb is told of by the discrete model's own bound, in a check that warns; log p(x) is exact here."""
-    ladder = belief()
-    rows = BITS.astype(np.float32)
-    method = AutoEncoding(relaxation=1.0, epochs=400, learning_rate=0.05)
-    posterior = tr.infer(ladder, tr.Data(rows), method, seed=1, progress=False)
-    theta = ladder.space.unravel(jnp.asarray(posterior.point))
-    exact = float(np.asarray(ladder.summed_out(theta, jnp.asarray(rows))).mean())
-    best = tr.infer(ladder, tr.Data(rows), tr.MAP(), seed=1, progress=False)
-    reached = float(np.asarray(ladder.summed_out(ladder.space.unravel(jnp.asarray(best.point)), rows)).mean())
-    print(f"relaxed {exact:.3f}, by enumeration {reached:.3f}, ELBO {posterior.found['elbo']:.3f}")
-    assert posterior.found["elbo"] <= exact + 1e-3 and exact <= reached + 1e-3
-    assert exact > reached - 0.3
-    checks = {check.name: check for check in method.checks(posterior)}
-    assert checks["relaxation"].verdict == "caution" and "biased" in checks["relaxation"].sentence
-    assert "relaxation" not in {check.name for check in AutoEncoding().checks(posterior)}
-    told = bounds(ladder, {"theta": theta, "phi": posterior.phi}, tr.Data(rows[:20]), jax.random.key(0), 5000)
-    assert np.all(np.abs(told.log_evidence - np.asarray(ladder.summed_out(theta, rows[:20]))) < 6 * told.error + 1e-6)
-
-
-@pytest.mark.test("2")
-@pytest.mark.parametrize("levels", [2, 3])
-def test_cold_relaxations(levels):
-    """As τ → 0 the relaxed objective's log p(x | h) is the discrete one's: the mean value comes near the true bound."""
-    family = "bernoulli" if levels == 2 else categorical(levels)
-    below = layer(2 if levels == 2 else 2 * levels, 6)
-    ladder = Ladder([below, top(2, family)], bottom_up([layer(6, 2, family)]))
-    params = ladder.initial(jax.random.key(4))
-    params["phi"]["layers"] = jax.tree.map(lambda a: 2 * a, params["phi"]["layers"])
-    rows = jnp.asarray(BITS[:3], float)
-    batch = whole((rows, None))
-
-    def likelihood(noise, x):
-        from tractable.objectives import relaxed
-
-        h, _ = relaxed.drawn(noise, ladder, params, x, 1, 1e-3)
-        return jnp.sum(ladder.generative(params["theta"], h)[0].log_prob(x[None]))
-
-    keys = jax.random.split(jax.random.key(0), 20_000)
-    soft = np.asarray(jax.jit(jax.vmap(likelihood, (0, None)))(keys, rows))
-    q = ladder.infer(params, rows[None], lambda i, q: jnp.zeros((1, 3, 2), int))[1][0].base_dist
-    # Exactly, over all pairs of values.
-    each = np.indices((levels, levels)).reshape(2, -1).T
-    h = jnp.broadcast_to(jnp.asarray(each)[:, None], (len(each), 3, 2))
-    mass = jnp.exp(q.log_prob(h).sum(-1))
-    wanted = float(jnp.sum(mass * ladder.generative(params["theta"], (h,))[0].log_prob(rows[None])))
-    assert abs(soft.mean() - wanted) < 5.33 * soft.std() / np.sqrt(len(soft)) + 0.01
-    # Of one draw the path form has the same value and θ's gradient, and cuts something of φ's.
-    forms = [
-        pathwise.autoencoding(ladder, relaxation=0.3, kl="sampled", gradient=gradient)
-        for gradient in ("reparameterised", "path")
-    ]
-    both = jax.jit(lambda p: [jax.value_and_grad(form.value, 1)(jax.random.key(1), p, batch) for form in forms])(params)
-    assert np.isfinite(both[0][0]) and all(np.all(np.isfinite(g)) for g in jax.tree.leaves(both))
-    same = [(value, gradient["theta"]) for value, gradient in both]
-    for mine, theirs in zip(*map(jax.tree.leaves, same), strict=True):
-        np.testing.assert_allclose(mine, theirs, rtol=1e-9, atol=1e-12)
-    layers = [gradient["phi"]["layers"]["h1"]["layer0"]["weight"] for _, gradient in both]
-    assert np.max(np.abs(layers[0] - layers[1])) > 1e-3
 
 
 @pytest.mark.test

@@ -14,11 +14,11 @@ from scipy import stats
 from scipy.special import logit
 
 import tractable as tr
-from tractable.beliefs.belief import Draws, Point
+from tractable.beliefs.belief import Draws
 from tractable.methods import session as sessions
 from tractable.methods.method import Outcome
 from tractable.pages.page import write_calibration_page
-from tractable.sbc.simulate import pair
+from tractable.sbc.calibration import simulate
 from tractable.tools.errors import CheckpointError, DataError, ModelError, RunError, SettingsError, TractableWarning
 
 pytestmark = pytest.mark.laws
@@ -59,14 +59,6 @@ class Conjugate(tr.Method):
         return Outcome(Draws(positions=u[None, :, None]), {}, {}, interrupted=total == self.stops)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Pointed(tr.Method):
-    """Says that it draws, and finds a point."""
-
-    def learn(self, session):
-        return Outcome(Point(position=np.zeros(1)), {}, {})
-
-
 def calibrated(method: tr.Method = Conjugate(), runs: int = RUNS, **options) -> tr.Calibration:
     return tr.calibrate(COIN, method, ROWS, **{"runs": runs, "seed": 1, **options})
 
@@ -75,7 +67,7 @@ once = functools.cache(calibrated)  # where several laws look at one calibration
 
 
 def same(one: tr.Calibration, other: tr.Calibration) -> None:
-    for name in ("ranks", "index", "effective", "rhat"):
+    for name in ("ranks", "index", "effective"):
         np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
     assert (one.names, one.draws, one.failures, one.method) == (other.names, other.draws, other.failures, other.method)
 
@@ -111,12 +103,11 @@ def test_exact_draws_are_trusted(right):
     ids=["nuts", "mala", "rejection", "fullrank", "laplace"],
 )
 def test_methods_are_calibrated_on_a_coin(method, draws):
-    """Seen here: a mean 0.4 sd off (7 times in 10), an sd 0.7 or 1.5 times the right one (8 in 10)."""
+    """100 runs find a mean that is 0.4 sd off 7 times in 10, and an sd 0.7 or 1.5 times the right one 8 in 10."""
     found = tr.calibrate(COIN, method, ROWS, runs=100, draws=draws, seed=3)
     assert min(found.adjusted) > 1e-4, found
     ended = {check.name: check for check in found.report().checks}
     assert ended["effective draws"].verdict == "trust" and ended["runs"].verdict == "trust"
-    assert ("R-hat" in ended) == (method.label in ("nuts", "mala"))
 
 
 # Wrong ones, by 200 runs: at 40 further seeds each was rejected 40 times; the right one was trusted 39 times, once
@@ -131,8 +122,8 @@ def test_methods_are_calibrated_on_a_coin(method, draws):
         (Conjugate(shift=0.7), "theta", "too high, a slope"),
         (Conjugate(shift=-0.7), "theta", "too low, a slope"),
         (Conjugate(a=40.0), "theta", "too narrow, ∪"),
-        (Conjugate(twice=True), "log likelihood", "better than the truth"),
-        (Conjugate(learns=False), "log likelihood", "less than the truth"),
+        (Conjugate(twice=True), "log likelihood", "too high, a slope"),
+        (Conjugate(learns=False), "log likelihood", "too low, a slope"),
     ],
     ids=["narrow", "wide", "high", "low", "prior too narrow", "rows twice", "the prior itself"],
 )
@@ -169,8 +160,7 @@ def test_what_is_seen_but_makes_little_is_a_caution():
     ranks = np.sort(np.random.default_rng(0).integers(0, 100, 20_000))
     off = np.minimum((100 * stats.norm.cdf(stats.norm.ppf((ranks + 0.5) / 100) - 0.1)).astype(int), 99)[:, None]
     count = len(off)
-    nothing = np.full(count, np.nan)
-    found = tr.Calibration(["a"], off, 99, np.arange(count), np.full(count, 99.0), nothing, {}, "NUTS", count)
+    found = tr.Calibration(["a"], off, 99, np.arange(count), np.full(count, 99.0), {}, "NUTS", count)
     assert found.p_values[0] < 1e-10 and found.verdicts == ["caution"]
     assert abs(found.shapes[0].bias - 0.1) < 0.03 and "too high" in found.sentence(0)
 
@@ -178,11 +168,11 @@ def test_what_is_seen_but_makes_little_is_a_caution():
 # What is drawn.
 
 
-def test_pairs_come_from_the_model():
+def test_simulated_data_come_from_the_model():
     """E y = E θ = ½ and Var θ = 1/20 of Beta(2, 2); the rows' mean given θ is θ."""
     data = tr.Data(np.zeros(40, int))
     keys = jax.random.split(jax.random.key(0), 400)
-    theta, mean = np.array([(p["theta"], np.mean(d.y)) for p, d in (pair(COIN, data, k) for k in keys)]).T
+    theta, mean = np.array([(p["theta"], np.mean(d.y)) for p, d in (simulate(COIN, data, k) for k in keys)]).T
     assert abs(theta.mean() - 0.5) < 5.33 * np.sqrt(0.05 / 400)
     z = (mean - theta) / np.sqrt(theta * (1 - theta) / 40)
     assert abs(z.mean()) < 5.33 / np.sqrt(400) and abs(np.mean(z**2) - 1) < 5.33 * np.sqrt(2 / 400)
@@ -192,7 +182,7 @@ def test_rows_are_drawn_at_their_inputs_and_miss_what_is_missing():
     line = tr.Model({"slope": dist.Normal(0, 1)}, lambda p, x: dist.Normal(p["slope"] * x, 1e-6).expand([2]).to_event())
     x = np.array([0.0, 1.0, -2.0], np.float32)
     y = np.array([[0, np.nan], [1, 1], [np.nan, 0]], np.float32)
-    params, data = pair(line, tr.Data(y, given=x, missing="keep"), jax.random.key(1))
+    params, data = simulate(line, tr.Data(y, given=x, missing="keep"), jax.random.key(1))
     np.testing.assert_array_equal(np.isnan(data.y), np.isnan(y))
     np.testing.assert_array_equal(data.given, x)
     seen = ~np.isnan(y)
@@ -203,17 +193,17 @@ def test_rows_are_drawn_at_their_inputs_and_miss_what_is_missing():
 
 def test_drawn_numbers_are_not_cut_to_the_type_of_those_seen():
     line = tr.Model({"mean": dist.Normal(0, 1)}, lambda p: dist.Normal(p["mean"], 1))
-    assert np.ptp(pair(line, tr.Data(np.arange(5)), jax.random.key(0))[1].y % 1) > 0
-    assert pair(COIN, tr.Data(np.ones(5)), jax.random.key(0))[1].y.dtype == float
+    assert np.ptp(simulate(line, tr.Data(np.arange(5)), jax.random.key(0))[1].y % 1) > 0
+    assert simulate(COIN, tr.Data(np.ones(5)), jax.random.key(0))[1].y.dtype == float
     counts = tr.Model({"rate": dist.Gamma(1000.0, 1.0)}, lambda p: dist.Poisson(p["rate"]))
-    assert pair(counts, tr.Data(np.ones(5, np.uint8)), jax.random.key(0))[1].y.min() > 255
+    assert simulate(counts, tr.Data(np.ones(5, np.uint8)), jax.random.key(0))[1].y.min() > 255
 
 
 def test_causes_that_are_not_seen_are_drawn_too():
     cook = tr.LatentModel(
         {"good": dist.Beta(2, 2)}, lambda p: dist.Bernoulli(p["good"]), lambda p, z: dist.Normal(8.0 * z, 0.1)
     )
-    params, data = pair(cook, tr.Data(np.zeros(200)), jax.random.key(2))
+    params, data = simulate(cook, tr.Data(np.zeros(200)), jax.random.key(2))
     good = np.mean(data.y > 4)
     assert np.all(np.minimum(abs(data.y), abs(data.y - 8)) < 1)
     assert abs(good - float(params["good"])) < 5.33 * 0.5 / np.sqrt(200)
@@ -228,7 +218,7 @@ def test_runs_that_fail_are_counted_and_named():
     assert not set(some.failures) & set(some.index.tolist())
     told = next(check for check in some.report().checks if check.name == "failed runs")
     assert told.verdict != "trust" and told.value == len(some.failures) and "too many for me" in told.sentence
-    with pytest.raises(RunError, match="No run of the calibration came to its end; the first: 0 heads"):
+    with pytest.raises(RunError, match="No run of the calibration came to its end; 0 heads"):
         zeros = tr.Model({"theta": dist.Beta(1.0, 1e9)}, COIN.likelihood)
         tr.calibrate(zeros, Conjugate(fails=0), ROWS, runs=20)
 
@@ -245,7 +235,7 @@ def test_few_runs_and_few_draws_are_cautions(right):
 
 @pytest.mark.test
 def test_numbers_that_cannot_be_ranked_fail():
-    with pytest.raises(RunError, match="bad is NaN"):
+    with pytest.raises(RunError, match="quantity is NaN"):
         calibrated(runs=20, quantities={"bad": lambda params, y: jnp.log(-params["theta"])})
 
 
@@ -283,7 +273,6 @@ def test_chains_are_thinned_by_their_effective_draws():
     found = calibrated(Sticky(), draws=49)
     assert found.report().checks[0].verdict == "trust", found
     assert 60 < np.median(found.effective) < 140
-    assert np.all(np.isfinite(found.rhat)) and np.median(found.rhat) < 1.05
 
 
 # Interrupted, killed, gone on with.
@@ -439,19 +428,18 @@ def test_the_page_and_the_plot(tmp_path, right):
         (lambda: tr.calibrate(COIN, tr.MAP(), ROWS), SettingsError, "MAP gives one θ; use a method that draws"),
         (lambda: tr.calibrate(COIN, tr.MLE(), ROWS), SettingsError, "MLE gives one θ"),
         (lambda: tr.calibrate(COIN, tr.EM(), ROWS), SettingsError, "EM gives one θ"),
-        (lambda: tr.calibrate(COIN, Pointed(), ROWS, runs=20), SettingsError, "Pointed gives one θ"),
         (lambda: calibrated(runs=19), SettingsError, "runs=...\\) expects a whole number ≥ 20; got 19"),
         (lambda: calibrated(draws=8), SettingsError, "draws=...\\) expects a whole number ≥ 9; got 8"),
         (lambda: calibrated(seed=-1), SettingsError, "seed=...\\) expects a whole number from 0 to \\d+; got -1"),
         (lambda: calibrated(quantities={"f": lambda p, y: y}), SettingsError, "one number of 'f'; got shape \\(30,\\)"),
-        (lambda: tr.calibrate(COIN, tr.NUTS(), None), SettingsError, "expects data_like"),
-        (lambda: tr.calibrate(COIN, tr.NUTS(), tr.Data(ROWS, weights=np.ones(30))), DataError, "without weights"),
-        (lambda: tr.calibrate(COIN, tr.NUTS(), tr.Data(ROWS, resident=False)), DataError, "in memory"),
-        (lambda: tr.calibrate(COIN, tr.NUTS(), tr.Data(ROWS[:0], allow_empty=True)), DataError, "one row at least"),
+        (lambda: tr.calibrate(COIN, tr.NUTS(), None), DataError, "Expected an array .*; got none"),
+        (lambda: tr.calibrate(COIN, tr.NUTS(), tr.Data(ROWS, weights=np.ones(30))), DataError, "30 rows with weights"),
+        (lambda: tr.calibrate(COIN, tr.NUTS(), tr.Data(ROWS, resident=False)), DataError, "got 30 rows on file"),
+        (lambda: tr.calibrate(COIN, tr.NUTS(), tr.Data(ROWS[:0], allow_empty=True)), DataError, "at least.*got 0 rows"),
         (lambda: tr.calibrate(COIN, tr.SGLD(batch_size=31), ROWS), SettingsError, "more than the 30 rows"),
         (
             lambda: tr.calibrate(tr.Model(lambda p: -(p["a"] ** 2), COIN.likelihood, {"a": 0.0}), tr.NUTS(), ROWS),
-            ModelError, "cannot be drawn from",
+            ModelError, "a log density without sample",
         ),
         (
             lambda: tr.calibrate(
@@ -460,12 +448,12 @@ def test_the_page_and_the_plot(tmp_path, right):
                 ),
                 tr.NUTS(), ROWS,
             ),
-            ModelError, "that of 'a' is improper",
+            ModelError, "this one is improper",
         ),
         (lambda: tr.calibrate(tr.Model({"a": dist.Normal()}), tr.NUTS(), ROWS), ModelError, "no likelihood"),
     ],
     ids=[
-        "map", "mle", "em", "a point after all", "runs", "draws", "seed", "no number", "no data", "weights",
+        "map", "mle", "em", "runs", "draws", "seed", "no number", "no data", "weights",
         "not resident", "no rows", "batch", "callable", "improper", "no likelihood",
     ],
 )  # fmt: skip

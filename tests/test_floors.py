@@ -179,7 +179,7 @@ KINDS = {
         4,
         "a member by name, by settings or itself; it is no ensemble; one that draws has one chain",
     ),
-    "sbc/calibrate.py": (2, "a door"),
+    "sbc/calibration.py": (2, "a door"),
     "models/conjugate_variational.py": (1, "conjugate_model"),
     "models/ladder.py": (1, "ladder_of"),
     "models/latent.py": (2, "latent_model; equality"),

@@ -180,7 +180,7 @@ def lost(monkeypatch, module: str, at: int) -> None:
 
 
 def test_a_run_of_a_calibration_that_is_lost_is_a_failed_run(monkeypatch):
-    lost(monkeypatch, "tractable.sbc.runs", 4)
+    lost(monkeypatch, "tractable.sbc.calibration", 4)
     found = tr.calibrate(COIN, Drawn(), ROWS, runs=20, draws=9)
     assert found.failures == {4: "Its process ended."} and found.runs == 19
 

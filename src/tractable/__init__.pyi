@@ -45,8 +45,7 @@ from .results.identity import __version__
 from .results.loading import load
 from .results.posterior import Posterior
 from .results.predict import Prediction
-from .sbc.calibrate import calibrate
-from .sbc.calibration import Calibration
+from .sbc.calibration import Calibration, calibrate
 from .selection import Selection, select
 from .tools import schedules
 from .tools.cache import cache

@@ -430,10 +430,10 @@ def test_a_density_without_its_log_det(monkeypatch):
 
 
 def test_a_score_that_was_not_cut(monkeypatch):
-    def live(ladder: Ladder, params: Any, x: Any, h: tuple, relaxation: Any) -> list:
+    def live(ladder: Ladder, params: Any, x: Any, h: tuple) -> list:
         return ladder.infer(params, x[None], lambda i, q: h[i])[1]
 
-    monkeypatch.setattr(pathwise, "_held", live)
+    monkeypatch.setattr(pathwise, "_fixed_q", live)
     found = broken(exact_ladders())
     assert "top-down: no noise" in found and "bottom-up: no noise" in found
 

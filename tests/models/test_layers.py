@@ -8,12 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from montecarlo import C, assert_holds, broken, error, ks, moments
-from scipy import stats
 
 from tractable.models import layers
 from tractable.models.layers import (
     SD_FLOOR,
-    Soft,
     categorical,
     family_of,
     layer,
@@ -24,7 +22,6 @@ from tractable.models.layers import (
 )
 from tractable.models.network import Network
 from tractable.models.units import ContinuousBernoulliLogits
-from tractable.objectives.relaxed import LogConcrete, soften
 from tractable.tools.errors import ModelError
 
 pytestmark = pytest.mark.laws
@@ -161,62 +158,6 @@ def test_large_logits(family, dtype):
     if kind is layers.bernoulli:
         unit = jax.vmap(lambda e: kind.distribution(e[None]).log_prob(jnp.ones(1, dtype)))(eta)
         np.testing.assert_allclose(unit[:5], [-1000, -100, -math.log(2), 0, 0], atol=1e-6)
-
-
-def log_concrete(temperature: float, kind=LogConcrete) -> dict[str, float]:
-    """The density integrates to one, and draws fall where it says."""
-    eta = jnp.asarray([0.4, -0.7, 1.1])
-    d = kind(eta, temperature)
-
-    # An equidistant sum over the differences y_k = l_k − l₃.
-    y = np.arange(-60, 60, 0.2)
-    first, second = np.meshgrid(y, y, indexing="ij")
-    shares = jax.nn.log_softmax(jnp.asarray(np.stack([first, second, np.zeros_like(first)], -1)))
-    mass = 0.04 * np.exp(np.asarray(d.log_prob(shares)))
-    draws = np.asarray(d.sample(jax.random.key(0), (C,)))
-    means = [float(np.sum(mass * np.asarray(shares[..., k]))) for k in range(3)]
-    spread = [float(np.sum(mass * (np.asarray(shares[..., k]) - means[k]) ** 2)) for k in range(3)]
-    scores = {"mass": error(mass.sum(), 1, 1e-5), "simplex": error(np.exp(draws).sum(-1), 1, 1e-9)}
-    for k in range(3):
-        scores[f"mean {k}"] = abs(draws[:, k].mean() - means[k]) / math.sqrt(spread[k] / C) / 5.33
-    # p(level k is the largest) is softmax(η), whatever the temperature.
-    share = np.bincount(draws.argmax(-1), minlength=3) / C
-    target = np.asarray(jax.nn.softmax(eta))
-    scores["argmax"] = float(np.max(np.abs(share - target) / np.sqrt(target * (1 - target) / C))) / 5.33
-    return scores
-
-
-@pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0])
-def test_log_concrete(temperature):
-    assert_holds(log_concrete(temperature), C)
-
-
-@pytest.mark.test
-def test_concrete_without_its_temperature():
-    class Plain(LogConcrete):
-        def log_prob(self, value, intermediates=None):
-            return super().log_prob(value) - 2 * jnp.log(self.temperature)
-
-    assert "mass" in broken(log_concrete(0.5, Plain))
-
-
-def test_binary_concrete():
-    """σ(l) is above ½ as often as the unit is 1; and two levels relaxed are a binary unit relaxed."""
-    eta, temperature = jnp.asarray([0.3, -1.2, 2.0]), 0.6
-    soft = soften(layers.bernoulli.distribution(eta), temperature)
-    drawn = np.asarray(soft.sample(jax.random.key(0), (C,)))
-    target = np.asarray(jax.nn.sigmoid(eta))
-    z = ((drawn > 0).mean(0) - target) / np.sqrt(target * (1 - target) / C)
-    assert np.all(np.abs(z) < 5.33)
-    for j in range(3):
-        assert ks(drawn[:, j], stats.logistic(eta[j] / temperature, 1 / temperature).cdf) <= 1
-    pair = LogConcrete(jnp.stack([eta, jnp.zeros(3)], -1), temperature)
-    at = jnp.asarray(drawn[:50])
-    both = jax.nn.log_softmax(jnp.stack([at, jnp.zeros_like(at)], -1))
-    np.testing.assert_allclose(jnp.sum(pair.log_prob(both), -1), soft.log_prob(at), rtol=1e-9)
-    assert layers.bernoulli.features(Soft(at)).shape == at.shape
-    three = categorical(3).features(Soft(jnp.zeros((5, 2, 3))))
-    np.testing.assert_allclose(three, np.full((5, 6), 1 / 3))
 
 
 def test_starts():

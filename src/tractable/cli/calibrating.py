@@ -11,8 +11,7 @@ from tractable.methods import Method
 from tractable.pages.page import write_calibration_page
 from tractable.pages.ranks import quantities
 from tractable.pages.terminal import to_terminal
-from tractable.sbc.calibrate import calibrate as calibrated
-from tractable.tools.progress import progress_of
+from tractable.sbc import calibration
 
 
 def calibrate(task: Task, method: Method, runs: int, jobs: int, seed: int, out: Path | None, quiet: bool) -> None:
@@ -22,10 +21,10 @@ def calibrate(task: Task, method: Method, runs: int, jobs: int, seed: int, out: 
     folder = out if out is not None else fresh(f"{task.name}-calibrate")
     if not quiet:
         say(f"{method.label} on {runs} data sets like {task.label}, into {folder}")
-    with progress_of(False if quiet else None) as heard:
-        found = calibrated(
-            task.model, method, task.data, runs=runs, n_jobs=jobs, seed=seed, checkpoint=folder, progress=heard
-        )
+    found = calibration.calibrate(
+        task.model, method, task.data, runs=runs, seed=seed, n_jobs=jobs, progress=False if quiet else None,
+        checkpoint=folder,
+    )  # fmt: skip
     page = write_calibration_page(folder, found, title=f"{task.name}: {method.label} on simulated data")
     report = found.report()
     if quiet:

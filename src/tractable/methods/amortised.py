@@ -80,7 +80,7 @@ class Amortised(Method):
             raise ModelError(
                 f"{name} differentiates draws of h, and layer {ladder.discrete[0]} is "
                 f"{ladder.layers[ladder.discrete[0]].family.name}, whose draws have no derivative. NVIL, VIMCO, "
-                "WakeSleep and ReweightedWakeSleep work there; AutoEncoding(relaxation=...) is their biased neighbour."
+                "WakeSleep and ReweightedWakeSleep work there."
             )
         return ladder
 

@@ -15,7 +15,7 @@ from tractable.kernels.ascend import ascend
 from tractable.methods.amortised import DRAWS, Amortised, Amortising, some_rows
 from tractable.methods.drawing import capacity, chain_keys
 from tractable.methods.method import Check, Outcome, Session, plan_batches
-from tractable.models.ladder import Ladder, ladder_of
+from tractable.models.ladder import Ladder
 from tractable.objectives.bounds import bounds
 from tractable.objectives.pathwise import (
     KL,
@@ -25,7 +25,7 @@ from tractable.objectives.pathwise import (
     check_costs,
     importance_weighted,
 )
-from tractable.objectives.relaxed import check_relaxation
+from tractable.tools.errors import SettingsError
 from tractable.tools.settings import Count, NotNegative, Positive, at_least
 
 FOR_ITSELF = ("ELBO for itself", "ELBO for itself, error", "cost for itself")  # nats per row
@@ -37,7 +37,7 @@ class AutoEncoding(Amortised):
     """Variational autoencoders: climb the ELBO through reparameterised draws (Kingma & Welling 2014).
 
     The trace is an estimate of the ELBO, though ``beta``, ``free_bits`` and ``warmup`` change the climbed objective
-    (``objectives.pathwise.autoencoding`` has the equations); with ``relaxation`` it is the relaxed model's ELBO.
+    (``objectives.pathwise.autoencoding`` has the equations).
 
     Args:
         samples: draws of h per row and step.
@@ -47,9 +47,7 @@ class AutoEncoding(Amortised):
         beta: > 0, weight of the KL. 1 is the ELBO.
         free_bits: ≥ 0, nats of KL per hidden unit, averaged over a batch, that cost nothing: keeps units in use.
         warmup: epochs, ≤ ``epochs``, over which the weight of the KL grows from 0 to ``beta``.
-        relaxation: temperature τ > 0 of relaxed draws of the discrete layers (Bernoulli, categorical). The climb then
-            maximises the ELBO of a relaxed model, which is biased for the discrete one; ½ to 1 is usual. The final
-            figures are of the discrete model. None refuses discrete layers.
+        relaxation: removed in 0.2; for one version an error says which methods learn discrete layers.
         Other fields as for ``Amortised``.
     """
 
@@ -61,24 +59,22 @@ class AutoEncoding(Amortised):
     beta: Positive = 1.0
     free_bits: NotNegative = 0.0
     warmup: Annotated[int, at_least(0)] = 0
-    relaxation: Positive | None = None
+    relaxation: Any = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.relaxation is not None:
+            raise SettingsError(
+                "AutoEncoding(relaxation=...) was removed in 0.2; write NVIL(), VIMCO(), WakeSleep() or "
+                "ReweightedWakeSleep() for a ladder of discrete layers, see docs/which-method.md."
+            )
         check_costs(self.gradient, self.kl)
         self.check(self.warmup <= self.epochs, "warmup", f"at most the {self.epochs} epochs there are")
-
-    def needed(self, model: Model) -> Ladder:
-        ladder = ladder_of(model)
-        if self.relaxation is None or ladder is None:
-            return super().needed(model)
-        check_relaxation(ladder, self.relaxation)
-        return ladder
 
     def objective(self, ladder: Ladder, warmup: int | float | jax.Array = 0) -> Objective:
         return autoencoding(
             ladder, samples=self.samples, gradient=self.gradient, kl=self.kl, beta=self.beta,
-            free_bits=self.free_bits, warmup=warmup, relaxation=self.relaxation,
+            free_bits=self.free_bits, warmup=warmup,
         )  # fmt: skip
 
     def kernel(self, model: Model, rows: PyTree, tuned: PyTree) -> Kernel:
@@ -127,13 +123,7 @@ class AutoEncoding(Amortised):
             if not good:
                 sentence += ": free_bits= or beta= cost more than they gained. Bring them nearer to 0 and 1"
             found.append(Check("ELBO for itself", gain, fine(good), sentence))
-        if self.relaxation is None:
-            return found
-        sentence = (
-            "temperature of the relaxed layers, whose ELBO was climbed: biased for the discrete model, whose bounds "
-            "these are. Compare with NVIL or ReweightedWakeSleep, or a lower temperature"
-        )
-        return [*found, Check("relaxation", float(self.relaxation), "caution", sentence)]
+        return found
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,12 +21,6 @@ from tractable.tools.tree import PyTree
 SD_FLOOR = 1e-3  # least sd of a normal layer with computed sd: without it x's likelihood is unbounded
 
 
-class Soft(NamedTuple):
-    """Relaxed discrete units, by their logits l: σ(l), l (…, n); softmax(l), l (…, n, levels)."""
-
-    logits: jax.Array
-
-
 def _real(h: PyTree) -> jax.Array:
     return jnp.asarray(h, jnp.result_type(float))
 
@@ -83,10 +77,6 @@ class Layer(NamedTuple):
         return self.family.features(h)
 
 
-def _binary(h: PyTree) -> jax.Array:
-    return jax.nn.sigmoid(h.logits) if isinstance(h, Soft) else _real(h)
-
-
 def _halves(eta: jax.Array) -> Distribution:
     n = eta.shape[-1] // 2
     return dist.Normal(eta[..., :n], SD_FLOOR + softplus(eta[..., n:]), validate_args=False).to_event(1)
@@ -105,7 +95,7 @@ def _poisson(eta: jax.Array) -> Distribution:
     return dist.Poisson(jnp.exp(eta), validate_args=False).to_event(1)
 
 
-bernoulli = Family("Bernoulli", _one_each, BinaryUnits, _binary, _one_each, 2, True)
+bernoulli = Family("Bernoulli", _one_each, BinaryUnits, _real, _one_each, 2, True)
 normal = Family("Normal", lambda n: 2 * n, _halves, _real, _one_each)
 one_sd = Family("Normal", lambda n: n + 1, _last_sd, _real, _one_each)
 continuous_bernoulli = Family("ContinuousBernoulli", _one_each, _continuous, _real, _one_each)
@@ -136,8 +126,7 @@ def categorical(levels: int) -> Family:
         return dist.CategoricalLogits(logits, validate_args=False).to_event(1)
 
     def features(h: PyTree) -> jax.Array:
-        soft = isinstance(h, Soft)
-        shares = jax.nn.softmax(h.logits) if soft else jax.nn.one_hot(h, levels, dtype=jnp.result_type(float))
+        shares = jax.nn.one_hot(h, levels, dtype=jnp.result_type(float))
         return shares.reshape(*shares.shape[:-2], -1)
 
     def each(n: int) -> int:

@@ -13,8 +13,6 @@ from numpyro.distributions import Distribution
 from tractable.core import Batch, Objective, PyTree
 from tractable.models.conjugate import Number
 from tractable.models.ladder import Ladder
-from tractable.models.layers import Soft
-from tractable.objectives import relaxed
 from tractable.objectives.bounds import log_weights
 from tractable.tools.errors import ModelError, SettingsError
 from tractable.tools.settings import Count, NotNegative, Positive, expect
@@ -90,7 +88,7 @@ def drawn(ladder: Ladder, keys: jax.Array, params: PyTree, x: PyTree, draws: int
 
 def autoencoding(
     ladder: Ladder, *, samples: int = 1, gradient: str = "reparameterised", kl: str = "closed", beta: float = 1.0,
-    free_bits: float = 0.0, warmup: Number = 0, relaxation: float | None = None,
+    free_bits: float = 0.0, warmup: Number = 0,
 ) -> Objective:  # fmt: skip
     """The ELBO of a variational autoencoder, E_q[log p(x, h) − log q(h | x)] (Kingma & Welling 2014).
 
@@ -111,10 +109,9 @@ def autoencoding(
         beta: Higgins et al. 2017. Above 1 the objective is a looser bound, below 1 no bound.
 
     Raises:
-        SettingsError: settings out of range, gradient="path" with kl="closed". ModelError: discrete layers without
-            relaxation=, or a relaxation= without discrete layers.
+        SettingsError: settings out of range, gradient="path" with kl="closed". ModelError: discrete layers.
     """
-    _check(ladder, samples, gradient, Gradient, relaxation)
+    _check(ladder, samples, gradient, Gradient)
     expect("kl", kl, KL)
     expect("beta, the weight of the KL,", beta, Positive)
     expect("free_bits, nats a unit,", free_bits, NotNegative)
@@ -125,8 +122,9 @@ def autoencoding(
         """Means over draws: log p(x | h¹) (n,), and for each layer the costs of its units (n, units)."""
 
         def of_row(key: jax.Array, x: PyTree) -> tuple[jax.Array, list[jax.Array]]:
-            h, q, p = _drawn(key, ladder, params, x, samples, relaxation)
-            density = _held(ladder, params, x, h, relaxation) if gradient == "path" else q
+            h, q = ladder.drawn(key, params, x, samples, pathwise=True)
+            p = ladder.generative(params["theta"], h)
+            density = _fixed_q(ladder, params, x, h) if gradient == "path" else q
             above = jax.tree.map(lambda a: a[None], x)
             layers = zip(q, density, p[1:], h, strict=True)
             costs = [jnp.mean(unit_costs(*each, i in closed), axis=0) for i, each in enumerate(layers)]
@@ -177,7 +175,7 @@ def importance_weighted(ladder: Ladder, *, samples: int = 5, gradient: str = "do
 
     Raises: as for ``autoencoding``.
     """
-    _check(ladder, samples, gradient, ImportanceGradient, None)
+    _check(ladder, samples, gradient, ImportanceGradient)
 
     def terms(noise: jax.Array, params: PyTree, part: Batch) -> jax.Array:
         def of_row(key: jax.Array, x: PyTree) -> jax.Array:
@@ -191,7 +189,7 @@ def importance_weighted(ladder: Ladder, *, samples: int = 5, gradient: str = "do
             keys, x = looked(ladder, noise, part)
 
             def weighed(theta: PyTree, h: tuple) -> jax.Array:  # log w (K, n), q's own parameters held
-                q = _held(ladder, params, x, h, None)
+                q = _fixed_q(ladder, params, x, h)
                 return log_weights(ladder, {"theta": theta}, x, h, q)[0]
 
             h, back = jax.vjp(lambda params: drawn(ladder, keys, params, x, samples, pathwise=True), params)
@@ -234,8 +232,7 @@ def unit_costs(q: Distribution, density: Distribution, p: Distribution, h: PyTre
     except NotImplementedError:  # no closed form is known
         cost = None
     if cost is None:
-        value = h.logits if isinstance(h, Soft) else h
-        cost = layers[1].log_prob(value) - layers[2].log_prob(value)
+        cost = layers[1].log_prob(h) - layers[2].log_prob(h)
     return cost if independent else cost[..., None]
 
 
@@ -253,23 +250,10 @@ def closed_layers(ladder: Ladder) -> frozenset[int]:
     return frozenset(i for i in order if i == top or order.index(i + 1) < order.index(i))
 
 
-def _drawn(
-    key: jax.Array, ladder: Ladder, params: PyTree, x: PyTree, draws: int, relaxation: float | None
-) -> tuple[tuple, list, list]:
-    """h, [q(h¹ | ·), …], [p(x | h¹), p(h¹ | h²), …]."""
-    if relaxation is None:
-        h, q = ladder.drawn(key, params, x, draws, pathwise=True)
-        return h, q, ladder.generative(params["theta"], h)
-    h, q = relaxed.drawn(key, ladder, params, x, draws, relaxation)
-    p = ladder.generative(params["theta"], h)
-    return h, q, [p[0], *relaxed.softened(ladder, p[1:], relaxation)]
-
-
-def _held(ladder: Ladder, params: PyTree, x: PyTree, h: tuple, relaxation: float | None) -> list:
-    """q at h, differentiable in h alone."""
+def _fixed_q(ladder: Ladder, params: PyTree, x: PyTree, h: tuple) -> list:
+    """[q(h¹ | ·), …] with fixed parameters: its log density is differentiable in h alone."""
     fixed = jax.lax.stop_gradient({name: params[name] for name in ("theta", "phi")})
-    q = ladder.infer(fixed, jax.tree.map(lambda a: a[None], x), lambda i, _: h[i])[1]
-    return q if relaxation is None else relaxed.softened(ladder, q, relaxation)
+    return ladder.infer(fixed, jax.tree.map(lambda a: a[None], x), lambda i, _: h[i])[1]
 
 
 def _above(costs: Callable, params: PyTree, batch: Batch, free: float) -> list[jax.Array]:
@@ -282,12 +266,10 @@ def _above(costs: Callable, params: PyTree, batch: Batch, free: float) -> list[j
     return [(total > free * rows).astype(total.dtype) for total in totals]
 
 
-def _check(ladder: Ladder, samples: object, gradient: str, known: object, relaxation: float | None) -> None:
+def _check(ladder: Ladder, samples: object, gradient: str, known: object) -> None:
     expect("samples, draws of h a row,", samples, Count)
     expect("gradient", gradient, known)
-    if relaxation is not None:
-        relaxed.check_relaxation(ladder, relaxation)
-    elif ladder.discrete:
+    if ladder.discrete:
         i = ladder.discrete[0]
         raise ModelError(
             f"This bound is climbed through draws of h, and layer {i} is {ladder.layers[i].family.name}, whose draws "
