@@ -24,4 +24,4 @@ def fault(*words: object) -> str:
 
 def task_of(spec: dict[str, Any]) -> Task:
     """The task of a saved run, or of options as they are typed."""
-    return models.named(spec.get("model", "glm")).read(spec)
+    return models.kind_of(spec.get("model", "glm")).read(spec)

@@ -376,7 +376,7 @@ def test_models_of_several_layers_and_of_levels(monkeypatch):
             called[name] = args, settings
             return small
 
-        monkeypatch.setattr(models, name, made)
+        monkeypatch.setattr(tr.models, name, made)
     model_of = models.KINDS["vae"].model
     nine = Encoder(tuple(Column(str(i), "number") for i in range(9)))
     spec = {"latent": [2], "hidden": [5], "redraw": False, "levels": 0, "family": "normal"}

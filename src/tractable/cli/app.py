@@ -3,12 +3,13 @@
 import functools
 from collections.abc import Callable, Mapping
 from inspect import Parameter, Signature
+from pathlib import Path
 from typing import Any
 
 import typer
 
 from tractable.cli import options as o
-from tractable.cli.terminal import FAULT, Terminal, line, notes, say, show_result, typed
+from tractable.cli.terminal import FAULT, Terminal, as_options, line, notes, say, show_result
 
 Given = Mapping[str, Any]  # a command's options by name, and the ``notes`` that it has made so far
 app = typer.Typer(
@@ -20,8 +21,8 @@ app = typer.Typer(
 )
 
 
-def command(options: dict[str, o.Taken]) -> Callable:
-    """Makes a function of ``Given`` a command of ``app`` with these options.
+def command(parameters: list[Parameter]) -> Callable:
+    """Makes a function of ``Given`` a command of ``app`` with these parameters.
 
     The library's errors and warnings become lines on stderr.
     """
@@ -35,7 +36,7 @@ def command(options: dict[str, o.Taken]) -> Callable:
                 _check(function.__name__, given)
                 _run(function, given)
             except TractableError as error:
-                say(typed(str(error)), "red")
+                say(as_options(str(error)), "red")
                 raise typer.Exit(FAULT) from None
             except BrokenPipeError:  # the reader of our output has closed it
                 raise
@@ -43,13 +44,9 @@ def command(options: dict[str, o.Taken]) -> Callable:
                 say(f"{error}. Mend that, or choose another folder or file.", "red")
                 raise typer.Exit(FAULT) from None
 
-        each = [
-            Parameter(name, Parameter.KEYWORD_ONLY, annotation=taken.kind, default=taken.default)
-            for name, taken in options.items()
-        ]
         described: Any = spoken
-        described.__signature__ = Signature(each)
-        described.__annotations__ = {one.name: one.annotation for one in each}
+        described.__signature__ = Signature(parameters)
+        described.__annotations__ = {one.name: one.annotation for one in parameters}
         return app.command()(spoken)
 
     return made
@@ -83,7 +80,7 @@ def _run(function: Callable[[Given], None], given: Given) -> None:
         function({**given, "notes": said})
 
 
-@command(o.taken("failures out"))
+@command(o.parameters("failures out"))
 def examples(given: Given) -> None:
     """List the built-in examples; with --failures, run twelve targets on which methods fail, and show their answers."""
     from tractable.models.gallery import EXAMPLES
@@ -103,7 +100,7 @@ def examples(given: Given) -> None:
 
 
 @command(
-    o.taken(
+    o.parameters(
         f"{o.EXPLAINED} method set_ config seed out held_out components states by time covariance choose latent array "
         "redraw shifted verify resume jobs mesh coordinator processes process quiet"
     )
@@ -128,7 +125,7 @@ def fit(given: Given) -> None:
     run(given, mesh, leads)
 
 
-@command(o.taken(f"{o.EXPLAINED} methods set_ jobs seed out held_out quiet"))
+@command(o.parameters(f"{o.EXPLAINED} methods set_ jobs seed out held_out quiet"))
 def compare(given: Given) -> None:
     """Compare methods on one model, against its exact posterior or a run of NUTS, if that takes a minute at most.
 
@@ -141,7 +138,7 @@ def compare(given: Given) -> None:
     run(given)
 
 
-@command(o.taken(f"{o.EXPLAINED} method set_ runs jobs seed out quiet"))
+@command(o.parameters(f"{o.EXPLAINED} method set_ runs jobs seed out quiet"))
 def calibrate(given: Given) -> None:
     """Check whether a method recovers the parameters that generated simulated data like these.
 
@@ -155,10 +152,11 @@ def calibrate(given: Given) -> None:
     run(given)
 
 
-PACKED = {"out": o.option("The folder for the shards.", o.Path, o.REQUIRED)}
-
-
-@command(o.taken(f"source target columns seed rows_per_shard drop_missing quiet {o.ENCODING}", **PACKED))
+@command(
+    o.parameters(
+        f"source out target columns seed rows_per_shard drop_missing quiet {o.ENCODING}", out=(Path, Parameter.empty)
+    )
+)
 def pack(given: Given) -> None:
     """Write a table or an array too large for memory in random order, in shards that fit and tr.Data read.
 
@@ -184,7 +182,7 @@ def pack(given: Given) -> None:
     say(f"{counted(about['rows'], 'row')} in random order, {counted(len(about['shards']), 'shard')}, in {out}")
 
 
-@command(o.taken("run"))
+@command(o.parameters("run"))
 def report(given: Given) -> None:
     """Print a run's verdict, and where its page is."""
     from tractable.cli.fit import report as run
@@ -192,9 +190,7 @@ def report(given: Given) -> None:
     run(given["run"])
 
 
-@command(
-    o.taken("run new level calibrate array", out=o.option("The file to write.", o.Path, o.Path("predictions.parquet")))
-)
+@command(o.parameters("run new out level calibrate array", out=(Path, Path("predictions.parquet"))))
 def predict(given: Given) -> None:
     """Predict the target for new rows, by a run that was fitted to a table.
 

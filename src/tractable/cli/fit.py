@@ -11,7 +11,7 @@ import joblib
 
 from tractable.beliefs.check import Check
 from tractable.cli import folders, models
-from tractable.cli.joining import agreed
+from tractable.cli.joining import agree
 from tractable.cli.settings import settings_of
 from tractable.cli.task import Arguments, Result, Task
 from tractable.cli.terminal import COLUMNS, ROWS, end, line, say, show_result, verdict
@@ -46,19 +46,18 @@ def fit(given: Arguments, mesh: int | str | None, leads: bool) -> None:
     """Fit a model and leave posterior, page and tables in a folder, which the process that ``leads`` writes."""
     quiet = given["quiet"] or not leads
     with contextlib.ExitStack() as closing:
-        asked = agreed(lambda: what_is_asked(given, mesh, leads))
-        folder = agreed(lambda: run_folder(asked, given, leads, closing))  # once every process has read it
+        asked = agree(lambda: what_is_asked(given, mesh, leads))
+        folder = agree(lambda: run_folder(asked, given, leads, closing))  # once every process has read it
         # By configuration, which each kind's own independent fits take: numbers of components, members of an ensemble.
         with joblib.parallel_config(n_jobs=given["jobs"]):
             progress = False if quiet else None
             result = asked.task.kind.learn(asked.task, asked.method, asked.seed, folder, progress)
-        agreed(lambda: conclude(asked, result, folder, given["quiet"], leads))
+        agree(lambda: conclude(asked, result, folder, given["quiet"], leads))
 
 
 def what_is_asked(given: Arguments, mesh: int | str | None, leads: bool) -> Asked:
     """The task and method, as typed or as in the run to resume; an error if a new run may not have its folder."""
-    kind, out = models.named(given["model"]), given["out"]
-    models.check_options(kind, {"mesh": mesh})
+    kind, out = models.kind_of(given["model"]), given["out"]
     saved: dict[str, Any] = {}
     if given["resume"]:
         if out is None:
@@ -92,7 +91,7 @@ def run_to_resume(folder: Path, model: str) -> tuple[dict[str, Any], Any]:
     saved = folders.read_run(folder)
     if "method" not in saved:
         raise CheckpointError(f"{folder} is a comparison, which cannot be resumed; compare again.")
-    kind = models.named(folders.problem_in(folder)["model"])
+    kind = models.kind_of(folders.problem_in(folder)["model"])
     if model not in (kind.name, models.DEFAULT):
         raise CheckpointError(f"{folder} is of --model {kind.name}; got --model {model}. Choose another --out.")
     return saved, kind
@@ -167,7 +166,7 @@ def predict(given: Arguments) -> None:
     """Write a table of predictions for new rows, by the run in a folder."""
     folder, out = given["run"], given["out"]
     spec = folders.problem_in(folder)
-    kind = models.named(spec["model"])
+    kind = models.kind_of(spec["model"])
     if out.suffix not in (".parquet", ".csv"):
         raise DataError(f"--out expects a .parquet or .csv file; got {out}.")
     models.check_options(kind, {name: given[name] for name in ("array", "calibrate")})

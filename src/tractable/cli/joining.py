@@ -108,7 +108,7 @@ def join(place: dict[str, Any]) -> bool:
     return first
 
 
-def agreed(part: Callable[[], Any]) -> Any:
+def agree(part: Callable[[], Any]) -> Any:
     """What ``part`` gives, once every process has done its own; if one fails or exits, all end with the largest code.
 
     A process is silent about its error if process 0 has one too.

@@ -12,11 +12,12 @@ import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 
+from tractable import models as library
 from tractable.checks.ladders import held_out_check
 from tractable.checks.report import with_checks
 from tractable.cli import reading
 from tractable.cli.reading import one_of, share, whole_numbers
-from tractable.cli.task import Arguments, Chosen, Kind, OfRows, Option, Result, Task, flat
+from tractable.cli.task import Arguments, Chosen, Kind, OfRows, Option, Result, Task, flat_rows
 from tractable.core import Data, Model
 from tractable.data import support
 from tractable.data.encoder import MISSING, Encoder, decode, decode_sd, explains
@@ -25,29 +26,22 @@ from tractable.data.ordered import Places, places
 from tractable.data.targets import COUNTS, fit_target
 from tractable.methods import Method
 from tractable.methods.inla import suited
-from tractable.models import gallery, linear, mixture, network
-from tractable.models.censoring import with_censoring
-from tractable.models.families import CLASSES, with_offset
+from tractable.models import gallery, linear, mixture, network, several
+from tractable.models.families import CLASSES
 from tractable.models.formula import formula_model
-from tractable.models.ladder import Ladder
-from tractable.models.ladders import hierarchical, latent_gaussian, sigmoid_belief_network
 from tractable.models.latent import LatentModel
-from tractable.models.layers import categorical
 from tractable.models.levels import with_levels
-from tractable.models.markov import HiddenMarkovModel, hidden_markov, shares
+from tractable.models.markov import shares
 from tractable.models.network import PRIORS
-from tractable.models.several import several as joint_likelihood
-from tractable.models.several import several_linear
-from tractable.models.variational_mixture import bayesian_gaussian_mixture
 from tractable.pages import mixtures as pages
-from tractable.pages.exhibit import Cell, Exhibit
+from tractable.pages.exhibit import Cell
 from tractable.pages.mixtures import Components, States
 from tractable.pages.page import usual_facts
 from tractable.results.encoding import Encoded, held_out
 from tractable.results.loading import load
 from tractable.results.posterior import Posterior
 from tractable.results.predict import Prediction
-from tractable.selection import CRITERIA, Selection
+from tractable.selection import CRITERIA
 from tractable.tools.errors import DataError, SettingsError
 from tractable.tools.words import counted, nearest, tell
 
@@ -100,21 +94,15 @@ class Linear(Kind):
             about = {"example": example, "model": self.name, "verify": spec["verify"]}
             return Task(self, example, f"{example} ({size_of(data, model)})", about, data, rest, model)
         path = Path(str(table))
-        read = reading.explained_shards if path.is_dir() else reading.explained
+        read = reading.read_shards if path.is_dir() else reading.read_explained
         encoder, data, rest = read(path, spec, given.get("target"))
         spec["family"] = family = encoder.target.family
-        names = ",".join(aim.name for aim in encoder.targets)
         shifted = None if spec["shifted"] is None else reading.inputs(encoder, Path(spec["shifted"]), spec)
         model, label = model_of(encoder, spec), path.name.split(".")[0] or "table"
-        about = {
-            "table": str(path.resolve()),
-            "model": self.name,
-            **spec,
-            "target": names,
-            "encoder": encoder.to_dict(),
-        }
+        spec |= {"target": ",".join(aim.name for aim in encoder.targets), "encoder": encoder.to_dict()}
+        spec |= {"table": str(path.resolve()), "model": self.name}
         words = f"{label} ({size_of(data, model)}, family {family})"
-        return Task(self, label, words, about, data, rest, model, encoder, shifted)
+        return Task(self, label, words, spec, data, rest, model, encoder, shifted)
 
     def usual(self, task: Task) -> str:
         """Nested Laplace for a table whose weights it can integrate: exact if y is normal, else with a correction."""
@@ -168,11 +156,11 @@ def model_of(encoder: Encoder, spec: Arguments) -> Model:
     if spec.get("hidden") is not None:
         model = network_of(spec, features, classes, names, family)
     elif encoder.others:
-        model = several_linear(names, features, family, scale)
+        model = several.several_linear(names, features, family, scale)
     else:
         model = linear.generalised_linear(features, family, classes if family in CLASSES else None, scale)
-    model = with_censoring(model) if encoder.target.censoring else model
-    model = with_offset(model) if family in COUNTS else model
+    model = library.with_censoring(model) if encoder.target.censoring else model
+    model = library.with_offset(model) if family in COUNTS else model
     if encoder.levels:
         pooled = [column for column in encoder.columns if column.kind == "pooled"]
         rows, spreads = [np.array([*column.shares, 0.0]) for column in pooled], [column.sd for column in pooled]
@@ -188,7 +176,7 @@ def network_of(spec: Arguments, features: int, classes: int, names: list[str], f
             f"--model mlp explains several targets as normal; got {family!r}. Say --family normal, or one --target."
         )
     mlp = network.mlp(features, tuple(spec["hidden"]), classes if family == "categorical" else len(names))
-    likelihood, extra = joint_likelihood(family, len(names)) if names[1:] else (family, None)
+    likelihood, extra = several.several(family, len(names)) if names[1:] else (family, None)
     return network.neural_network(mlp, likelihood, prior=spec.get("prior") or PRIORS[0], extra=extra)
 
 
@@ -241,10 +229,10 @@ class Mixture(Chosen):
     }
 
     def source(self, path: Path, spec: Arguments, array: str | None, encoder: Encoder | None) -> tuple[Source, Any]:
-        frame = read_table(path) if encoder is not None else reading.without(read_table(path), spec["exclude"])
+        frame = read_table(path) if encoder is not None else reading.drop_columns(read_table(path), spec["exclude"])
         return of_table(frame, path, encoder.names if encoder else (), ", which a mixture of normals is of"), None
 
-    def found(self, source: Source, spec: Arguments) -> tuple[dict[str, Any], float]:
+    def recognise(self, source: Source, spec: Arguments) -> tuple[dict[str, Any], float]:
         if spec["choose"] == "evidence" and spec["missing"] == "exact":
             raise SettingsError("--choose evidence knows no gaps: use --missing drop, or --choose bic.")
         return {"family": "normal", "gaps": bool(source.gaps.any())}, 0.0
@@ -255,7 +243,7 @@ class Mixture(Chosen):
 
     def bound(self, task: Task, k: int) -> LatentModel:
         d, covariance = len(task.encoder.columns), task.spec["covariance"]
-        return bayesian_gaussian_mixture(k, d, covariance, weight_concentration=1.0)
+        return library.bayesian_gaussian_mixture(k, d, covariance, weight_concentration=1.0)
 
     def describe(self, posterior: Posterior, task: Task) -> Components:
         theta, errors = posterior.mean(), posterior.sd()
@@ -273,10 +261,9 @@ class Mixture(Chosen):
     def files(self, described: Components, task: Task) -> dict[str, pd.DataFrame]:
         return {"components.csv": described.frame(task.data.size)}
 
-    def drawn(self, described: Components, task: Task, found: Selection) -> list[Exhibit]:
-        model: Any = found.posterior.model
-        _, share = densities(model, found.posterior.mean(), task.data.y, task.encoder)
-        rows, back = task.encoder.restore(task.data.y), 0 if task.held_out is None else task.held_out.size
+    def page_exhibits(self, described: Components, task: Task, found: Any, back: int) -> Any:
+        _, share = densities(found.posterior.model, found.posterior.mean(), task.data.y, task.encoder)
+        rows = task.encoder.restore(task.data.y)
         return pages.exhibits(found, described, rows, share.argmax(1), task.spec["covariance"], back)
 
     def columns(self, posterior: Posterior, task: Task, order: Places | None) -> dict[str, Any]:
@@ -329,10 +316,10 @@ class Sequences(Chosen):
         frame = frame.astype({name: float for name in frame if frame[name].dtype.kind == "b"})
         if encoder is not None:
             return of_table(frame, path, encoder.names), order
-        frame = reading.without(frame, spec["exclude"]).drop(columns=[spec["by"], spec["time"]], errors="ignore")
+        frame = reading.drop_columns(frame, spec["exclude"]).drop(columns=[spec["by"], spec["time"]], errors="ignore")
         return of_table(frame, path, purpose=", which states could show"), order
 
-    def found(self, source: Source, spec: Arguments) -> tuple[dict[str, Any], float]:
+    def recognise(self, source: Source, spec: Arguments) -> tuple[dict[str, Any], float]:
         """The family asked for, or guessed: zeros and ones, counts, or normal numbers."""
         values, family = source.values, spec["family"]
         if family is None:
@@ -348,13 +335,13 @@ class Sequences(Chosen):
     def read(self, given: Arguments) -> Task:
         task = super().read(given)
         counts = task.spec["family"] == "poisson"
-        task.spec["centre"] = np.maximum(np.nanmean(flat(task.data.y), 0), 1e-3).tolist() if counts else None
+        task.spec["centre"] = np.maximum(np.nanmean(flat_rows(task.data.y), 0), 1e-3).tolist() if counts else None
         return task
 
-    def model(self, spec: Arguments, encoder: Encoder) -> HiddenMarkovModel:
+    def model(self, spec: Arguments, encoder: Encoder) -> Any:
         full = (spec["family"], spec["covariance"]) == ("normal", "full")
         family = "multivariate-normal" if full else spec["family"]
-        return hidden_markov(spec["chosen"], family, len(encoder.columns), centre=spec["centre"])
+        return library.hidden_markov(spec["chosen"], family, len(encoder.columns), centre=spec["centre"])
 
     def describe(self, posterior: Posterior, task: Task) -> States:
         theta, errors, encoder, family = posterior.mean(), posterior.sd(), task.encoder, task.spec["family"]
@@ -375,10 +362,8 @@ class Sequences(Chosen):
     def files(self, described: States, task: Task) -> dict[str, pd.DataFrame]:
         return {"states.csv": described.frame(), "transitions.csv": described.transitions()}
 
-    def drawn(self, described: States, task: Task, found: Selection) -> list[Exhibit]:
-        model: Any = found.posterior.model
-        paths = np.asarray(model.paths(found.posterior.mean(), task.data.y))
-        back = 0 if task.held_out is None else task.held_out.size
+    def page_exhibits(self, described: States, task: Task, found: Any, back: int) -> Any:
+        paths = np.asarray(found.posterior.model.paths(found.posterior.mean(), task.data.y))
         return pages.state_exhibits(found, described, task.encoder.restore(task.data.y), paths, back)
 
     def columns(self, posterior: Posterior, task: Task, order: Places | None) -> dict[str, Any]:
@@ -399,7 +384,7 @@ class Sequences(Chosen):
         return columns
 
 
-def expected_states(model: HiddenMarkovModel, theta: Any, y: np.ndarray) -> np.ndarray:
+def expected_states(model: Any, theta: Any, y: np.ndarray) -> np.ndarray:
     """p(z_t | x, θ) of every step (N, T, K), also of steps after a sequence's last observed one."""
     share = np.array(model.responsibilities(theta, y))  # pyright: ignore[reportOptionalCall]
     transition, initial = np.asarray(theta.transition), np.asarray(theta.initial)
@@ -430,7 +415,7 @@ class Autoencoder(OfRows):
         names = () if encoder is None or encoder.shape is not None else encoder.names
         return read_rows(path, array, first, names), None
 
-    def found(self, source: Source, spec: Arguments) -> tuple[dict[str, Any], float]:
+    def recognise(self, source: Source, spec: Arguments) -> tuple[dict[str, Any], float]:
         asked, redraw = spec["family"], spec["redraw"]
         if redraw and asked not in (None, "bernoulli"):
             raise SettingsError(f"--redraw draws binary pixels, of --family bernoulli; got --family {asked}.")
@@ -461,16 +446,16 @@ class Autoencoder(OfRows):
         support.check_support(source, rows, "continuous-bernoulli" if spec["redraw"] else family, spec["levels"])
         return rows.astype(np.int32 if family == "categorical" else jnp.result_type(float))
 
-    def model(self, spec: Arguments, encoder: Encoder) -> Ladder:
+    def model(self, spec: Arguments, encoder: Encoder) -> Any:
         """Normal units behind a network, of one layer or of several."""
         latent, size, family = tuple(spec["latent"]), len(encoder.columns), spec["family"]
         widths = tuple(spec["hidden"] or ([100] if size < 100 else [400]))
         noise = "shared" if family == "normal" else None
-        family = categorical(spec["levels"]) if spec["levels"] else family.replace("-", " ")
+        family = library.categorical(spec["levels"]) if spec["levels"] else family.replace("-", " ")
         common: dict[str, Any] = {"family": family, "noise": noise, "redraw": spec["redraw"]}
         if len(latent) == 1:
-            return latent_gaussian(size, latent[0], hidden=widths, **common)
-        return hierarchical(size, latent, hidden=[widths] * len(latent), **common)
+            return library.latent_gaussian(size, latent[0], hidden=widths, **common)
+        return library.hierarchical(size, latent, hidden=[widths] * len(latent), **common)
 
     def method(self, task: Task, settings: Arguments) -> Method:
         """The method, its batches no larger than the data unless they were asked for."""
@@ -518,8 +503,8 @@ class BeliefNetwork(Autoencoder):
         "family": Option(one_of(("bernoulli",), "--family of a belief-network's rows is"))
     }
 
-    def model(self, spec: Arguments, encoder: Encoder) -> Ladder:
-        return sigmoid_belief_network(len(encoder.columns), tuple(spec["latent"]), redraw=spec["redraw"])
+    def model(self, spec: Arguments, encoder: Encoder) -> Any:
+        return library.sigmoid_belief_network(len(encoder.columns), tuple(spec["latent"]), redraw=spec["redraw"])
 
 
 def log_scale(task: Task) -> float:
@@ -542,16 +527,16 @@ DEFAULT = Linear.name
 KINDS = {kind.name: kind for kind in (Linear(), Network(), Mixture(), Sequences(), Autoencoder(), BeliefNetwork())}
 
 
-def named(name: str) -> Kind:
+def kind_of(name: str) -> Kind:
     """The kind of that name."""
     if name not in KINDS:
         raise SettingsError(f"--model takes {', '.join(KINDS)}; got {name!r}.{nearest(name, KINDS)}")
     return KINDS[name]
 
 
-def compared(given: Arguments) -> Kind:
+def comparable_kind(given: Arguments) -> Kind:
     """The kind named by --model, if compare and calibrate take it, with options that are for it."""
-    kind = named(given["model"])
+    kind = kind_of(given["model"])
     if not kind.compared:
         names = ", ".join(each.name for each in KINDS.values() if each.compared)
         raise SettingsError(f"compare and calibrate take --model {names}; got --model {kind.name}.")

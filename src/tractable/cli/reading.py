@@ -32,7 +32,7 @@ class Explained(NamedTuple):
     held_out: Data | None
 
 
-def held_back(count: int, share: float) -> np.ndarray:
+def held_out_mask(count: int, share: float) -> np.ndarray:
     """(count,) random mask of the rows held out; at least two rows are fitted."""
     chosen = np.zeros(count, bool)
     chosen[np.random.default_rng(SPLIT_SEED).permutation(count)[: min(round(share * count), count - 2)]] = True
@@ -43,7 +43,7 @@ def split(
     frame: pd.DataFrame, target: str, classes: bool, share: float, needed: np.ndarray | None = None
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """(rows to fit, rows held out). Rows marked ``needed`` and at least one row of every class are fitted."""
-    chosen = held_back(len(frame), share)
+    chosen = held_out_mask(len(frame), share)
     if needed is not None:
         chosen &= ~needed
     if classes:
@@ -62,7 +62,7 @@ def columns_in(text: str, columns: Sequence[str]) -> list[str]:
     return [text] * bool(text) if text in columns or not set(parts) & set(columns) else parts
 
 
-def explained(path: Path, spec: Mapping[str, Any], target: str | None) -> Explained:
+def read_explained(path: Path, spec: Mapping[str, Any], target: str | None) -> Explained:
     """A table's target, and the other columns that are to explain it; inputs are standardised by the rows to fit."""
     frame = read_table(path, spec["sep"], spec["decimal"])
     formula, missing = spec.get("formula") or "", spec["missing"]
@@ -90,7 +90,7 @@ def explained(path: Path, spec: Mapping[str, Any], target: str | None) -> Explai
     return Explained(encoder, as_rows(encoder, fitted), as_rows(encoder, rest) if len(rest) else None)
 
 
-def explained_shards(path: Path, spec: Mapping[str, Any], target: str | None) -> Explained:
+def read_shards(path: Path, spec: Mapping[str, Any], target: str | None) -> Explained:
     """A table that ``tractable pack --target`` encoded. Where it is not in memory, whole files are held out."""
     about = manifest_of(path)
     if about is None or about.get("encoder") is None:
@@ -103,8 +103,8 @@ def explained_shards(path: Path, spec: Mapping[str, Any], target: str | None) ->
             raise DataError(f"{path} was packed to explain {names}: leave --{name} out, or pack the table anew.")
     whole = Data(path)
     if whole.resident:
-        back = held_back(whole.size, share)
-        return Explained(encoder, *parted(whole, back))
+        back = held_out_mask(whole.size, share)
+        return Explained(encoder, *part_rows(whole, back))
     parts, structure = [last_apart(leaf, share) for leaf in jax.tree.leaves(whole.rows)], jax.tree.structure(whole.rows)
     sides = [jax.tree.unflatten(structure, list(side)) for side in zip(*parts, strict=True)]
     cut = [len(jax.tree.leaves(sides[0])[0])]
@@ -116,7 +116,7 @@ def explained_shards(path: Path, spec: Mapping[str, Any], target: str | None) ->
     return Explained(encoder, fitted, None if rest is None else rest.take(slice(0, SCORED)))
 
 
-def parted(rows: Data, back: np.ndarray) -> tuple[Data, Data | None]:
+def part_rows(rows: Data, back: np.ndarray) -> tuple[Data, Data | None]:
     """The rows to fit, and those held ``back``."""
     return rows.take(~back), rows.take(back) if back.any() else None
 
@@ -133,14 +133,14 @@ def inputs(encoder: Encoder, path: Path, spec: Mapping[str, Any]) -> Any:
     return encode(encoder, unexplained(encoder, frame)).given
 
 
-def without(frame: pd.DataFrame, exclude: Sequence[str]) -> pd.DataFrame:
+def drop_columns(frame: pd.DataFrame, exclude: Sequence[str]) -> pd.DataFrame:
     """The table without the columns named by --exclude."""
     if absent := [name for name in exclude if name not in frame]:
         raise DataError(f"--exclude {absent[0]} is not a column of the table; it has {listing(frame.columns)}.")
     return frame.drop(columns=[*exclude])
 
 
-def without_gaps(source: Source, missing: str | None, remedy: str) -> Source:
+def drop_gaps(source: Source, missing: str | None, remedy: str) -> Source:
     """The rows to learn from: numbers that are missing are refused, or left out with their rows, or stay ("exact").
 
     None keeps rows without any number too, as the steps of a sequence.

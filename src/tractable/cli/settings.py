@@ -33,20 +33,16 @@ def settings_of_each(names: str, assignments: Sequence[str]) -> list[dict[str, A
     kinds = [methods.named(name.strip()) for name in names.split(",") if name.strip()]
     if not kinds:
         raise SettingsError("--methods expects names with commas between them, such as map,nuts; got none.")
-    chosen: list[dict[str, Any]] = [{"method": kind.label} for kind in kinds]
+    chosen: dict[Any, dict[str, Any]] = {kind: {"method": kind.label} for kind in kinds}
     for name, value in map(assignment, assignments):
         owner, _, field = name.rpartition(".")
-        owners = [methods.named(owner)] if owner else [kind for kind in kinds if field in fields_of(kind)]
-        if not set(owners) & set(kinds):
-            near = "" if owner else nearest(field, (each for kind in kinds for each in fields_of(kind)))
-            raise SettingsError(
-                f"--set {name}=… is for none of the methods {', '.join(kind.label for kind in kinds)}: none of them "
-                f"{'is that method' if owner else 'has that field'}.{near}"
-            )
-        for kind, settings in zip(kinds, chosen, strict=True):
-            if kind in owners:
-                settings[field] = value
-    return chosen
+        owners = {methods.named(owner)} if owner else {kind for kind in kinds if field in fields_of(kind)}
+        if not owners & set(kinds):
+            near = nearest(field, (each for kind in kinds for each in fields_of(kind)))
+            raise SettingsError(f"--set {name}=… is for none of --methods {', '.join(k.label for k in kinds)}.{near}")
+        for kind in owners & set(kinds):
+            chosen[kind][field] = value
+    return [chosen[kind] for kind in kinds]
 
 
 def assignment(text: str) -> tuple[str, Any]:

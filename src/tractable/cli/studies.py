@@ -26,7 +26,7 @@ from tractable.tools.writing import write_table
 
 def compare(given: Arguments) -> None:
     """Run several methods and write a table, a page and a figure into a folder."""
-    quiet, kind = given["quiet"], models.compared(given)
+    quiet, kind = given["quiet"], models.comparable_kind(given)
     task = kind.read(given)
     settings = settings_of_each(given["methods"] or kind.compared, given["set_"] or ())
     methods = [kind.method(task, each) for each in settings]
@@ -80,7 +80,7 @@ def exact(task: Task) -> dict[str, tuple] | None:
 
 def calibrate(given: Arguments) -> None:
     """Write runs, ranks and page into a folder; the same command continues from the runs already there."""
-    quiet, kind = given["quiet"], models.compared(given)
+    quiet, kind = given["quiet"], models.comparable_kind(given)
     task = kind.read({**given, "held_out": 0.0})
     settings, seed = settings_of(given, kind.usual(task), {})
     method = kind.method(task, settings)

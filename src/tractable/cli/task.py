@@ -18,7 +18,6 @@ from tractable.data.ordered import Places
 from tractable.inference import infer
 from tractable.methods import Method, from_settings
 from tractable.pages import mixtures as pages
-from tractable.pages.exhibit import Exhibit
 from tractable.results.loading import load
 from tractable.results.posterior import Posterior
 from tractable.selection import select
@@ -150,7 +149,7 @@ class OfRows(Kind):
     model: Callable[..., Any]
     columns: Callable[..., dict[str, Any]]
 
-    def found(self, source: Source, spec: Arguments) -> tuple[dict[str, Any], float]:
+    def recognise(self, source: Source, spec: Arguments) -> tuple[dict[str, Any], float]:
         """The family, and what else the model needs to know of the rows; and their divisor, 0 to standardise."""
         return {"family": "normal"}, 0.0
 
@@ -164,12 +163,12 @@ class OfRows(Kind):
             raise DataError(f"--model {self.name} expects a file: tractable fit FILE --model {self.name}.")
         path, spec = Path(given["table"]), self.ask(given)
         source, order = self.source(path, spec, spec.get("array"), None)
-        source = reading.without_gaps(source, spec.get("missing"), self.remedy)
-        found, divisor = self.found(source, spec)
+        source = reading.drop_gaps(source, spec.get("missing"), self.remedy)
+        found, divisor = self.recognise(source, spec)
         count = len(source.values) if order is None else len(order.names)
         if count < 2 > self.fewest:
             raise DataError(f"A {self.name} is learnt from rows that differ: expected two or more; got {count}.")
-        back = reading.held_back(count, spec["held_out"]) if count >= self.fewest else np.zeros(count, bool)
+        back = reading.held_out_mask(count, spec["held_out"]) if count >= self.fewest else np.zeros(count, bool)
         encoder, source = reading.encoder_of(source, ~(back if order is None else back[order.sequence]), divisor)
         spec = {"table": str(path.resolve()), "model": self.name, **spec, **found, "encoder": encoder.to_dict()}
         spec["unit"] = None if order is None else order.unit
@@ -177,7 +176,7 @@ class OfRows(Kind):
         data = Data(rows, missing="keep" if order is not None or np.isnan(rows).any() else "raise")
         words = f"{counted(int(np.sum(~back)), self.unit)} of {counted(len(encoder.columns), 'number')}"
         return Task(
-            self, label, f"{label} ({words}, {spec['family']})", spec, *reading.parted(data, back), encoder=encoder
+            self, label, f"{label} ({words}, {spec['family']})", spec, *reading.part_rows(data, back), encoder=encoder
         )
 
     def predict(self, folder: Path, spec: dict[str, Any], given: Arguments) -> pd.DataFrame:
@@ -194,7 +193,8 @@ class Chosen(OfRows):
     """A latent-variable model with a number of components or states, which is chosen by a criterion.
 
     A subclass also has ``describe(posterior, task)``, θ in the table's units; ``files(described, task)``, tables by
-    name for the folder; and ``drawn(described, task, selection)``, those and figures for the page.
+    name for the folder; and ``page_exhibits(described, task, selection, back)``, what a page shows, of ``back`` data
+    held out.
     """
 
     usual_method, methods = "em", ("em",)
@@ -202,7 +202,7 @@ class Chosen(OfRows):
     bound: Callable[..., Model]  # (task, k) -> a model whose evidence is bounded, where --choose takes evidence
     describe: Callable[..., Any]
     files: Callable[..., dict[str, pd.DataFrame]]
-    drawn: Callable[..., list[Exhibit]]
+    page_exhibits: Callable[..., Any]
 
     def read(self, given: Arguments) -> Task:
         task = super().read(given)
@@ -211,7 +211,7 @@ class Chosen(OfRows):
                 f"--choose held-out looks at {self.unit}s held out: give --held-out a share above 0"
                 f"{f', and {self.fewest} {self.unit}s or more' * bool(self.fewest)}."
             )
-        most, seen = max(task.spec[self.tries]), ~np.isnan(flat(task.data.y)).all(1)
+        most, seen = max(task.spec[self.tries]), ~np.isnan(flat_rows(task.data.y)).all(1)
         if most > seen.sum():
             raise DataError(
                 f"--{self.tries} asks for up to {most}, of {counted(int(seen.sum()), 'row')} to fit: each needs a row "
@@ -229,10 +229,10 @@ class Chosen(OfRows):
             progress=progress, checkpoint=folder / "fits", noun=self.tries[:-1],
         )  # fmt: skip
         # log |d standardised / d x| is the same for every size, so the choice is that of the standardised units.
-        units = encoder.log_scales(flat(task.data.y)).sum()
+        units = encoder.log_scales(flat_rows(task.data.y)).sum()
         changes = {"log likelihood": -units, "BIC": 2 * units, "AIC": 2 * units, "evidence": -units}
         if task.held_out is not None:
-            changes["held-out"] = -encoder.log_scales(flat(task.held_out.y)).sum() / task.held_out.size
+            changes["held-out"] = -encoder.log_scales(flat_rows(task.held_out.y)).sum() / task.held_out.size
         table = found.table.assign(**{name: found.table[name] + change for name, change in changes.items()})
         found.posterior.write(folder)
         for name, frame in self.files(self.describe(found.posterior, task), task).items():
@@ -242,13 +242,14 @@ class Chosen(OfRows):
         return Result(found.posterior, replace(found, table=table))
 
     def page(self, task: Task, result: Result) -> dict[str, Any]:
-        drawn = self.drawn(self.describe(result.posterior, task), task, result.selection)
+        back = 0 if task.held_out is None else task.held_out.size
+        drawn = self.page_exhibits(self.describe(result.posterior, task), task, result.selection, back)
         return {"facts": pages.facts(result.selection, task.data.y, self.tries), "exhibits": drawn}
 
     def title(self, task: Task, result: Result) -> str:
         return f"{task.name} by a {self.name} of {counted(result.selection.components, self.tries[:-1])}"
 
 
-def flat(y: np.ndarray) -> np.ndarray:
+def flat_rows(y: np.ndarray) -> np.ndarray:
     """Rows (n, d), also of sequences."""
     return y.reshape(-1, y.shape[-1])

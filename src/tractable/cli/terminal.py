@@ -45,10 +45,10 @@ def say(text: str, style: str = "") -> None:
     line(text, style, stderr=True)
 
 
-def typed(sentence: str) -> str:
+def as_options(sentence: str) -> str:
     """A message of the library with the options of a command line in place of Python's arguments.
 
-    >>> typed("pass missing='drop', or choose another family=; redraw=True draws binary ones.")
+    >>> as_options("pass missing='drop', or choose another family=; redraw=True draws binary ones.")
     'pass --missing drop, or choose another --family; --redraw draws binary ones.'
     """
 
@@ -68,7 +68,7 @@ def notes() -> Iterator[list[str]]:
     said: list[str] = []
 
     def note(message: Warning | str, *_: object, **__: object) -> None:
-        if (text := typed(str(message))) not in said:
+        if (text := as_options(str(message))) not in said:
             said.append(text)
             say(f"Note: {text}", "yellow")
 
