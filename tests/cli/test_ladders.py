@@ -233,7 +233,7 @@ V = ["--model", "vae"]
         (["digits.npz", *V, "--latent", "two"], "--latent expects whole numbers from 1 to 100,000 with commas"),
         (["digits.npz", *V, "--latent", "0"], "such as 20, or 200,200 of several layers; got '0'"),
         (["digits.npz", *V, *LATENT, "--hidden", "a"], "--hidden expects whole numbers from 1"),
-        ([*V, *LATENT], "--model vae expects a file: tractable fit FILE --model vae --latent 20"),
+        ([*V, *LATENT], "--model vae expects a file: tractable fit FILE --model vae"),
         (["none.npz", *V, *LATENT], "none.npz does not exist"),
         (["damaged.npz", *V, *LATENT], "damaged.npz is not an .npz file, or is damaged"),
         (["digits.npz", *V, *LATENT, "--array", "y"], "no array 'y'; it has 'x_train', 'x_test', 'labels'"),

@@ -122,7 +122,8 @@ def conclude(asked: Asked, result: Result, folder: Path, quiet: bool, leads: boo
     write(folder, task.kind.title(task, result), shown, type(asked.method).__name__)
     for remark in result.selection.remarks if result.selection else ():
         say(f"Note: {remark}", "yellow")
-    tables = (*in_tables(shown[2:-1]), verdict(report.verdict, report.checks))
+    facts = Exhibit("The run", shown[0].parts)
+    tables = (*in_tables([*shown[2:-1], facts]), verdict(report.verdict, report.checks))
     show_result(quiet, folder, tables, f"{in_words(result.seconds)}. Report: {folder / 'report.html'}")
     end(result.interrupted, report.verdict)
 

@@ -31,17 +31,18 @@ from tractable.models.families import CLASSES
 from tractable.models.formula import formula_model
 from tractable.models.latent import LatentModel
 from tractable.models.levels import with_levels
-from tractable.models.markov import shares
+from tractable.models.markov import HiddenMarkov, HiddenMarkovModel, shares
+from tractable.models.mixture import Gaussians
 from tractable.models.network import PRIORS
 from tractable.pages import mixtures as pages
-from tractable.pages.exhibit import Cell
+from tractable.pages.exhibit import Cell, Exhibit
 from tractable.pages.mixtures import Components, States
 from tractable.pages.page import usual_facts
 from tractable.results.encoding import Encoded, held_out
 from tractable.results.loading import load
 from tractable.results.posterior import Posterior
 from tractable.results.predict import Prediction
-from tractable.selection import CRITERIA
+from tractable.selection import CRITERIA, Selection
 from tractable.tools.errors import DataError, SettingsError
 from tractable.tools.words import counted, nearest, tell
 
@@ -139,6 +140,12 @@ class Network(Linear):
     }
     takes = Linear.takes - {"example"}
 
+    def method(self, task: Task, settings: Arguments) -> Method:
+        method = super().method(task, settings)
+        if method.label == "rejection":
+            raise SettingsError("Rejection accepts no draw of a network's many weights: use bbb, ensemble or nuts.")
+        return method
+
 
 def size_of(data: Data, model: Model) -> str:
     """How many rows and parameters, in words."""
@@ -177,7 +184,7 @@ def network_of(spec: Arguments, features: int, classes: int, names: list[str], f
         )
     mlp = network.mlp(features, tuple(spec["hidden"]), classes if family == "categorical" else len(names))
     likelihood, extra = several.several(family, len(names)) if names[1:] else (family, None)
-    return network.neural_network(mlp, likelihood, prior=spec.get("prior") or PRIORS[0], extra=extra)
+    return network.neural_network(mlp, likelihood, prior=spec.get("prior", PRIORS[0]), extra=extra)
 
 
 def model_in(spec: Arguments) -> tuple[Model, Encoder]:
@@ -261,8 +268,9 @@ class Mixture(Chosen):
     def files(self, described: Components, task: Task) -> dict[str, pd.DataFrame]:
         return {"components.csv": described.frame(task.data.size)}
 
-    def page_exhibits(self, described: Components, task: Task, found: Any, back: int) -> Any:
-        _, share = densities(found.posterior.model, found.posterior.mean(), task.data.y, task.encoder)
+    def page_exhibits(self, described: Components, task: Task, found: Selection, back: int) -> list[Exhibit]:
+        model: Any = found.posterior.model
+        _, share = densities(model, found.posterior.mean(), task.data.y, task.encoder)
         rows = task.encoder.restore(task.data.y)
         return pages.exhibits(found, described, rows, share.argmax(1), task.spec["covariance"], back)
 
@@ -277,11 +285,13 @@ class Mixture(Chosen):
 
 
 @functools.partial(jax.jit, static_argnames="model")
-def _densities(model: LatentModel, theta: Any, x: jax.Array) -> tuple[jax.Array, jax.Array]:
+def _densities(model: LatentModel, theta: Gaussians, x: jax.Array) -> tuple[jax.Array, jax.Array]:
     return model.log_prob(theta, x), model.responsibilities(theta, x)  # pyright: ignore[reportOptionalCall]
 
 
-def densities(model: LatentModel, theta: Any, rows: np.ndarray, encoder: Encoder) -> tuple[np.ndarray, np.ndarray]:
+def densities(
+    model: LatentModel, theta: Gaussians, rows: np.ndarray, encoder: Encoder
+) -> tuple[np.ndarray, np.ndarray]:
     """log p(x) of standardised rows, in nats and the table's units, (n,); and responsibilities (n, K)."""
     precision = jnp.result_type(float)
     theta = jax.tree.map(lambda a: jnp.asarray(a, precision), theta)
@@ -362,8 +372,9 @@ class Sequences(Chosen):
     def files(self, described: States, task: Task) -> dict[str, pd.DataFrame]:
         return {"states.csv": described.frame(), "transitions.csv": described.transitions()}
 
-    def page_exhibits(self, described: States, task: Task, found: Any, back: int) -> Any:
-        paths = np.asarray(found.posterior.model.paths(found.posterior.mean(), task.data.y))
+    def page_exhibits(self, described: States, task: Task, found: Selection, back: int) -> list[Exhibit]:
+        model: Any = found.posterior.model
+        paths = np.asarray(model.paths(found.posterior.mean(), task.data.y))
         return pages.state_exhibits(found, described, task.encoder.restore(task.data.y), paths, back)
 
     def columns(self, posterior: Posterior, task: Task, order: Places | None) -> dict[str, Any]:
@@ -384,7 +395,7 @@ class Sequences(Chosen):
         return columns
 
 
-def expected_states(model: Any, theta: Any, y: np.ndarray) -> np.ndarray:
+def expected_states(model: HiddenMarkovModel, theta: HiddenMarkov, y: np.ndarray) -> np.ndarray:
     """p(z_t | x, θ) of every step (N, T, K), also of steps after a sequence's last observed one."""
     share = np.array(model.responsibilities(theta, y))  # pyright: ignore[reportOptionalCall]
     transition, initial = np.asarray(theta.transition), np.asarray(theta.initial)
