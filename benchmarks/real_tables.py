@@ -23,9 +23,9 @@ import numpy as np
 import pandas as pd
 from measuring import arguments, table
 
-from tractable.cli.explained import model_in
 from tractable.cli.folders import read_run
-from tractable.cli.task import split
+from tractable.cli.models import model_in
+from tractable.cli.reading import split
 from tractable.pages.held_out import held_out_scores
 from tractable.results.effects import effects
 from tractable.results.loading import load
@@ -105,7 +105,7 @@ def main() -> None:
 
 def judged(frame: pd.DataFrame, target: str, run: Path) -> list[str]:
     """Family, verdict, coverage of the rows held out, and effects beside maximum likelihood, of a run."""
-    from tractable.cli.explained import as_rows
+    from tractable.cli.reading import as_rows
 
     spec = read_run(run)["problem"]
     model, encoder = model_in(spec)

@@ -127,7 +127,7 @@ CASES = {"bikes": (bikes, 2000), "wine": (wine, 1600), "houses": (houses, 1200),
 CODE = """
 import json, pathlib, sys
 from tractable.data.encoder import Encoder
-from tractable.cli.explained import model_in
+from tractable.cli.models import model_in
 from tractable.cli.folders import read_run
 from tractable.results.effects import effects
 from tractable.results.loading import load

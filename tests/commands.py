@@ -4,9 +4,8 @@ from typing import Any
 
 from typer.testing import CliRunner, Result
 
-from tractable.cli import kinds
+from tractable.cli import models
 from tractable.cli.app import app
-from tractable.cli.folders import upgrade
 from tractable.cli.task import Task
 
 
@@ -25,5 +24,4 @@ def fault(*words: object) -> str:
 
 def task_of(spec: dict[str, Any]) -> Task:
     """The task of a saved run, or of options as they are typed."""
-    spec = upgrade(spec)
-    return kinds.named(spec["model"]).read(kinds.named(spec["model"]), spec)
+    return models.kind_of(spec.get("model", "glm")).read(spec)

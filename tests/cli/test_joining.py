@@ -90,7 +90,10 @@ def test_a_coordinator_that_nobody_answers_for(table, tmp_path):
         (("--mesh", "2", "--coordinator", "a:b", "--processes", "2", "--process", "1"), "HOST:PORT of process 0"),
         (("--mesh", "2", "--coordinator", "a:1", "--processes", "2", "--process", "-1"), "got process -1 of 2"),
         (("--mesh", len(jax.devices()) + 1), "force_host_platform_device_count"),
-        (("--mesh", "1", "--model", "gaussian-mixture"), "--mesh is not for --model gaussian-mixture"),
+        (
+            ("--mesh", "1", "--model", "gaussian-mixture"),
+            "--mesh is for --model glm, mlp; got --model gaussian-mixture",
+        ),
         (("--mesh", "1", "--method", "ensemble"), "leave --mesh out"),
     ],
 )

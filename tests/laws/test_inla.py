@@ -13,7 +13,7 @@ import pytest
 from scipy import stats
 
 import tractable as tr
-from tractable.cli import explained
+from tractable.cli import models as kinds
 from tractable.data.encoder import Encoder, fit_encoder
 from tractable.estimators import BayesianCountRegression, BayesianLinearRegression, BayesianLogisticRegression
 from tractable.methods import inla
@@ -292,7 +292,7 @@ def test_a_table_of_many_columns_says_so_to_its_model() -> None:
     frame = pd.DataFrame(rng.normal(size=(49, 10)), columns=[*"abcdefghij"]).assign(y=rng.normal(size=49))
     for rows, kind in ((frame, SphericalT), (pd.concat([frame, frame[:1]]), dist.Normal)):
         again = Encoder.from_dict(json.loads(json.dumps(fit_encoder(rows, "y").to_dict())))
-        assert type(explained.model_of(again, {}).prior["weights"]) is kind
+        assert type(kinds.model_of(again, {}).prior["weights"]) is kind
 
 
 @pytest.mark.test

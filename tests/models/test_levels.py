@@ -11,7 +11,7 @@ from commands import run
 from scipy import stats
 
 import tractable as tr
-from tractable.cli import explained
+from tractable.cli import models as kinds
 from tractable.core import log_density
 from tractable.data.encoder import Encoder, encode, fit_encoder
 from tractable.models.levels import with_levels
@@ -43,7 +43,7 @@ def test_columns_and_levels(encoder: Encoder):
         rows = encode(again, pd.DataFrame({"x": [1.0, 2.0], "city": ["c007", "q"]}))
     assert rows.groups is not None
     assert rows.groups["level"].tolist() == [[7], [LEVELS]]
-    model = explained.model_of(again, {})
+    model = kinds.model_of(again, {})
     assert model.names[:4] == ["intercept", "sd(1|city)", "1|city[c000]", "1|city[c001]"]
     # Several classes, and tables with no other input, are as they were: the rarest share a level.
     with pytest.warns(TractableWarning, match="'any other' is the level"):
@@ -55,7 +55,7 @@ def test_columns_and_levels(encoder: Encoder):
 @pytest.mark.test
 def test_density_is_that_written_by_hand(encoder: Encoder):
     rows = encode(encoder, TABLE)
-    model = explained.model_of(encoder, {})
+    model = kinds.model_of(encoder, {})
     params = jax.tree.map(lambda a: jnp.asarray(a, float), model.sample_prior(jax.random.key(0)))
     v, w, noise = (np.asarray(params[name], np.float64) for name in ("levels", "weights", "noise"))
     a, sd, u = v[0], v[1], v[2:]
@@ -109,7 +109,7 @@ def exact() -> dict[str, np.ndarray]:
 @pytest.mark.computes
 def test_pooling_is_exact(encoder: Encoder):
     """Effects are drawn towards none as far as the rows say, by an sd that is learnt; a level never seen spreads."""
-    rows, model = encode(encoder, TABLE), explained.model_of(encoder, {})
+    rows, model = encode(encoder, TABLE), kinds.model_of(encoder, {})
     posterior = tr.infer(
         model, tr.Data(rows.y, rows.given), tr.NUTS(warmup=400, draws=400), seed=0, verify=None, progress=False
     )

@@ -1,7 +1,7 @@
 """The commands. Each imports what it needs when it runs."""
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from inspect import Parameter, Signature
 from pathlib import Path
 from typing import Any
@@ -9,8 +9,9 @@ from typing import Any
 import typer
 
 from tractable.cli import options as o
-from tractable.cli.speech import FAULT, notes, say, typed
+from tractable.cli.terminal import FAULT, Terminal, as_options, line, notes, say, show_result
 
+Given = Mapping[str, Any]  # a command's options by name, and the ``notes`` that it has made so far
 app = typer.Typer(
     name="tractable",
     help="Approximate Bayesian inference, with posteriors that say how far they can be trusted.",
@@ -20,24 +21,22 @@ app = typer.Typer(
 )
 
 
-def command(options: dict[str, o.Taken]) -> Callable:
-    """Makes a function a command of ``app`` with these options, which it receives by name.
+def command(parameters: list[Parameter]) -> Callable:
+    """Makes a function of ``Given`` a command of ``app`` with these parameters.
 
     The library's errors and warnings become lines on stderr.
     """
 
-    def made(function: Callable) -> Callable:
+    def made(function: Callable[[Given], None]) -> Callable:
         @functools.wraps(function)
         def spoken(**given: Any) -> None:
             from tractable.tools.errors import TractableError
 
             try:
-                _check_paths(**given)
-                if "missing" in given:
-                    given["missing"] = o.missing_of(given["missing"], given["drop_missing"])
-                _run(functools.partial(function, **given))
+                _check(function.__name__, given)
+                _run(function, given)
             except TractableError as error:
-                say(typed(str(error)), "red")
+                say(as_options(str(error)), "red")
                 raise typer.Exit(FAULT) from None
             except BrokenPipeError:  # the reader of our output has closed it
                 raise
@@ -45,67 +44,72 @@ def command(options: dict[str, o.Taken]) -> Callable:
                 say(f"{error}. Mend that, or choose another folder or file.", "red")
                 raise typer.Exit(FAULT) from None
 
-        each = [
-            Parameter(name, Parameter.KEYWORD_ONLY, annotation=taken.kind, default=taken.default)
-            for name, taken in options.items()
-        ]
         described: Any = spoken
-        described.__signature__ = Signature(each)
-        described.__annotations__ = {one.name: one.annotation for one in each}
+        described.__signature__ = Signature(parameters)
+        described.__annotations__ = {one.name: one.annotation for one in parameters}
         return app.command()(spoken)
 
     return made
 
 
-def _run(function: Callable) -> None:
+def _check(name: str, given: dict[str, Any]) -> None:
+    """Raises an error for what needs no model to be seen, as later imports take seconds."""
+    from tractable.cli.folders import NO_RUN, holds_a_run, may_write
+    from tractable.tools.errors import CheckpointError, DataError, SettingsError
+
+    table, run, out = map(given.get, ("table", "run", "out"))
+    if table is not None and not table.exists():
+        raise DataError(f"{table} does not exist. Expected a .csv or .parquet file.")
+    if run is not None and not holds_a_run(run):
+        raise CheckpointError(NO_RUN.format(run))
+    if out is not None and name in ("examples", "compare", "calibrate"):
+        may_write(out, name)
+    if given.pop("drop_missing", False):
+        if given["missing"] not in (None, "drop"):
+            raise SettingsError(f"--drop-missing and --missing {given['missing']} contradict each other; give one.")
+        given["missing"] = "drop"
+
+
+def _run(function: Callable[[Given], None], given: Given) -> None:
     """Runs a command with earlier commands' compiled programs at hand; signals stop it in good order."""
     from tractable.tools.cache import cache_for_commands
     from tractable.tools.stopping import ending
 
     cache_for_commands()
-    with notes(), ending():
-        function()
+    with notes() as said, ending():
+        function({**given, "notes": said})
 
 
-def _check_paths(table: Path | None = None, run: Path | None = None, **_: object) -> None:
-    """Raises an error if the named file or folder is absent; checked first, as later imports take seconds."""
-    from tractable.cli.folders import NO_RUN, holds_a_run
-    from tractable.tools.errors import CheckpointError, DataError
-
-    if table is not None and not table.exists():
-        raise DataError(f"{table} does not exist. Expected a .csv or .parquet file.")
-    if run is not None and not holds_a_run(run):
-        raise CheckpointError(NO_RUN.format(run))
-
-
-@command(o.EXAMPLES)
-def examples(failures: bool, out: Path | None) -> None:
+@command(o.parameters("failures out"))
+def examples(given: Given) -> None:
     """List the built-in examples; with --failures, run twelve targets on which methods fail, and show their answers."""
-    from tractable.cli.terminal import console, line
     from tractable.models.gallery import EXAMPLES
     from tractable.pages.exhibit import Exhibit, Table
     from tractable.pages.terminal import to_terminal
 
-    if failures:
-        from tractable.cli.folders import fresh, may_write
+    if given["failures"]:
+        from tractable.cli.folders import fresh
         from tractable.pages.failures import write_failures
 
-        if out is not None:
-            may_write(out, "examples")
-        page, verdicts = write_failures(fresh("failures") if out is None else out, say)
-        console().print(to_terminal(verdicts))
-        return line(f"Report: {page}")
+        out = given["out"] or fresh("failures")
+        page, verdicts = write_failures(out, say)
+        return show_result(False, out, [to_terminal(verdicts)], f"Report: {page}")
     heads = ["name", "data and model", "what to look at"]
     rows = [[each.name, each.title, each.notes] for each in EXAMPLES.values()]
-    console().print(to_terminal(Exhibit("", [Table(heads, rows, heads)])))
+    Terminal().print(to_terminal(Exhibit("", [Table(heads, rows, heads)])))
 
 
-@command(o.FIT)
-def fit(**given: Any) -> None:
+@command(
+    o.parameters(
+        f"{o.EXPLAINED} method set_ config seed out held_out components states by time covariance choose latent array "
+        "redraw shifted verify resume jobs mesh coordinator processes process quiet"
+    )
+)
+def fit(given: Given) -> None:
     """Fit a model to an example or to data of your own, and say how far the result can be trusted.
 
     A table's target is explained by a generalised linear model, or a network; its family is guessed from its values
-    and told, unless --family says it. With --formula you write the effects, interactions and group effects
+    and announced, unless --family says it. With --formula you write the effects, interactions and group effects
     yourself. Other models have no target: gaussian-mixture fits mixtures of normals to all of a table's numbers, one
     for each number of components, and chooses one; hidden-markov takes rows as steps of sequences and finds the states
     behind them; vae and belief-network find latent causes of whole rows, of a table's numbers or an array of images.
@@ -113,80 +117,81 @@ def fit(**given: Any) -> None:
     Exit code: 0 for the verdicts trust and caution, 3 for reject, 2 for an error, 130 or 143 for a run stopped by
     Ctrl-C or SIGTERM, which keeps its results so far.
     """
-    from tractable.cli.joining import join, mesh_of, place_of
+    from tractable.cli.joining import join_others
 
-    devices, place = mesh_of(given["mesh"]), place_of(*map(given.get, ("mesh", "coordinator", "processes", "process")))
-    leads = devices is None or join(place)  # before anything is computed
+    mesh, leads = join_others(given)  # before anything is computed
     from tractable.cli.fit import fit as run
-    from tractable.cli.how import How
 
-    own = {name: given[name] for name in ("method", "config", "seed", "out", "resume", "quiet", "jobs")}
-    run(given["model"], given, How(**own, assignments=tuple(given["set_"] or ()), mesh=devices, leads=leads))
+    run(given, mesh, leads)
 
 
-@command(o.COMPARE)
-def compare(**given: Any) -> None:
+@command(o.parameters(f"{o.EXPLAINED} methods set_ jobs seed out held_out quiet"))
+def compare(given: Given) -> None:
     """Compare methods on one model, against its exact posterior or a run of NUTS, if that takes a minute at most.
 
     Networks have no reference: their units are exchangeable, so moments of single weights mean nothing.
 
     Exit code: 0; 2 for an error, or if every method failed; 130 or 143 if stopped.
     """
-    from tractable.cli import comparing, kinds
-    from tractable.cli.folders import may_write
+    from tractable.cli.studies import compare as run
 
-    out = given["out"]
-    if out is not None:
-        may_write(out, "compare")
-    kind = kinds.compared(given)
-    own = given["methods"], given["set_"] or [], given["seed"] or 0, out, given["quiet"], given["jobs"]
-    comparing.compare(kind.read(kind, given), *own)
+    run(given)
 
 
-@command(o.CALIBRATE)
-def calibrate(**given: Any) -> None:
+@command(o.parameters(f"{o.EXPLAINED} method set_ runs jobs seed out quiet"))
+def calibrate(given: Given) -> None:
     """Check whether a method recovers the parameters that generated simulated data like these.
 
     Parameters are drawn from the prior and rows from the likelihood, at the inputs of TABLE. If the method is right,
-    the rank of the true value among the posterior's draws is uniform.
+    the rank of the true value among the posterior's draws is uniform. The same command continues the runs in --out.
 
     Exit code: as for fit.
     """
-    from tractable.cli import calibrating, kinds
-    from tractable.cli.settings import assignment, method_of
+    from tractable.cli.studies import calibrate as run
 
-    given["held_out"], fields = 0.0, given["set_"] or []
-    kind = kinds.compared(given)
-    task = kind.read(kind, given)
-    chosen, _ = method_of(given["method"], None, fields, kind.usual(task) or kind.method)
-    chosen = kind.adapted_method(task, chosen, "batch_size" in {assignment(text)[0] for text in fields})
-    own = given["runs"], given["jobs"], given["seed"] or 0, given["out"], given["quiet"]
-    calibrating.calibrate(task, chosen, *own)
+    run(given)
 
 
-@command(o.PACK)
-def pack(**given: Any) -> None:
+@command(
+    o.parameters(
+        f"source out target columns seed rows_per_shard drop_missing quiet {o.ENCODING}", out=(Path, Parameter.empty)
+    )
+)
+def pack(given: Given) -> None:
     """Write a table or an array too large for memory in random order, in shards that fit and tr.Data read.
 
     Methods that read a file batch by batch need its rows in random order. With --target the table is encoded too, as
     fit would, and tractable fit FOLDER goes on from there. A pack that was killed goes on when the command is given
     again, and writes the same bytes.
     """
-    from tractable.cli.packing import pack as packed
+    from tractable.cli.reading import columns_in
+    from tractable.data import packing, shards, sources
+    from tractable.tools.words import counted
 
-    packed(given)
+    source, out = given["source"], given["out"]
+    table = sources.is_table(source)
+    names = [str(name) for name in next(sources.of_table(source).read(0, 1)).columns] if table else []
+    target, columns = (columns_in(given[name] or "", names) or None for name in ("target", "columns"))
+    packing.pack(
+        source, out, target=target, columns=columns, seed=given["seed"] or 0, rows_per_shard=given["rows_per_shard"],
+        progress=False if given["quiet"] else None, **{name: given[name] for name in o.ENCODING.split() if given[name]},
+    )  # fmt: skip
+    about = shards.manifest_of(out) or {}
+    if given["quiet"]:
+        return line(out)
+    say(f"{counted(about['rows'], 'row')} in random order, {counted(len(about['shards']), 'shard')}, in {out}")
 
 
-@command(o.RUN)
-def report(run: Path) -> None:
+@command(o.parameters("run"))
+def report(given: Given) -> None:
     """Print a run's verdict, and where its page is."""
-    from tractable.cli.fit import report as shown
+    from tractable.cli.fit import report as run
 
-    shown(run)
+    run(given["run"])
 
 
-@command(o.PREDICT)
-def predict(run: Path, new: Path, out: Path, level: float, calibrate: Path | None, array: str | None) -> None:
+@command(o.parameters("run new out level calibrate array", out=(Path, Path("predictions.parquet"))))
+def predict(given: Given) -> None:
     """Predict the target for new rows, by a run that was fitted to a table.
 
     For a number: mean, sd, its aleatoric part (noise) and its epistemic part (what more data would reduce), and an
@@ -196,7 +201,6 @@ def predict(run: Path, new: Path, out: Path, level: float, calibrate: Path | Non
     belief-network: mean and sd of each hidden unit given the row, and two lower bounds of the row's log density, elbo
     and log_evidence.
     """
-    from tractable.cli.fit import predict as predicted
-    from tractable.cli.task import Request
+    from tractable.cli.fit import predict as run
 
-    predicted(run, new, out, Request(level, calibrate, array))
+    run(given)

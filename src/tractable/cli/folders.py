@@ -16,8 +16,7 @@ from tractable.tools.writing import as_written, disk_errors
 if TYPE_CHECKING:
     import pandas as pd
 
-RUN, CALIBRATION = "run.json", "calibration"
-TABLES = ("criterion.csv", "comparison.csv")  # tables that commands read back
+RUN, CALIBRATION, COMPARISON = "run.json", "calibration", "comparison.csv"
 NO_RUN = f"{{}} is no run: expected {RUN} in it. Runs are made by tractable fit and tractable compare."
 
 
@@ -105,34 +104,34 @@ def left_only_with_results(folder: Path, new: bool) -> Iterator[None]:
 
 
 def write_run(folder: Path, entries: dict[str, Any]) -> None:
-    """Write run.json: what is needed to resume, report and predict, and checksums of the tables."""
-    there = [name for name in TABLES if (folder / name).exists()]
-    sums = {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in there}
+    """Write run.json: what is needed to resume, report and predict, and the checksum of a comparison's table."""
+    table = folder / COMPARISON
+    sums = {COMPARISON: hashlib.sha256(table.read_bytes()).hexdigest()} if table.exists() else {}
     checkpoint.write_sealed(folder / RUN, entries | {"tables": sums})
 
 
-def table_in(folder: Path, name: str, index: int | None = None) -> "pd.DataFrame":
-    """One of ``TABLES`` as it was written; a CheckpointError if it was changed since."""
-    import pandas as pd
-
-    path, tables = folder / name, read_run(folder).get("tables", {})
-    known = tables.get(name) if isinstance(tables, dict) else ""
-    try:
-        content = path.read_bytes()
-        if known is not None and hashlib.sha256(content).hexdigest() != known:  # None: written by an earlier version
-            raise ValueError(f"it is not what {RUN} was written with")
-        return as_written(pd.read_csv(io.BytesIO(content), index_col=index))
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"{path} is damaged ({error}). Restore the folder from a copy, or run again.") from error
-
-
 def read_run(folder: Path) -> dict[str, Any]:
-    """What ``write_run`` wrote, in this version or in 0.1."""
+    """What ``write_run`` wrote."""
     if not (folder / RUN).exists():
         raise CheckpointError(NO_RUN.format(folder))
     entries, _ = checkpoint.read_sealed(folder / RUN)
     with sound(folder / RUN):
-        return entries | {"problem": upgrade(entries["problem"])}
+        return entries | {"problem": {"model": "glm"} | entries["problem"]}
+
+
+def comparison_in(folder: Path) -> "pd.DataFrame":
+    """The table of a comparison as it was written; a CheckpointError if it was changed since."""
+    import pandas as pd
+
+    content = (folder / COMPARISON).read_bytes()
+    with sound(folder / RUN):
+        same = read_run(folder)["tables"][COMPARISON] == hashlib.sha256(content).hexdigest()
+    if not same:
+        raise CheckpointError(
+            f"{folder / COMPARISON} is damaged (it is not what {RUN} was written with). Restore the folder from a "
+            "copy, or run again."
+        )
+    return as_written(pd.read_csv(io.BytesIO(content), index_col=0))
 
 
 def problem_in(folder: Path) -> dict[str, Any]:
@@ -140,29 +139,13 @@ def problem_in(folder: Path) -> dict[str, Any]:
     made = (posterior_in(folder) or {}).get("made") or {"arguments": {}}
     if not (folder / RUN).exists() and "encoder" in made["arguments"]:
         return {"model": "glm", "encoder": made["arguments"]["encoder"]}
-    return read_run(folder)["problem"]
-
-
-def upgrade(spec: dict[str, Any]) -> dict[str, Any]:
-    """A task's description in today's form; version 0.1 had three forms of encoders, and fewer options."""
-    from tractable.data.columns import Column  # imported here: pandas is slow to import, and few runs need it
-    from tractable.data.encoder import Encoder
-    from tractable.data.files import places
-
-    spec = {"model": "glm", "missing": "drop" if spec.get("drop") else "raise", **spec}
-    if "file" in spec:
-        spec["table"] = spec.pop("file")
-    if "columns" in spec:  # of a mixture
-        columns = [Column(c["name"], "number", c["mean"], c["sd"]) for c in spec.pop("columns")]
-        spec["encoder"] = Encoder(tuple(columns), missing=spec["missing"]).to_dict()
-    if "encoding" in spec:  # of a ladder
-        old = spec.pop("encoding")
-        names, count = old["names"] or places(spec["shape"]), old["size"]
-        scales = zip(names, old["mean"] or [0.0] * count, old["sd"] or [old["divisor"]] * count, strict=True)
-        columns = (Column(name, "number", mean, sd) for name, mean, sd in scales)
-        spec |= {name: old[name] for name in ("family", "redraw", "levels")}
-        spec["encoder"] = Encoder(tuple(columns), shape=None if old["names"] else tuple(spec["shape"])).to_dict()
-    return spec
+    problem = read_run(folder)["problem"]
+    if not {"encoder", "example"} & set(problem):
+        raise CheckpointError(
+            f"{folder} was written by an earlier version of tractable, whose runs on files are not read: fit anew, "
+            "with the settings in its settings.toml."
+        )
+    return problem
 
 
 @contextlib.contextmanager

@@ -4,13 +4,13 @@ import os
 import sys
 import threading
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
 import typer
 
-from tractable.cli.speech import FAULT, say
+from tractable.cli.terminal import FAULT, say
 from tractable.data.sharding import CHAINS, over
 from tractable.tools.errors import SettingsError
 
@@ -20,29 +20,33 @@ LAUNCHED = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS")  # how m
 RANKED = ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE")  # set by torchrun and its like, beside the process's number
 
 
-def mesh_of(text: str | None) -> int | str | None:
-    """Reads --mesh."""
-    if text is not None and text != "auto" and not text.isdecimal():
-        raise SettingsError(f"--mesh expects a number of devices, or auto for all; got {text!r}.")
-    return int(text) if text is not None and text.isdecimal() else text
+def join_others(given: Mapping[str, Any]) -> tuple[int | str | None, bool]:
+    """What --mesh says, once this process has joined the others, and whether it speaks and writes for all."""
+    mesh = given["mesh"]
+    if mesh is not None and mesh != "auto" and not mesh.isdecimal():
+        raise SettingsError(f"--mesh expects a number of devices, or auto for all; got {mesh!r}.")
+    place = place_of(mesh, given["coordinator"], given["processes"], given["process"])
+    if mesh is None:
+        return None, True
+    return "auto" if mesh == "auto" else int(mesh), join(place)
 
 
 def place_of(mesh: object, coordinator: str | None, processes: int | None, process: int | None) -> dict[str, Any]:
     """Arguments of ``jax.distributed.initialize``, as typed or from the environment; {} if neither says."""
-    told, devices = os.environ, None
+    environment, devices = os.environ, None
     if (lacking := (coordinator, processes, process).count(None)) < 3 and (lacking or mesh is None):
         raise SettingsError("--mesh, --coordinator HOST:PORT, --processes N and --process I go together: give all.")
-    number = told.get("RANK", told.get("JOB_COMPLETION_INDEX"))  # the latter of Kubernetes' indexed jobs
+    number = environment.get("RANK", environment.get("JOB_COMPLETION_INDEX"))  # the latter of Kubernetes' indexed jobs
     try:
         if coordinator is None:
-            if number is None or not all(name in told for name in RANKED):
+            if number is None or not all(name in environment for name in RANKED):
                 return {}
-            host, port, count = (told[name] for name in RANKED)
+            host, port, count = (environment[name] for name in RANKED)
             # torchrun listens at its port itself.
-            coordinator = f"{host}:{int(port) + (told.get('TORCHELASTIC_USE_AGENT_STORE') == 'True')}"
+            coordinator = f"{host}:{int(port) + (environment.get('TORCHELASTIC_USE_AGENT_STORE') == 'True')}"
             processes, process = int(count), int(number)
-            if int(told.get("LOCAL_WORLD_SIZE", 1)) > 1 and "JAX_LOCAL_DEVICE_IDS" not in told:
-                devices = [int(told.get("LOCAL_RANK", ""))]
+            if int(environment.get("LOCAL_WORLD_SIZE", 1)) > 1 and "JAX_LOCAL_DEVICE_IDS" not in environment:
+                devices = [int(environment.get("LOCAL_RANK", ""))]
         host, _, port = coordinator.rpartition(":")
         if not host or not 0 < int(port) < 1 << 16 or not 0 <= int(process or 0) < int(processes or 0):
             raise ValueError(f"process {process} of {processes} at {coordinator!r}")
@@ -75,13 +79,13 @@ def join(place: dict[str, Any]) -> bool:
         except Exception as error:
             faults.append(error)
 
-    joining = threading.Thread(target=initialize, daemon=True)
-    joining.start()
+    waiting = threading.Thread(target=initialize, daemon=True)
+    waiting.start()
     try:
-        joining.join(PATIENCE)
+        waiting.join(PATIENCE)
     except KeyboardInterrupt:
         os._exit(130)  # the thread cannot be ended
-    if joining.is_alive():
+    if waiting.is_alive():
         where = place.get("coordinator_address", "the coordinator")
         say(
             f"The processes of this run did not all meet at {where} within {PATIENCE:g} seconds. Start every one, and "
@@ -104,7 +108,7 @@ def join(place: dict[str, Any]) -> bool:
     return first
 
 
-def agreed(part: Callable[[], Any]) -> Any:
+def agree(part: Callable[[], Any]) -> Any:
     """What ``part`` gives, once every process has done its own; if one fails or exits, all end with the largest code.
 
     A process is silent about its error if process 0 has one too.

@@ -1,7 +1,7 @@
 """``Kind``, a kind of model as ``--model`` names it, and ``Task``, one model of a kind with its data."""
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -10,18 +10,29 @@ import numpy as np
 import pandas as pd
 
 from tractable.checks.predictions import HELD_OUT
-from tractable.cli import folders
-from tractable.cli.readers import Arguments, Option
-from tractable.core import Data
+from tractable.cli import folders, reading
+from tractable.core import Data, Model
 from tractable.data.encoder import Encoder
+from tractable.data.files import Source
+from tractable.data.ordered import Places
 from tractable.inference import infer
-from tractable.methods import Method
+from tractable.methods import Method, from_settings
+from tractable.pages import mixtures as pages
 from tractable.results.loading import load
 from tractable.results.posterior import Posterior
-from tractable.selection import Selection
-from tractable.tools.errors import SettingsError
+from tractable.selection import select
+from tractable.tools.errors import DataError, SettingsError
+from tractable.tools.words import counted
+from tractable.tools.writing import write_table
 
-SPLIT_SEED = 0  # which rows are held out is a property of the table, not of a run
+Arguments = Mapping[str, Any]  # options by name, as they were typed or saved
+
+
+class Option(NamedTuple):
+    """An option of a kind of model."""
+
+    read: Callable[[Any], Any] = lambda value: value  # typed or saved value to one JSON holds, or an error
+    usual: Any = None  # the default
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,8 +42,7 @@ class Task:
     kind: "Kind"
     name: str  # short, for the run's folder
     label: str  # the data in words
-    choices: Arguments  # values of the kind's options
-    spec: dict[str, Any]  # JSON; rebuilds the task on --resume, and holds the encoder for rows to predict
+    spec: dict[str, Any]  # JSON: the kind's options and what reading the file found; all that --resume and predict need
     data: Data  # rows to fit
     held_out: Data | None  # rows that the fit never sees
     model: Any = None  # a Model; None where one of several is to be chosen
@@ -40,21 +50,16 @@ class Task:
     shifted: np.ndarray | None = None  # inputs of rows from elsewhere, which predictions should be less sure of
     mesh: int | str | None = None  # devices that share the run
 
-    @classmethod
-    def of_file(
-        cls, kind: "Kind", path: Path, words: str, choices: Arguments, about: Arguments, encoder: Encoder, **parts: Any
-    ) -> "Task":
-        """A task on a file's rows; ``about`` joins the choices in ``spec``, ``parts`` are the other fields."""
-        name = path.name.split(".")[0] or "table"
-        spec = {"table": str(path.resolve()), "model": kind.name, **choices, **about, "encoder": encoder.to_dict()}
-        return cls(kind, name, f"{name} ({words})", choices, spec, encoder=encoder, **parts)
-
 
 class Result(NamedTuple):
     """The result of a fit."""
 
     posterior: Posterior
-    selection: Selection | None = None  # where one of several models was chosen
+    selection: Any = None  # a Selection where one of several models was chosen
+
+    @property
+    def interrupted(self) -> bool:
+        return (self.selection or self.posterior).interrupted
 
     @property
     def seconds(self) -> dict[str, float]:
@@ -64,99 +69,187 @@ class Result(NamedTuple):
         return {"fits": float(self.selection.table["seconds"].to_numpy().sum())}
 
 
-@dataclass(frozen=True, eq=False)
 class Kind:
-    """A kind of model, as ``--model`` names it."""
+    """A kind of model: what it takes, and how it is read, learnt, shown and predicts. ``models.KINDS`` lists them.
 
-    name: str
-    method: str  # default method, where ``usual`` knows no better one
-    options: Mapping[str, Option]  # the options it takes
-    refusals: Mapping[str, str]  # error messages for options that it does not take
-    read: Callable[["Kind", Arguments], Task]  # from typed options or a saved spec
-    learn: Callable[[Task, Method, int, Path, bool | None], Result]  # (task, method, seed, folder, progress)
-    page: Callable[[Path, Task, Result], Any]  # writes the report into a folder
-    tables: Callable[[Task, Result], Iterable[Any]]  # what a terminal shows before the verdict
-    predict: Callable[[Path, Arguments, Path, "Request"], pd.DataFrame]  # (folder, spec, new, …)
-    saved_tables: Callable[[Path, Arguments, Arguments], Iterable[Any]] = lambda folder, spec, about: ()  # for report
-    row_noun: str = "predictions"  # what the rows of ``predict`` are called
-    methods: tuple[str, ...] = ()  # methods that can fit it; empty: all but ``unsuitable``
-    unsuitable: Mapping[str, str] = field(default_factory=dict)  # methods that cannot, and why
-    adapt: Callable[[Task, Any, bool], Method] = lambda task, method, sized: method  # sized: batch_size was given
-    side_by_side: str | None = None  # compare's default methods; None where compare does not take this kind
-    has_reference: bool = True  # moments of its parameters mean something: compare holds them against a reference
-    calibrates: bool = False  # its predictions have intervals, which --calibrate can correct
-    noun: str = ""  # the kind's name in a sentence; ``name`` if empty
-    folder: str = ""  # end of the run's folder's name; the method's name if empty
-    usual: Callable[[Task], str | None] = lambda task: None  # a better method for this task
-    learner: str = ""  # named in "… on <data>"; the method's name if empty
+    A subclass has ``read(given)``, the Task of typed options or of a saved spec, whose warnings say how rows were read;
+    ``page(task, result)``, arguments of ``exhibits_of``; and ``predict(folder, spec, given)``, a row for each of the
+    file ``new``, by the run in a folder.
+    """
 
-    def ask(self, arguments: Arguments) -> dict[str, Any]:
+    name: str  # as --model names it
+    usual_method: str
+    methods: tuple[str, ...] = ()  # those that learn it, if not all do
+    options: Mapping[str, Option]
+    takes = frozenset({"table"})  # further options, which are no part of a run's description
+    compared = ""  # the methods that compare takes by default; compare and calibrate take no kind without them
+    has_reference = True  # moments of its parameters mean something: compare measures them against a reference
+    row_noun = "predictions"  # what the rows of ``predict`` are called
+    read: Callable[[Arguments], Task]
+    page: Callable[[Task, Result], dict[str, Any]]
+    predict: Callable[[Path, dict[str, Any], Arguments], pd.DataFrame]
+
+    def ask(self, given: Arguments) -> dict[str, Any]:
         """Values of the kind's options, typed or saved; the default where the value is None or absent."""
-        said = {name: arguments.get(name) for name in self.options}
-        said = {name: self.options[name].usual if value is None else value for name, value in said.items()}
-        return {name: None if value is None else self.options[name].read(value) for name, value in said.items()}
+        asked = {name: given.get(name) for name in self.options}
+        asked = {name: self.options[name].usual if value is None else value for name, value in asked.items()}
+        return {name: None if value is None else self.options[name].read(value) for name, value in asked.items()}
 
-    def adapted_method(self, task: Task, method: Method, sized: bool) -> Method:
-        """The method adapted to the task; a SettingsError if it cannot fit this kind."""
+    def usual(self, task: Task) -> str:
+        """The default method for a task."""
+        return self.usual_method
+
+    def method(self, task: Task, settings: Arguments) -> Method:
+        """The method of these settings; a SettingsError if it cannot learn this kind."""
+        method = from_settings(dict(settings))
         if self.methods and method.label not in self.methods:
-            names = f"{', '.join(self.methods[:-1])} or {self.methods[-1]}" if self.methods[1:] else self.methods[0]
-            raise SettingsError(f"--model {self.name} is learnt by --method {names}; got {method.label}.")
-        if method.label in self.unsuitable:
-            raise SettingsError(self.unsuitable[method.label])
-        return self.adapt(task, method, sized)
+            raise SettingsError(
+                f"--model {self.name} is learnt by --method {', '.join(self.methods)}; got {method.label}."
+            )
+        return method
+
+    def learn(self, task: Task, method: Method, seed: int, folder: Path, progress: bool | None) -> Result:
+        """The posterior of the run in a folder: loaded if it is done, else resumed from its checkpoint or started."""
+        about, saved = folders.posterior_in(folder), folders.read_run(folder)
+        same = saved["method"] == method.settings() and saved["seed"] == seed
+        how = task.spec.get("verify", "auto")
+        how = None if how == "none" else how
+        # A network is judged on held-out rows: they say whether predictions on which repeated fits agree are right.
+        later = bool(task.model.network_weights) and task.held_out is not None
+        if about is not None and not about["interrupted"] and same:
+            found = load(folder, task.model, task.data)
+        else:
+            options: Any = {"seed": seed, "progress": progress, "checkpoint": folder, "mesh": task.mesh}
+            found = infer(task.model, task.data, method, verify=None if later else how, **options)
+        if not later or found.interrupted or any(check.name == HELD_OUT for check in found.report().checks):
+            return Result(found)
+        found = found.verify(how, held_out=task.held_out)
+        if jax.process_index() == 0:
+            found.write(folder, streamed=method.chained)
+        return Result(found)
+
+    def title(self, task: Task, result: Result) -> str:
+        """The page's title."""
+        return f"{task.name} by {type(result.posterior.method).__name__}"
 
 
-class Request(NamedTuple):
-    """What a command line says about predictions."""
+class OfRows(Kind):
+    """A model of whole rows of numbers, or of sequences of them, of which no column is explained by the others.
 
-    level: float
-    calibrate: Path | None
-    array: str | None
+    A subclass has ``source(path, spec, array, encoder)``, a file's rows, with an encoder the columns that it knows, and
+    where they are in sequences, or None; ``model(spec, encoder)``; and ``columns(posterior, task, order)``, those of
+    predictions by name.
+    """
+
+    unit = "row"  # a datum
+    fewest = 0  # with fewer data, none is held out
+    gaps = True  # whether new rows may lack numbers
+    remedy = ""  # of rows that lack numbers, as a sentence
+    source: Callable[..., tuple[Source, Places | None]]
+    model: Callable[..., Any]
+    columns: Callable[..., dict[str, Any]]
+
+    def recognise(self, source: Source, spec: Arguments) -> tuple[dict[str, Any], float]:
+        """The family, and what else the model needs to know of the rows; and their divisor, 0 to standardise."""
+        return {"family": "normal"}, 0.0
+
+    def rows(self, spec: Arguments, encoder: Encoder, source: Source, order: Places | None) -> np.ndarray:
+        """(n, …) the model's data."""
+        rows = encoder.standardise(source.values)
+        return rows if order is None else order.laid(rows)
+
+    def read(self, given: Arguments) -> Task:
+        if given.get("table") is None:
+            raise DataError(f"--model {self.name} expects a file: tractable fit FILE --model {self.name}.")
+        path, spec = Path(given["table"]), self.ask(given)
+        source, order = self.source(path, spec, spec.get("array"), None)
+        source = reading.drop_gaps(source, spec.get("missing"), self.remedy)
+        found, divisor = self.recognise(source, spec)
+        count = len(source.values) if order is None else len(order.names)
+        if count < 2 > self.fewest:
+            raise DataError(f"A {self.name} is learnt from rows that differ: expected two or more; got {count}.")
+        back = reading.held_out_mask(count, spec["held_out"]) if count >= self.fewest else np.zeros(count, bool)
+        encoder, source = reading.encoder_of(source, ~(back if order is None else back[order.sequence]), divisor)
+        spec = {"table": str(path.resolve()), "model": self.name, **spec, **found, "encoder": encoder.to_dict()}
+        spec["unit"] = None if order is None else order.unit
+        rows, label = self.rows(spec, encoder, source, order), path.name.split(".")[0] or "table"
+        data = Data(rows, missing="keep" if order is not None or np.isnan(rows).any() else "raise")
+        words = f"{counted(int(np.sum(~back)), self.unit)} of {counted(len(encoder.columns), 'number')}"
+        return Task(
+            self, label, f"{label} ({words}, {spec['family']})", spec, *reading.part_rows(data, back), encoder=encoder
+        )
+
+    def predict(self, folder: Path, spec: dict[str, Any], given: Arguments) -> pd.DataFrame:
+        spec |= self.ask(spec)
+        encoder = Encoder.from_dict(spec["encoder"])
+        source, order = self.source(given["new"], spec, given["array"], encoder)
+        source.refuse_infinite() if self.gaps else source.refuse_gaps(self.remedy)
+        data = Data(self.rows(spec, encoder, source, order), missing="keep")
+        task = Task(self, "", "", spec, data, None, self.model(spec, encoder), encoder)
+        return pd.DataFrame(self.columns(load(folder, task.model), task, order))
 
 
-def held_back(count: int, share: float) -> np.ndarray:
-    """(count,) random mask of the rows held out; at least two rows are kept to fit."""
-    chosen = np.zeros(count, bool)
-    chosen[np.random.default_rng(SPLIT_SEED).permutation(count)[: min(round(share * count), count - 2)]] = True
-    return chosen
+class Chosen(OfRows):
+    """A latent-variable model with a number of components or states, which is chosen by a criterion.
+
+    A subclass also has ``describe(posterior, task)``, θ in the table's units; ``files(described, task)``, tables by
+    name for the folder; and ``page_exhibits(described, task, selection, back)``, what a page shows, of ``back`` data
+    held out.
+    """
+
+    usual_method, methods = "em", ("em",)
+    tries = "components"  # the option with the numbers to try
+    bound: Callable[..., Model]  # (task, k) -> a model whose evidence is bounded, where --choose takes evidence
+    describe: Callable[..., Any]
+    files: Callable[..., dict[str, pd.DataFrame]]
+    page_exhibits: Callable[..., Any]
+
+    def read(self, given: Arguments) -> Task:
+        task = super().read(given)
+        if task.spec["choose"] == "held-out" and task.held_out is None:
+            raise SettingsError(
+                f"--choose held-out looks at {self.unit}s held out: give --held-out a share above 0"
+                f"{f', and {self.fewest} {self.unit}s or more' * bool(self.fewest)}."
+            )
+        most, seen = max(task.spec[self.tries]), ~np.isnan(flat_rows(task.data.y)).all(1)
+        if most > seen.sum():
+            raise DataError(
+                f"--{self.tries} asks for up to {most}, of {counted(int(seen.sum()), 'row')} to fit: each needs a row "
+                "at least. Ask for fewer, or set --held-out 0."
+            )
+        task.spec["chosen"] = None
+        return task
+
+    def learn(self, task: Task, method: Method, seed: int, folder: Path, progress: bool | None) -> Result:
+        """Fit a model of each size and choose one; the criteria are in the table's units."""
+        spec, encoder = task.spec, task.encoder
+        found = select(
+            lambda k: self.model(spec | {"chosen": k}, encoder), task.data, sorted(set(spec[self.tries])), method,
+            by=spec["choose"], held_out=task.held_out, bound_of=lambda k: self.bound(task, k), seed=seed,
+            progress=progress, checkpoint=folder / "fits", noun=self.tries[:-1],
+        )  # fmt: skip
+        # log |d standardised / d x| is the same for every size, so the choice is that of the standardised units.
+        units = encoder.log_scales(flat_rows(task.data.y)).sum()
+        changes = {"log likelihood": -units, "BIC": 2 * units, "AIC": 2 * units, "evidence": -units}
+        if task.held_out is not None:
+            changes["held-out"] = -encoder.log_scales(flat_rows(task.held_out.y)).sum() / task.held_out.size
+        table = found.table.assign(**{name: found.table[name] + change for name, change in changes.items()})
+        found.posterior.write(folder)
+        for name, frame in self.files(self.describe(found.posterior, task), task).items():
+            write_table(folder / name, frame)
+        write_table(folder / "criterion.csv", table)
+        spec["chosen"] = found.components
+        return Result(found.posterior, replace(found, table=table))
+
+    def page(self, task: Task, result: Result) -> dict[str, Any]:
+        back = 0 if task.held_out is None else task.held_out.size
+        drawn = self.page_exhibits(self.describe(result.posterior, task), task, result.selection, back)
+        return {"facts": pages.facts(result.selection, task.data.y, self.tries), "exhibits": drawn}
+
+    def title(self, task: Task, result: Result) -> str:
+        return f"{task.name} by a {self.name} of {counted(result.selection.components, self.tries[:-1])}"
 
 
-def parted(rows: Data, back: np.ndarray) -> dict[str, Data | None]:
-    """``data``, the rows to fit, and ``held_out``, the rest or None, as arguments of a Task."""
-    return {"data": rows.take(~back), "held_out": rows.take(back) if back.any() else None}
-
-
-def split(
-    frame: pd.DataFrame, target: str, classes: bool, share: float, needed: np.ndarray | None = None
-) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """(rows to fit, rows held out). Rows marked ``needed`` and at least one row of every class are fitted."""
-    chosen = held_back(len(frame), share)
-    if needed is not None:
-        chosen &= ~needed
-    if classes:
-        labels: Any = frame[target].astype(str)
-        chosen &= labels.isin(labels[~chosen].unique()).to_numpy()  # NumPy's isin compares texts pair by pair
-    return frame.loc[~chosen], frame.loc[chosen]
-
-
-def posterior_of(
-    task: Task, method: Method, seed: int, folder: Path, progress: bool | None, verify: str = "auto"
-) -> Posterior:
-    """The posterior of the run in a folder: loaded if it is done, else resumed from its checkpoint or started."""
-    about, saved = folders.posterior_in(folder), folders.read_run(folder)
-    same = saved["method"] == method.settings() and saved["seed"] == seed
-    how = None if verify == "none" else verify
-    # A network is judged on held-out rows: they show whether the predictions on which repeated fits agree are right.
-    later = bool(task.model.network_weights) and task.held_out is not None
-    if about is not None and not about["interrupted"] and same:
-        found = load(folder, task.model, task.data)
-    else:
-        first = None if later else how
-        options: Any = {"seed": seed, "progress": progress, "checkpoint": folder, "verify": first, "mesh": task.mesh}
-        found = infer(task.model, task.data, method, **options)
-    if not later or found.interrupted or any(check.name == HELD_OUT for check in found.report().checks):
-        return found
-    found = found.verify(how, held_out=task.held_out)
-    if jax.process_index() == 0:
-        found.write(folder, streamed=method.chained)
-    return found
+def flat_rows(y: np.ndarray) -> np.ndarray:
+    """Rows (n, d), also of sequences."""
+    return y.reshape(-1, y.shape[-1])

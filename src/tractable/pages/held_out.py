@@ -1,7 +1,6 @@
 """How well held-out data are predicted."""
 
 import math
-import weakref
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -65,18 +64,6 @@ def held_out_scores(
 
     ``shifted`` are inputs of rows from elsewhere; a score says how well predictive uncertainty tells them apart.
     """
-    asked = data, encoder, shifted
-    last = _last.get(posterior)
-    if last is None or any(one is not other for one, other in zip(asked, last[0], strict=True)):
-        last = _last[posterior] = asked, _scored(posterior, *asked)
-    return last[1]
-
-
-# Of a posterior the scores asked for last: its page and its tables on the screen show the same.
-_last: weakref.WeakKeyDictionary[Posterior, tuple[tuple, HeldOut]] = weakref.WeakKeyDictionary()
-
-
-def _scored(posterior: Posterior, data: Data, encoder: Encoder | None, shifted: PyTree) -> HeldOut:
     unit = unit_of(encoder)
     # A density depends on the units: p(y) = p(standardised y) / sd.
     densities = np.asarray(posterior.log_predictive(data), np.float64) - log_units(encoder, data.y)

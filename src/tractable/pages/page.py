@@ -16,11 +16,24 @@ from tractable.results.posterior import Posterior
 from tractable.sbc.calibration import Calibration
 
 
-def write_page(
-    folder: str | pathlib.Path,
+def write_page(folder: str | pathlib.Path, posterior: Posterior, *, title: str, **how: Any) -> pathlib.Path:
+    """Write ``report.html``: the verdict, why, the settings, the numbers and figures of a posterior.
+
+    Args:
+        folder: made if there is none.
+        posterior: from ``infer``.
+        title: of the page.
+        how: as for ``exhibits_of``.
+
+    Returns:
+        The file's path.
+    """
+    return write(folder, title, exhibits_of(posterior, **how), type(posterior.method).__name__)
+
+
+def exhibits_of(
     posterior: Posterior,
     *,
-    title: str,
     held_out: Data | PyTree = None,
     encoder: Encoder | None = None,
     shifted: PyTree = None,
@@ -28,13 +41,11 @@ def write_page(
     facts: dict[str, Any] | None = None,
     exhibits: Sequence[Exhibit] | None = None,
     notes: Sequence[str] = (),
-) -> pathlib.Path:
-    """Write ``report.html``: the verdict, why, the settings, the numbers and figures of a posterior.
+) -> list[Exhibit]:
+    """The report of a posterior: the verdict, why, the numbers and figures, and last the settings.
 
     Args:
-        folder: made if there is none.
         posterior: from ``infer``.
-        title: of the page.
         held_out: Data, or arrays, that inference did not see; the page judges their predictions.
         encoder: of a table; weights are then shown with their columns' names, errors in the target's units.
         shifted: inputs of rows from elsewhere, whose predictions are compared with those of ``held_out``.
@@ -42,11 +53,8 @@ def write_page(
         facts: values by name below the verdict, in place of the usual ones.
         exhibits: in place of the parameters' table and figures, for models whose single parameters say little.
         notes: sentences on how the rows were read.
-
-    Returns:
-        The file's path.
     """
-    shown = [
+    return [
         verdict.overview(posterior, usual_facts(posterior, encoder) if facts is None else facts),
         verdict.why(posterior.report()),
         *([Exhibit("How the rows were read", notes)] if notes else []),
@@ -55,7 +63,6 @@ def write_page(
         *([] if held_out is None else predictions.exhibits(posterior, as_data(held_out), encoder, shifted)),
         verdict.settings(posterior),
     ]
-    return write(folder, title, shown, type(posterior.method).__name__)
 
 
 def write_comparison_page(folder: str | pathlib.Path, comparison: Comparison, *, title: str) -> pathlib.Path:

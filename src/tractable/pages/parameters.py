@@ -113,16 +113,13 @@ def of_groups(posterior: Posterior) -> list[Exhibit]:
     return [Exhibit("Groups", [Table(heads, rows)], f"What each group has of its own, given all rows.{listed}")]
 
 
-def numbers(posterior: Posterior, encoder: Encoder | None, *, told: Sequence[str] | None = None) -> Exhibit:
-    """The parameters one by one; if effects were ``told``, without them and without a linear model's weights."""
+def numbers(posterior: Posterior, encoder: Encoder | None) -> Exhibit:
+    """The parameters one by one."""
     if posterior.unconstrained is not None and posterior.count == 0:
         return Exhibit("Parameters", ["The run was stopped before its first draw."])
     table, kept = summary(posterior), listed(posterior.model)
     kept = np.append(kept, np.ones(len(table) - len(kept), bool))  # and derived quantities
     table, inside = table.loc[kept], int(np.sum(~kept))
-    if told is not None:
-        stems = tuple(f"{part}weights[" for part in ("", *(f"{name}." for name in posterior.model.parts or ())))
-        table = table.loc[[not str(name).startswith(stems) and name not in told for name in table.index]]
     what = "effects of groups" if posterior.model.labels else "weights of a network, layer by layer below"
     beside = [f"{'And ' * bool(len(table))}{inside:,} {what}."] * bool(inside)
     if not len(table):

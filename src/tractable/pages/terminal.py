@@ -1,4 +1,4 @@
-"""Shows exhibits' tables and facts on a terminal; notes, sentences and figures are for the page only."""
+"""Shows exhibits' tables and facts on a terminal; sentences and figures are for the page only."""
 
 from collections.abc import Iterator
 

@@ -1,0 +1,563 @@
+"""The kinds of model that ``--model`` names, ``KINDS``: options, model, tables and predictions' columns of each."""
+
+import contextlib
+import functools
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pandas as pd
+
+from tractable import models as library
+from tractable.checks.ladders import held_out_check
+from tractable.checks.report import with_checks
+from tractable.cli import reading
+from tractable.cli.reading import one_of, share, whole_numbers
+from tractable.cli.task import Arguments, Chosen, Kind, OfRows, Option, Result, Task, flat_rows
+from tractable.core import Data, Model
+from tractable.data import support
+from tractable.data.encoder import MISSING, Encoder, decode, decode_sd, explains
+from tractable.data.files import NEW, USUAL, Source, of_table, read_rows, read_table
+from tractable.data.ordered import Places, places
+from tractable.data.targets import COUNTS, fit_target
+from tractable.methods import Method
+from tractable.methods.inla import suited
+from tractable.models import gallery, linear, mixture, network, several
+from tractable.models.families import CLASSES
+from tractable.models.formula import formula_model
+from tractable.models.latent import LatentModel
+from tractable.models.levels import with_levels
+from tractable.models.markov import HiddenMarkov, HiddenMarkovModel, shares
+from tractable.models.mixture import Gaussians
+from tractable.models.network import PRIORS
+from tractable.pages import mixtures as pages
+from tractable.pages.exhibit import Cell, Exhibit
+from tractable.pages.mixtures import Components, States
+from tractable.pages.page import usual_facts
+from tractable.results.encoding import Encoded, held_out
+from tractable.results.loading import load
+from tractable.results.posterior import Posterior
+from tractable.results.predict import Prediction
+from tractable.selection import CRITERIA, Selection
+from tractable.tools.errors import DataError, SettingsError
+from tractable.tools.words import counted, nearest, tell
+
+CHUNK = 1 << 14  # rows of a mixture evaluated at once
+SCORED, DRAWS = 1000, 100  # held-out rows of a ladder that are scored, at most; draws of h for each row's bound
+WRITTEN = 50  # codes of up to this many units are written; with more units, the first layer's alone
+HELD_OUT = {"held_out": Option(share, 0.2)}
+
+
+# Models of a target.
+
+
+def number_or_name(text: str | float) -> str | float:
+    """Reads --prior: the sd of all weights, or a name."""
+    with contextlib.suppress(ValueError):
+        return float(text)
+    return text
+
+
+OF_TABLES = HELD_OUT | {
+    "missing": Option(one_of(MISSING, "--missing is"), "raise"),
+    "family": Option(),
+    "exclude": Option(list, ()),
+    **dict.fromkeys((*reading.ROLES, "sep", "decimal"), Option()),
+    "shifted": Option(lambda path: str(Path(path).resolve())),
+}
+
+
+class Linear(Kind):
+    """A generalised linear model of a table's target; or a built-in example."""
+
+    name, usual_method, compared = "glm", "nuts", "map,mala,nuts,sgld"
+    options = OF_TABLES | {
+        "formula": Option(),
+        "verify": Option(one_of(("auto", "thorough", "none"), "--verify is"), "auto"),
+    }
+    takes = frozenset({"table", "target", "example", "mesh", "calibrate"})
+
+    def read(self, given: Arguments) -> Task:
+        spec, table, example = self.ask(given), given.get("table"), given.get("example")
+        if spec["shifted"] is not None and spec["held_out"] == 0:
+            raise SettingsError("--shifted is compared with held-out rows: give --held-out a share above 0.")
+        if (table is None) == (example is None):
+            got = "neither" if table is None else "both"
+            raise DataError(f"Expected either a table with --target, or --example; got {got}.")
+        if example is not None:
+            if any(spec[name] for name in ("formula", "shifted") if name in spec):
+                raise SettingsError("--formula and --shifted are for a table; an example has a model of its own.")
+            model, data, rest = gallery.example(example).build()
+            about = {"example": example, "model": self.name, "verify": spec["verify"]}
+            return Task(self, example, f"{example} ({size_of(data, model)})", about, data, rest, model)
+        path = Path(str(table))
+        read = reading.read_shards if path.is_dir() else reading.read_explained
+        encoder, data, rest = read(path, spec, given.get("target"))
+        spec["family"] = family = encoder.target.family
+        shifted = None if spec["shifted"] is None else reading.inputs(encoder, Path(spec["shifted"]), spec)
+        model, label = model_of(encoder, spec), path.name.split(".")[0] or "table"
+        spec |= {"target": ",".join(aim.name for aim in encoder.targets), "encoder": encoder.to_dict()}
+        spec |= {"table": str(path.resolve()), "model": self.name}
+        words = f"{label} ({size_of(data, model)}, family {family})"
+        return Task(self, label, words, spec, data, rest, model, encoder, shifted)
+
+    def usual(self, task: Task) -> str:
+        """Nested Laplace for a table whose weights it can integrate: exact if y is normal, else with a correction."""
+        return "inla" if task.encoder is not None and any(suited(task.model, task.data)) else self.usual_method
+
+    def page(self, task: Task, result: Result) -> dict[str, Any]:
+        return {"held_out": task.held_out, "encoder": task.encoder, "shifted": task.shifted}
+
+    def predict(self, folder: Path, spec: dict[str, Any], given: Arguments) -> pd.DataFrame:
+        """Predictions of the target for each row of a table."""
+        if "example" in spec:
+            raise DataError(f"{folder} is of the example {spec['example']!r}; predict expects a run of a table.")
+        encoder, rows = Encoder.from_dict(spec["encoder"]), None
+        # A formula's model is loaded from the folder, with the priors that it was given.
+        model = model_of(encoder, spec) if encoder.formula is None else None
+        posterior, x = load(folder, model), reading.inputs(encoder, given["new"], spec)
+        if (path := given["calibrate"]) is not None:
+            frame = read_table(path, spec.get("sep"), spec.get("decimal"))
+            if encoder.target.censoring:
+                raise DataError("--calibrate measures errors, and censored rows have none; leave it out.")
+            if not explains(encoder, frame):
+                raise DataError(f"--calibrate needs rows with the target {encoder.explained}; {path} lacks it.")
+            rows = reading.as_rows(encoder, frame)
+        return predictions(encoder, posterior.predict(x, given["level"], calibrate=rows))
+
+
+class Network(Linear):
+    """A neural network of a table's target."""
+
+    name, usual_method, compared, has_reference = "mlp", "bbb", "map,bbb,ensemble", False
+    options = OF_TABLES | {
+        "hidden": Option(whole_numbers("hidden", "50 or 50,50"), "50"),
+        "prior": Option(number_or_name, PRIORS[0]),
+    }
+    takes = Linear.takes - {"example"}
+
+    def method(self, task: Task, settings: Arguments) -> Method:
+        method = super().method(task, settings)
+        if method.label == "rejection":
+            raise SettingsError("Rejection accepts no draw of a network's many weights: use bbb, ensemble or nuts.")
+        return method
+
+
+def size_of(data: Data, model: Model) -> str:
+    """How many rows and parameters, in words."""
+    return f"{data.size:,} rows, {counted(len(model.names), 'parameter')}"
+
+
+def model_of(encoder: Encoder, spec: Arguments) -> Model:
+    """The model of an encoded table: generalised linear, or a network if hidden layers were asked for."""
+    if encoder.formula is not None:
+        return formula_model(encoder)
+    family, features, classes = encoder.target.family, len(encoder.features), len(encoder.target.classes)
+    names = [aim.name for aim in encoder.targets]
+    # The prior sd of a linear model's weights is learnt if they are many for the rows; groups have scales of their own.
+    scale = 2.5 if encoder.levels else linear.weight_scale_for(features, encoder.rows, family)
+    if spec.get("hidden") is not None:
+        model = network_of(spec, features, classes, names, family)
+    elif encoder.others:
+        model = several.several_linear(names, features, family, scale)
+    else:
+        model = linear.generalised_linear(features, family, classes if family in CLASSES else None, scale)
+    model = library.with_censoring(model) if encoder.target.censoring else model
+    model = library.with_offset(model) if family in COUNTS else model
+    if encoder.levels:
+        pooled = [column for column in encoder.columns if column.kind == "pooled"]
+        rows, spreads = [np.array([*column.shares, 0.0]) for column in pooled], [column.sd for column in pooled]
+        model = with_levels(model, encoder.levels, rows, spreads)
+    return model
+
+
+def network_of(spec: Arguments, features: int, classes: int, names: list[str], family: str) -> Model:
+    """A network whose outputs are the targets of those ``names``, or the logits of the classes."""
+    family = "categorical" if family in CLASSES else family  # networks have no ordered family
+    if names[1:] and family != "normal":
+        raise SettingsError(
+            f"--model mlp explains several targets as normal; got {family!r}. Say --family normal, or one --target."
+        )
+    mlp = network.mlp(features, tuple(spec["hidden"]), classes if family == "categorical" else len(names))
+    likelihood, extra = several.several(family, len(names)) if names[1:] else (family, None)
+    return network.neural_network(mlp, likelihood, prior=spec.get("prior", PRIORS[0]), extra=extra)
+
+
+def model_in(spec: Arguments) -> tuple[Model, Encoder]:
+    """The model and encoder of a run on a table, from its saved spec alone."""
+    encoder = Encoder.from_dict(spec["encoder"])
+    return model_of(encoder, spec), encoder
+
+
+def predictions(encoder: Encoder, prediction: Prediction) -> pd.DataFrame:
+    """One row for each predicted row, in the table's units and classes."""
+    if prediction.probabilities is None:
+        units: dict[str, Callable] = {
+            "mean": decode, "sd": decode_sd, "aleatoric": decode_sd,
+            "epistemic": decode_sd, "lower": decode, "upper": decode,
+        }  # fmt: skip
+        found = {name: of(encoder, getattr(prediction, name)) for name, of in units.items()}
+        if encoder.others:  # the columns of one target after those of another
+            found = {
+                f"{name}({aim.name})": values[:, k]
+                for k, aim in enumerate(encoder.targets)
+                for name, values in found.items()
+            }
+        return pd.DataFrame(found)
+    chances = np.asarray(prediction.probabilities, np.float64)
+    likeliest = chances.argmax(-1)
+    # With two classes there is one column: p and 1 − p have the same sd.
+    epistemic = prediction.epistemic
+    if epistemic.ndim == 2:
+        epistemic = np.take_along_axis(epistemic, likeliest[:, None], 1)[:, 0]
+    columns = {encoder.target.name: decode(encoder, likeliest)}
+    columns |= {f"p({label})": chances[:, i] for i, label in enumerate(encoder.target.classes)}
+    return pd.DataFrame(columns | {"epistemic": epistemic})
+
+
+# Models of whole rows.
+
+
+class Mixture(Chosen):
+    """Mixtures of normals, of a table's numbers."""
+
+    name, row_noun = "gaussian-mixture", "predictions"
+    remedy = "--missing exact learns from the numbers there are, and imputes none."
+    options = HELD_OUT | {
+        "components": Option(whole_numbers("components", "3, 2,3,5 or 2..10"), "1..10"),
+        "covariance": Option(one_of(mixture.COVARIANCES, "--covariance is"), "full"),
+        "choose": Option(one_of(CRITERIA, "--choose is"), "bic"),
+        "missing": Option(one_of(("raise", "drop", "exact"), "--missing of a mixture is"), "raise"),
+        "exclude": Option(list, ()),
+    }
+
+    def source(self, path: Path, spec: Arguments, array: str | None, encoder: Encoder | None) -> tuple[Source, Any]:
+        frame = read_table(path) if encoder is not None else reading.drop_columns(read_table(path), spec["exclude"])
+        return of_table(frame, path, encoder.names if encoder else (), ", which a mixture of normals is of"), None
+
+    def recognise(self, source: Source, spec: Arguments) -> tuple[dict[str, Any], float]:
+        if spec["choose"] == "evidence" and spec["missing"] == "exact":
+            raise SettingsError("--choose evidence knows no gaps: use --missing drop, or --choose bic.")
+        return {"family": "normal", "gaps": bool(source.gaps.any())}, 0.0
+
+    def model(self, spec: Arguments, encoder: Encoder) -> LatentModel:
+        make = mixture.with_missing if spec.get("gaps") else mixture.gaussian_mixture
+        return make(spec["chosen"], len(encoder.columns), spec["covariance"])
+
+    def bound(self, task: Task, k: int) -> LatentModel:
+        d, covariance = len(task.encoder.columns), task.spec["covariance"]
+        return library.bayesian_gaussian_mixture(k, d, covariance, weight_concentration=1.0)
+
+    def describe(self, posterior: Posterior, task: Task) -> Components:
+        theta, errors = posterior.mean(), posterior.sd()
+        _, sd = task.encoder.scale
+        k, d = theta.means.shape
+        spread = np.asarray(theta.covariances, np.float64)
+        if task.spec["covariance"] in ("full", "tied"):
+            spread = np.broadcast_to(spread, (k, d, d))
+        else:
+            spread = spread.reshape(k, -1, 1) * np.eye(d)
+        means = task.encoder.restore(np.asarray(theta.means, np.float64))
+        weights, uncertain = (np.asarray(a.weights, np.float64) for a in (theta, errors))
+        return Components(task.encoder.names, weights, uncertain, means, spread * np.outer(sd, sd))
+
+    def files(self, described: Components, task: Task) -> dict[str, pd.DataFrame]:
+        return {"components.csv": described.frame(task.data.size)}
+
+    def page_exhibits(self, described: Components, task: Task, found: Selection, back: int) -> list[Exhibit]:
+        model: Any = found.posterior.model
+        _, share = densities(model, found.posterior.mean(), task.data.y, task.encoder)
+        rows = task.encoder.restore(task.data.y)
+        return pages.exhibits(found, described, rows, share.argmax(1), task.spec["covariance"], back)
+
+    def columns(self, posterior: Posterior, task: Task, order: Places | None) -> dict[str, Any]:
+        gaps = np.isnan(task.data.y).any(1)
+        if gaps.any():
+            tell(f"{counted(int(gaps.sum()), 'row')} with missing values: judged by the numbers there are.")
+        model = self.model(task.spec | {"gaps": gaps.any()}, task.encoder)
+        density, share = densities(model, posterior.mean(), task.data.y, task.encoder)
+        shares = {f"p({k + 1})": share[:, k] for k in range(share.shape[1])}
+        return {"component": share.argmax(1) + 1, **shares, "log density": density}
+
+
+@functools.partial(jax.jit, static_argnames="model")
+def _densities(model: LatentModel, theta: Gaussians, x: jax.Array) -> tuple[jax.Array, jax.Array]:
+    return model.log_prob(theta, x), model.responsibilities(theta, x)  # pyright: ignore[reportOptionalCall]
+
+
+def densities(
+    model: LatentModel, theta: Gaussians, rows: np.ndarray, encoder: Encoder
+) -> tuple[np.ndarray, np.ndarray]:
+    """log p(x) of standardised rows, in nats and the table's units, (n,); and responsibilities (n, K)."""
+    precision = jnp.result_type(float)
+    theta = jax.tree.map(lambda a: jnp.asarray(a, precision), theta)
+    blocks = (jnp.asarray(rows[i : i + CHUNK], precision) for i in range(0, len(rows), CHUNK))
+    parts = zip(*(_densities(model, theta, block) for block in blocks), strict=True)
+    density, share = (np.concatenate([np.asarray(a, np.float64) for a in part]) for part in parts)
+    return density - encoder.log_scales(rows), share
+
+
+class Sequences(Chosen):
+    """Hidden Markov models, of a table whose rows are steps of sequences."""
+
+    name, tries, unit, row_noun, fewest = "hidden-markov", "states", "sequence", "rows", 5
+    says: ClassVar[dict[str, str]] = {
+        "normal": "mean of",
+        "poisson": "rate",
+        "bernoulli": "probability of 1",
+    }  # what a state's numbers are
+    options = HELD_OUT | {
+        "states": Option(whole_numbers("states", "3, 2,3,5 or 2..5"), "1..5"),
+        "by": Option(),
+        "time": Option(),
+        "exclude": Option(list, ()),
+        "family": Option(one_of(says, "--family of a hidden-markov is")),
+        "covariance": Option(one_of(("diagonal", "full"), "--covariance of a hidden-markov is"), "diagonal"),
+        "choose": Option(one_of(("bic", "held-out"), "--choose of a hidden-markov is"), "bic"),
+    }
+
+    def source(self, path: Path, spec: Arguments, array: str | None, encoder: Encoder | None) -> tuple[Source, Any]:
+        frame = read_table(path)
+        order = places(frame, spec["by"], spec["time"], None if encoder is None else spec["unit"])
+        frame = frame.astype({name: float for name in frame if frame[name].dtype.kind == "b"})
+        if encoder is not None:
+            return of_table(frame, path, encoder.names), order
+        frame = reading.drop_columns(frame, spec["exclude"]).drop(columns=[spec["by"], spec["time"]], errors="ignore")
+        return of_table(frame, path, purpose=", which states could show"), order
+
+    def recognise(self, source: Source, spec: Arguments) -> tuple[dict[str, Any], float]:
+        """The family asked for, or guessed: zeros and ones, counts, or normal numbers."""
+        values, family = source.values, spec["family"]
+        if family is None:
+            columns = [column[~np.isnan(column)] for column in values.T]
+            each = {fit_target(pd.Series(column)).family for column in columns if len(set(column)) > 1}
+            family = "poisson" if each and each <= {*COUNTS} else "normal"
+            family = "bernoulli" if set(np.concatenate(columns)) <= {0.0, 1.0} else family
+            tell(f"States show {family} numbers. Choose another with --family.")
+        if family != "normal" and spec["covariance"] == "full":
+            raise SettingsError(f"--covariance is of normal numbers; these are {family}.")
+        return {"family": family}, float(family != "normal")
+
+    def read(self, given: Arguments) -> Task:
+        task = super().read(given)
+        counts = task.spec["family"] == "poisson"
+        task.spec["centre"] = np.maximum(np.nanmean(flat_rows(task.data.y), 0), 1e-3).tolist() if counts else None
+        return task
+
+    def model(self, spec: Arguments, encoder: Encoder) -> Any:
+        full = (spec["family"], spec["covariance"]) == ("normal", "full")
+        family = "multivariate-normal" if full else spec["family"]
+        return library.hidden_markov(spec["chosen"], family, len(encoder.columns), centre=spec["centre"])
+
+    def describe(self, posterior: Posterior, task: Task) -> States:
+        theta, errors, encoder, family = posterior.mean(), posterior.sd(), task.encoder, task.spec["family"]
+        k, emission, spreads = len(theta.initial), theta.emission, None
+        values = np.asarray(jax.tree.leaves(emission)[0] if family != "normal" else emission.mean, np.float64)
+        values = values.reshape(k, -1)
+        if family == "normal":
+            full = task.spec["covariance"] == "full"
+            sds = np.sqrt(np.diagonal(emission.covariance, axis1=1, axis2=2)) if full else emission.sd
+            values, spreads = encoder.restore(values), np.asarray(sds, np.float64).reshape(k, -1) * encoder.scale[1]
+        time = np.asarray(shares(jax.tree.map(jnp.asarray, theta)))
+        initial, moves, errors = (
+            np.asarray(a, np.float64) for a in (theta.initial, theta.transition, errors.transition)
+        )
+        says, unit = self.says[family], task.spec["unit"]
+        return States(encoder.names, values, spreads, time, initial, moves, errors, says, unit)
+
+    def files(self, described: States, task: Task) -> dict[str, pd.DataFrame]:
+        return {"states.csv": described.frame(), "transitions.csv": described.transitions()}
+
+    def page_exhibits(self, described: States, task: Task, found: Selection, back: int) -> list[Exhibit]:
+        model: Any = found.posterior.model
+        paths = np.asarray(model.paths(found.posterior.mean(), task.data.y))
+        return pages.state_exhibits(found, described, task.encoder.restore(task.data.y), paths, back)
+
+    def columns(self, posterior: Posterior, task: Task, order: Places | None) -> dict[str, Any]:
+        """For each row its state on the likeliest path, each state's probability, and mean and sd of what it shows."""
+        model: Any = task.model
+        where: Any = order
+        model.check_rows(task.data)
+        theta, described = jax.tree.map(jnp.asarray, posterior.mean()), self.describe(posterior, task)
+        share = where.back(expected_states(model, theta, task.data.y))
+        path = where.back(np.asarray(model.paths(theta, task.data.y))) + 1
+        columns: dict[str, Any] = {"state": np.where(path > 0, path, share.argmax(1) + 1)}
+        columns |= {f"p({k + 1})": share[:, k] for k in range(share.shape[1])}
+        for j, name in enumerate(described.names):
+            columns[f"{described.says} {name}"] = mean = share @ described.values[:, j]
+            if described.spreads is not None:
+                second = share @ (described.spreads[:, j] ** 2 + described.values[:, j] ** 2)
+                columns[f"sd of {name}"] = np.sqrt(np.maximum(second - mean**2, 0))
+        return columns
+
+
+def expected_states(model: HiddenMarkovModel, theta: HiddenMarkov, y: np.ndarray) -> np.ndarray:
+    """p(z_t | x, θ) of every step (N, T, K), also of steps after a sequence's last observed one."""
+    share = np.array(model.responsibilities(theta, y))  # pyright: ignore[reportOptionalCall]
+    transition, initial = np.asarray(theta.transition), np.asarray(theta.initial)
+    for t in range(share.shape[1]):
+        gone = share[:, t].sum(1) == 0
+        share[gone, t] = initial if t == 0 else share[gone, t - 1] @ transition
+    return share
+
+
+class Autoencoder(OfRows):
+    """Variational autoencoders of a file's rows."""
+
+    name, usual_method, row_noun, gaps = "vae", "autoencoding", "rows of codes and bounds", False
+    methods = ("autoencoding", "importance-weighted", "nvil", "vimco", "wake-sleep", "reweighted-wake-sleep")
+    remedy = "Once a model is fitted, posterior.impute(x) in Python fills in what new rows lack."
+    units = ("z", "z{}_")  # names of codes: of one layer, of several
+    options = HELD_OUT | {
+        "missing": Option(one_of(("raise", "drop"), "--missing of rows of numbers is"), "raise"),
+        "family": Option(one_of(support.FAMILIES, "--family of a vae's rows is")),
+        "latent": Option(whole_numbers("latent", "20, or 200,200 of several layers")),
+        "array": Option(),
+        "redraw": Option(bool, False),
+        "hidden": Option(whole_numbers("hidden", "20 or 100,50")),
+    }
+
+    def source(self, path: Path, spec: Arguments, array: str | None, encoder: Encoder | None) -> tuple[Source, Any]:
+        first = USUAL if encoder is None else (*NEW, *filter(None, [spec["array"]]), *USUAL)
+        names = () if encoder is None or encoder.shape is not None else encoder.names
+        return read_rows(path, array, first, names), None
+
+    def recognise(self, source: Source, spec: Arguments) -> tuple[dict[str, Any], float]:
+        asked, redraw = spec["family"], spec["redraw"]
+        if redraw and asked not in (None, "bernoulli"):
+            raise SettingsError(f"--redraw draws binary pixels, of --family bernoulli; got --family {asked}.")
+        family, redraw, divisor = support.likely_family(source, asked, redraw, "hidden" not in self.options)
+        levels = support.levels_of(source) if family == "categorical" else 0
+        found = {
+            "family": family,
+            "redraw": redraw,
+            "array": source.array,
+            "shape": list(source.shape),
+            "levels": levels,
+        }
+        return found, 0.0 if family == "normal" else divisor
+
+    def read(self, given: Arguments) -> Task:
+        if given.get("table") is not None and given.get("latent") is None:
+            raise SettingsError(f"--model {self.name} expects --latent, such as 20, or 200,200 of several layers.")
+        task = super().read(given)
+        return replace(task, model=self.model(task.spec, task.encoder))
+
+    def rows(self, spec: Arguments, encoder: Encoder, source: Source, order: Places | None) -> np.ndarray:
+        width, family = source.values.shape[1], spec["family"]
+        if width != len(encoder.columns):
+            raise DataError(
+                f"Rows here have {counted(width, 'number')}; those the run was fitted to have {len(encoder.columns):,}."
+            )
+        rows = encoder.standardise(source.values)
+        support.check_support(source, rows, "continuous-bernoulli" if spec["redraw"] else family, spec["levels"])
+        return rows.astype(np.int32 if family == "categorical" else jnp.result_type(float))
+
+    def model(self, spec: Arguments, encoder: Encoder) -> Any:
+        """Normal units behind a network, of one layer or of several."""
+        latent, size, family = tuple(spec["latent"]), len(encoder.columns), spec["family"]
+        widths = tuple(spec["hidden"] or ([100] if size < 100 else [400]))
+        noise = "shared" if family == "normal" else None
+        family = library.categorical(spec["levels"]) if spec["levels"] else family.replace("-", " ")
+        common: dict[str, Any] = {"family": family, "noise": noise, "redraw": spec["redraw"]}
+        if len(latent) == 1:
+            return library.latent_gaussian(size, latent[0], hidden=widths, **common)
+        return library.hierarchical(size, latent, hidden=[widths] * len(latent), **common)
+
+    def method(self, task: Task, settings: Arguments) -> Method:
+        """The method, its batches no larger than the data unless they were asked for."""
+        method: Any = super().method(task, settings)
+        fits = "batch_size" in settings or method.batch_size <= task.data.size
+        return method if fits else replace(method, batch_size=task.data.size)
+
+    def learn(self, task: Task, method: Method, seed: int, folder: Path, progress: bool | None) -> Result:
+        """Fit a model and its inference network, and compare the bounds of held-out and of fitted rows."""
+        posterior = super().learn(task, method, seed, folder, progress).posterior
+        if task.held_out is not None and "held-out bound" not in posterior.found:
+            bound = held_out(posterior, Data(task.held_out.y[:SCORED]), samples=DRAWS)
+            check = held_out_check(bound.gap, bound.error, bound.rows)
+            posterior.judged = with_checks(posterior.report(), [check])
+            posterior.found |= {"held-out bound": bound.held_out, "held-out rows": bound.rows}
+            posterior.write(folder)
+        return Result(posterior)
+
+    def page(self, task: Task, result: Result) -> dict[str, Any]:
+        found, lower = result.posterior.found, log_scale(task)
+        sd, normal = task.encoder.columns[0].sd, task.spec["family"] == "normal"
+        unit = "the file's units" if normal or sd == 1 else f"units of {sd:g}"
+        bounds = {
+            "ELBO": Cell(found["elbo"] - lower, ".2f", f"nats a row that is fitted, in {unit}"),
+            "bound": Cell(found["bound"] - lower, ".2f", f"the same, by {found['samples']} draws, which is tighter"),
+        }
+        if "held-out bound" in found:
+            rows = f"of {found['held-out rows']:,} held-out rows, by as many draws"
+            bounds["held-out bound"] = Cell(found["held-out bound"] - lower, ".2f", rows)
+        return {"facts": usual_facts(result.posterior) | bounds, "shape": support.picture(task.spec["shape"])}
+
+    def columns(self, posterior: Posterior, task: Task, order: Places | None) -> dict[str, Any]:
+        """Mean and sd of each hidden unit, and two bounds of the row's log density by 100 draws."""
+        rows, lower = Data(task.data.y), log_scale(task)
+        found: Any = posterior.log_evidence(rows, samples=DRAWS)
+        codes = code_columns(self.units, posterior.encode(rows.y))
+        return codes | {"elbo": found.elbo - lower, "log_evidence": found.log_evidence - lower}
+
+
+class BeliefNetwork(Autoencoder):
+    """Sigmoid belief networks, of binary rows."""
+
+    name, usual_method, units = "belief-network", "nvil", ("h{}_", "h{}_")
+    options = {name: option for name, option in Autoencoder.options.items() if name != "hidden"} | {
+        "family": Option(one_of(("bernoulli",), "--family of a belief-network's rows is"))
+    }
+
+    def model(self, spec: Arguments, encoder: Encoder) -> Any:
+        return library.sigmoid_belief_network(len(encoder.columns), tuple(spec["latent"]), redraw=spec["redraw"])
+
+
+def log_scale(task: Task) -> float:
+    """How much lower log densities are in the file's units; 0 for pixels, whose densities are of numbers in [0, 1]."""
+    return float(np.log(task.encoder.scale[1]).sum()) if task.spec["family"] == "normal" else 0.0
+
+
+def code_columns(names: tuple[str, str], codes: Encoded) -> dict[str, np.ndarray]:
+    """Mean and sd of each unit by layer: z0_mean, z1_0_mean or h1_0_mean; above ``WRITTEN`` units the first layer's."""
+    layers = len(codes.mean) if sum(mean.shape[1] for mean in codes.mean) <= WRITTEN else 1
+    columns: dict[str, np.ndarray] = {}
+    for i, (mean, sd) in enumerate(zip(codes.mean[:layers], codes.sd[:layers], strict=True)):
+        unit = names[len(codes.mean) > 1].format(i + 1)
+        for j in range(mean.shape[1]):
+            columns |= {f"{unit}{j}_mean": mean[:, j], f"{unit}{j}_sd": sd[:, j]}
+    return columns
+
+
+DEFAULT = Linear.name
+KINDS = {kind.name: kind for kind in (Linear(), Network(), Mixture(), Sequences(), Autoencoder(), BeliefNetwork())}
+
+
+def kind_of(name: str) -> Kind:
+    """The kind of that name."""
+    if name not in KINDS:
+        raise SettingsError(f"--model takes {', '.join(KINDS)}; got {name!r}.{nearest(name, KINDS)}")
+    return KINDS[name]
+
+
+def comparable_kind(given: Arguments) -> Kind:
+    """The kind named by --model, if compare and calibrate take it, with options that are for it."""
+    kind = kind_of(given["model"])
+    if not kind.compared:
+        names = ", ".join(each.name for each in KINDS.values() if each.compared)
+        raise SettingsError(f"compare and calibrate take --model {names}; got --model {kind.name}.")
+    check_options(kind, given)
+    return kind
+
+
+def check_options(kind: Kind, given: Arguments) -> None:
+    """Raises a SettingsError for the first given option that is for other kinds."""
+    for name, value in given.items():
+        owners = [each.name for each in KINDS.values() if name in each.options or name in each.takes]
+        if value not in (None, False) and owners and kind.name not in owners:
+            raise SettingsError(f"--{name} is for --model {', '.join(owners)}; got --model {kind.name}.")

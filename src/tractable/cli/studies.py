@@ -1,0 +1,98 @@
+"""What ``compare`` and ``calibrate`` do: several fits, of methods on one problem or of one method on simulated data."""
+
+import math
+from typing import Any
+
+import typer
+from scipy.interpolate import CubicSpline
+from scipy.stats import beta
+
+from tractable.cli import models
+from tractable.cli.folders import fresh, write_run
+from tractable.cli.settings import settings_of, settings_of_each
+from tractable.cli.task import Arguments, Task
+from tractable.cli.terminal import FAULT, ROWS, end, say, show_result, verdict
+from tractable.comparison import compare as compare_methods
+from tractable.models.gallery import EXAMPLES
+from tractable.pages.comparison import results_table
+from tractable.pages.page import write_calibration_page, write_comparison_page
+from tractable.pages.ranks import quantities
+from tractable.pages.terminal import to_terminal
+from tractable.sbc import calibration
+from tractable.tools.locks import held
+from tractable.tools.progress import progress_of
+from tractable.tools.writing import write_table
+
+
+def compare(given: Arguments) -> None:
+    """Run several methods and write a table, a page and a figure into a folder."""
+    quiet, kind = given["quiet"], models.comparable_kind(given)
+    task = kind.read(given)
+    settings = settings_of_each(given["methods"] or kind.compared, given["set_"] or ())
+    methods = [kind.method(task, each) for each in settings]
+    folder, seed = given["out"] or fresh(f"{task.name}-compare"), given["seed"] or 0
+    # The exact answer, else (None) a run of NUTS. Moments of a network's weights mean nothing: their distances are NaN.
+    reference = exact(task) if kind.has_reference else dict.fromkeys(task.model.names, (math.nan, math.inf))
+    with held(folder), progress_of(False if quiet else None) as heard:
+        if not quiet:
+            say(f"{', '.join(method.label for method in methods)} on {task.label}, into {folder}")
+        found = compare_methods(
+            task.model, task.data, methods, seed=seed, held_out=task.held_out, reference=reference, progress=heard,
+            n_jobs=given["jobs"],
+            on_result=None if quiet else lambda label, one: say(f"{label}: {one.report().verdict}"),
+        )  # fmt: skip
+        write_table(folder / "comparison.csv", found.table, index=True)
+        about = {"problem": task.spec, "methods": [method.settings() for method in methods], "seed": seed}
+        write_run(folder, about | {"failures": found.failures})
+        if found.posteriors:
+            write_comparison_page(folder, found, title=f"{task.name}: methods compared")
+            if kind.has_reference:
+                found.plot(folder / "marginals.png")
+    last = f"Report: {folder / 'report.html'}" if found.posteriors else "No method has a result."
+    show_result(quiet, folder, [to_terminal(results_table(found.table))], last)
+    for label, sentence in found.failures.items():
+        say(f"{label} failed: {sentence}", "red")
+    end(found.interrupted, "")
+    if not found.posteriors:
+        raise typer.Exit(FAULT)
+
+
+def exact(task: Task) -> dict[str, tuple] | None:
+    """The exact answer of an example, with marginal densities where they are known; else None."""
+    known = EXAMPLES.get(task.spec.get("example", ""))
+    if known is None or known.exact is None:
+        return None
+    moments = known.exact()
+    ((parameter, (mean, sd)),) = moments.items()
+    if known.name == "beta-bernoulli":  # mean and sd determine a Beta
+        total = mean * (1 - mean) / sd**2 - 1
+        return {parameter: (mean, sd, lambda theta: beta.pdf(theta, mean * total, (1 - mean) * total))}
+    if known.grid is None:
+        return moments
+    grid: Any = known.grid()
+    steps = [axis[1] - axis[0] for axis in (grid.first, grid.second)]
+    marginals = [
+        CubicSpline(grid.first, grid.density.sum(1) * steps[1]),
+        CubicSpline(grid.second, grid.density.sum(0) * steps[0]),
+    ]
+    return {parameter: (mean, sd, marginals)}
+
+
+def calibrate(given: Arguments) -> None:
+    """Write runs, ranks and page into a folder; the same command continues from the runs already there."""
+    quiet, kind = given["quiet"], models.comparable_kind(given)
+    task = kind.read({**given, "held_out": 0.0})
+    settings, seed = settings_of(given, kind.usual(task), {})
+    method = kind.method(task, settings)
+    folder = given["out"] or fresh(f"{task.name}-calibrate")
+    if not quiet:
+        say(f"{method.label} on {given['runs']} data sets like {task.label}, into {folder}")
+    found = calibration.calibrate(
+        task.model, method, task.data, runs=given["runs"], seed=seed, n_jobs=given["jobs"],
+        progress=False if quiet else None, checkpoint=folder,
+    )  # fmt: skip
+    page = write_calibration_page(folder, found, title=f"{task.name}: {method.label} on simulated data")
+    report = found.report()
+    shown = [to_terminal(quantities(found), ROWS), verdict(report.verdict, report.checks)]
+    show_result(quiet, folder, shown, f"Report: {page}")
+    end(found.interrupted, report.verdict)
