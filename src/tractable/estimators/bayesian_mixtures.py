@@ -48,8 +48,9 @@ class BayesianGaussianMixture(Mixture):
     density and a report. Rows are centred and scaled by the prior, in double precision. Bishop 2006, section 10.2; Blei
     & Jordan 2006.
 
-    There is no ``partial_fit``: the default prior needs all rows. With your own prior,
-    ``CoordinateAscent(batch_size=...)`` fits a ``models.bayesian_gaussian_mixture`` by batches.
+    ``score_samples`` is log ∫ p(x | θ) q(θ) dθ, a mixture of Student t's; scikit-learn instead sums
+    exp E log p(x, k | θ) over k, which is smaller and no density. ``fit`` warns if reg_covar is most of some variance.
+    With your own prior, ``CoordinateAscent(batch_size=...)`` fits a ``models.bayesian_gaussian_mixture`` by batches.
 
     Args:
         n_components: K ≥ 1, the largest number of components.
