@@ -213,16 +213,13 @@ def rows_read(path: Path) -> object:
 
     import tractable as tr
     from tractable.cli.settings import read
-    from tractable.data.files import opened, read_rows, read_table
+    from tractable.data.files import read_rows, read_table
 
     if path.suffix == ".toml":
         return str(read(path))
     found = []
     if path.suffix in (".npy", ".npz", ".parquet"):
         found += [np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(tr.Data(path).y)]
-    if path.suffix in (".npy", ".parquet"):
-        with opened(path, 7) as (rows, _):
-            found.append(np.asarray(rows).tobytes())
     if path.suffix in (".csv", ".gz", ".parquet"):
         found.append(read_table(path).to_csv())
     if path.suffix != ".gz":

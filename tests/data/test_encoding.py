@@ -2,8 +2,6 @@
 
 import numpy as np
 import pandas as pd
-import pyarrow as pa
-import pyarrow.parquet
 import pytest
 
 from tractable.core import Data
@@ -158,15 +156,6 @@ def test_which_array_is_meant():
         files._named(path, ["a", "b"], None, ("x_train",))
     with pytest.warns(TractableWarning, match="Rows are 'b'"):
         assert files._named(path, ["a", "b"], None, ("c", "b")) == "b"
-
-
-@pytest.mark.parametrize("chunk", [3, 100])
-def test_a_parquet_file_is_mapped_in_order(tmp_path, chunk):
-    frame = pd.DataFrame({"a": np.arange(10.0), "b": np.arange(10) % 2 == 0})
-    pyarrow.parquet.write_table(pa.Table.from_pandas(frame), tmp_path / "t.parquet")
-    rows, names = files._unpacked(tmp_path / "t.parquet", tmp_path / "t.npy", chunk)
-    assert names == ["a", "b"] and rows.dtype == np.float64
-    np.testing.assert_array_equal(rows, frame.to_numpy(float))
 
 
 def test_steps_that_times_would_leave_empty():

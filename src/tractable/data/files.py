@@ -1,17 +1,13 @@
 """Tables and arrays in files: CSV, Parquet, .npy and .npz, in memory or mapped."""
 
-import contextlib
-import tempfile
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
-import pyarrow
 
-from tractable.data.shards import mapped
 from tractable.tools.errors import DataError, parsing
 from tractable.tools.words import counted, listing, tell
 from tractable.tools.writing import as_written
@@ -242,64 +238,3 @@ def _named(path: Path, names: Sequence[str], array: str | None, first: Sequence[
     if len(names) > 1:
         tell(f"Rows are {usual[0]!r} of {path.name}, which has {listing(names)}.")
     return usual[0] if usual else names[0]
-
-
-def blocks(x: np.ndarray, weight: np.ndarray, size: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """(x, weight) of ``size`` rows at a time."""
-    for start in range(0, len(x), size):
-        yield np.asarray(x[start : start + size], np.float64), np.asarray(weight[start : start + size])
-
-
-@contextlib.contextmanager
-def opened(x: object, chunk: int) -> Iterator[tuple[Any, list[str] | None]]:
-    """Rows, and the columns' names where a file has them; a path as a memory map, anything else as it came."""
-    if not isinstance(x, str | Path):
-        yield x, None
-        return
-    path = Path(x)
-    if not path.is_file():
-        raise DataError(f"There is no file {path}. fit takes rows, or a path to .npy or .parquet.")
-    if path.suffix == ".npy":
-        yield mapped(path), None
-    elif path.suffix == ".parquet":
-        with tempfile.TemporaryDirectory() as folder:
-            yield _unpacked(path, Path(folder) / "rows.npy", chunk)
-    else:
-        raise DataError(f"fit reads .npy and .parquet files; got {path.name}.")
-
-
-def _unpacked(path: Path, into: Path, chunk: int) -> tuple[np.ndarray, list[str]]:
-    """A Parquet file's columns as one memory-mapped table (n, d), ``chunk`` rows at a time."""
-    import pyarrow.parquet
-
-    with parsing(f"{path} is not a Parquet file, or is damaged"), pyarrow.parquet.ParquetFile(path) as source:
-        schema, size = source.schema_arrow, source.metadata.num_rows
-        other = [f.name for f in schema if not _is_number(f.type)]
-        if other:
-            raise DataError(f"Columns {', '.join(other)} of {path.name} are not numbers: encode or drop them.")
-        single = all(pyarrow.types.is_float32(f.type) for f in schema)
-        dtype = np.float32 if single else np.float64
-        if size == 0:
-            return np.zeros((0, len(schema)), dtype), schema.names
-        table = np.lib.format.open_memmap(into, mode="w+", dtype=dtype, shape=(size, len(schema)))
-        start = 0
-        for batch in source.iter_batches(batch_size=chunk):
-            for i, column in enumerate(batch.columns):
-                table[start : start + len(batch), i] = column.to_numpy(zero_copy_only=False)
-            start += len(batch)
-    return table, schema.names
-
-
-def _is_number(kind: pyarrow.DataType) -> bool:
-    types = pyarrow.types
-    return types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)
-
-
-def on_file(x: object, chunk: int) -> bool:
-    """Whether rows are mapped, and more than are looked at at once."""
-    return isinstance(x, np.memmap) and x.ndim > 0 and len(x) > chunk
-
-
-def framed(x: object, names: list[str] | None) -> Any:
-    """Rows with their columns' names."""
-    return x if names is None else pd.DataFrame(np.asarray(x), columns=pd.Index(names))

@@ -1,8 +1,5 @@
 """The Bayesian mixture of normals with scikit-learn's interface, by variational Bayes."""
 
-import dataclasses
-import functools
-import warnings
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
 from typing import Annotated, Any, Literal
@@ -10,44 +7,35 @@ from typing import Annotated, Any, Literal
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh
 from numpy.typing import ArrayLike
-from sklearn.base import DensityMixin
-from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils import check_random_state
-from sklearn.utils.validation import check_is_fitted
 
 from tractable.beliefs.belief import Draws
 from tractable.beliefs.check import Check
 from tractable.core import Batch
-from tractable.data.sharding import Over, over_rows
 from tractable.estimators import rows as tables
-from tractable.estimators.base import Bayesian, Count, RandomState
-from tractable.estimators.density import judged
+from tractable.estimators.base import Count, RandomState
+from tractable.estimators.density import Plan, Tolerance
 from tractable.estimators.frames import Frame, framing, inwards, log_size, outwards, spread, spun
-from tractable.estimators.mixture_priors import Prior, shares_of, students, varied
-from tractable.estimators.mixtures import COVARIANCES, Clusters, Covariance, Lift, precision_roots, shaped
-from tractable.estimators.rows import as_doubles, as_floats, compiled, in_few_lengths, merged, middle
+from tractable.estimators.mixtures import COVARIANCES, Covariance, Lift, Mixture
+from tractable.estimators.rows import as_doubles, as_floats, compiled, middle
 from tractable.methods.coordinate_ascent import CoordinateAscent
 from tractable.models.conjugate_variational import Conjugate
 from tractable.models.linear_mixture import clustered
-from tractable.models.mixture import Gaussians, gaussian_mixture
+from tractable.models.mixture import Gaussians
 from tractable.models.variational import ConjugateModel, bayesian_gaussian_mixture
 from tractable.models.variational_mixture import MixturePosterior
 from tractable.results.posterior import Posterior
-from tractable.tools.errors import DataError, SettingsError, TractableWarning
-from tractable.tools.settings import Range, expect_whole, is_number
+from tractable.tools.errors import DataError
+from tractable.tools.settings import Range, is_number
 
 Process = Annotated[
     Literal["dirichlet_process", "dirichlet_distribution"], "one of dirichlet_process, dirichlet_distribution"
 ]
 Positive = Annotated[float, Range("a number above 0 and finite", lambda value: is_number(value, 0))]
-Tolerance = Annotated[float, Range("a share of the bound, above 0 and finite", lambda value: is_number(value, 0))]
-BLOCK = 1 << 12  # rows evaluated at a time
 
 
 @dataclass(eq=False, repr=False)
-class BayesianGaussianMixture(Clusters, DensityMixin, Bayesian):
+class BayesianGaussianMixture(Mixture):
     """A mixture of normals by variational Bayes: a posterior of weights, means and precisions.
 
         π ~ Dirichlet(α₀, …, α₀), or stick-breaking, v_k ~ Beta(1, α₀);   μ_k | Λ_k ~ N(m₀, (β₀ Λ_k)⁻¹)
@@ -60,8 +48,9 @@ class BayesianGaussianMixture(Clusters, DensityMixin, Bayesian):
     density and a report. Rows are centred and scaled by the prior, in double precision. Bishop 2006, section 10.2; Blei
     & Jordan 2006.
 
-    There is no ``partial_fit``: the default prior needs all rows. With your own prior,
-    ``CoordinateAscent(batch_size=...)`` fits a ``models.bayesian_gaussian_mixture`` by batches.
+    ``score_samples`` is log ∫ p(x | θ) q(θ) dθ, a mixture of Student t's; scikit-learn instead sums
+    exp E log p(x, k | θ) over k, which is smaller and no density. ``fit`` warns if reg_covar is most of some variance.
+    With your own prior, ``CoordinateAscent(batch_size=...)`` fits a ``models.bayesian_gaussian_mixture`` by batches.
 
     Args:
         n_components: K ≥ 1, the largest number of components.
@@ -119,222 +108,142 @@ class BayesianGaussianMixture(Clusters, DensityMixin, Bayesian):
     random_state: RandomState = None
     warm_start: bool = False
     draws: Count = 1000
-
-    def fit(self, X: object, y: object = None, sample_weight: object = None) -> Any:
-        """Learn from a table in memory, as ``GaussianMixture`` does; the prior's defaults use the weights too.
-
-        Warns:
-            ConvergenceWarning: max_iter steps were too few. TractableWarning: reg_covar is most of some variance.
-        """
-        self._check_settings()
-        x = self._checked(X, reset=True, ensure_min_samples=2)
-        x, weight = merged(x, self._weights(sample_weight, x))
-        if len(x) < self.n_components:
-            raise DataError(
-                f"A mixture of n_components = {self.n_components} needs as many distinct rows of weight above 0; got "
-                f"n_samples = {len(x)}. Give more rows, or fewer components."
-            )
-        centre = middle([(x, weight)], x.shape[1])
-        prior, held = self._beforehand(x, weight, centre)
-        frame = framing(centre, prior.covariance)
-        model, white = self._modelled(prior, centre), self._white(prior, frame)
-        found = self._inferred(
-            white.with_steps(first=self._beginning(white, frame, float(weight.sum()))),
-            in_few_lengths(inwards(frame, x), weight),
-            CoordinateAscent(
-                starts=1 if self.n_components == 1 else int(self.n_init), steps=int(self.max_iter),
-                tolerance=float(self.tol), draws=int(self.draws),
-            ),
-        )  # fmt: skip
-        self._conclude(found, model, prior, frame, float(weight.sum()), held)
-        return self
-
-    def predict_proba(self, X: object) -> np.ndarray:
-        """q(z = k) for each row, (n, K): softmax of E log π_k N(x; μ_k, Λ_k⁻¹)."""
-        return self._mapped("responsibilities", X)[0]
-
-    def score_samples(self, X: object, mesh: int | str | Mesh | None = None) -> np.ndarray:
-        """log ∫ p(x | θ) q(θ) dθ of each row, (n,), nats: a mixture of Student t's; ``mesh`` as for ``tr.infer``.
-
-        scikit-learn instead sums exp E log p(x, k | θ) over k, which is smaller and no density.
-        """
-        told, frame = self._mapped("predictive_log_prob", X, over_rows(mesh))
-        return told - log_size(frame)
+    _log_density = "predictive_log_prob"
 
     def sample(self, n_samples: int = 1) -> tuple[np.ndarray, np.ndarray]:
         """Rows from the predictive density, (n, d), each with its own θ from q; and their components, (n,).
 
         Seeded by ``random_state``. For a process, label K stands for all unused components.
         """
-        check_is_fitted(self, "posterior_")
-        expect_whole("n_samples", n_samples)
-        generator = check_random_state(self.random_state)
-        weights, means, scales, free = self._students()
-        labels = generator.choice(len(weights), int(n_samples), p=weights)
-        noise = generator.standard_normal((len(labels), means.shape[1]))
-        diagonal = self.covariance_type == "diag"
-        # Each independent precision has its own χ².
-        chi = generator.chisquare(free[labels][:, None], (len(labels), means.shape[1] if diagonal else 1))
-        noise = noise / np.sqrt(chi / free[labels][:, None])
-        if self.covariance_type in ("full", "tied"):
-            step = np.einsum("nij,nj->ni", np.linalg.cholesky(scales)[labels], noise)
-        else:
-            step = np.sqrt(scales.reshape(len(weights), -1))[labels] * noise
-        return means[labels] + step, labels.astype(int)
+        x, labels = super().sample(n_samples)  # of the mean precisions: offsets are stretched by draws of precisions
+        q, prior, d = self._learnt, self._prior, x.shape[1]
+        beta = np.append(q.mean_precision, prior["mean_precision"])[labels, None]
+        unused = q.degrees_of_freedom if self.covariance_type == "tied" else prior["degrees_of_freedom"]
+        nu = np.append(np.broadcast_to(q.degrees_of_freedom, len(q.means)), unused)[labels, None]
+        nu = d * nu if self.covariance_type == "spherical" else nu
+        free, columns = nu - d + 1 if self._matrices else nu, d if self.covariance_type == "diag" else 1
+        chi = np.random.default_rng(self._seeds()[0]).chisquare(free, (len(x), columns))
+        means = self._frame.centre + self._theta().means[labels]
+        return means + np.sqrt((1 + 1 / beta) * nu / chi) * (x - means), labels
 
-    def _beforehand(self, x: np.ndarray, weight: np.ndarray, centre: np.ndarray) -> tuple[Prior, int]:
-        """The prior from the settings, and in how many directions reg_covar is most of its default covariance."""
-        d, matrix = len(centre), self.covariance_type in ("full", "tied")
-        mean, freedom = shaped("mean_prior", self.mean_prior, (d,)), self.degrees_of_freedom_prior
-        freedom, least = d if freedom is None else freedom, d - 1 if matrix else 0
-        if not is_number(freedom, least):
-            raise SettingsError(f"degrees_of_freedom_prior is above {least} and finite, or None; got {freedom!r}.")
-        shape = (d, d) if matrix else (d,) if self.covariance_type == "diag" else ()
-        covariance, held = shaped("covariance_prior", self.covariance_prior, shape), 0
+    def _plan(self, x: np.ndarray, weight: np.ndarray) -> Plan:
+        """Coordinate ascent on rows in whose frame the prior's covariance is 1."""
+        centre, checks = middle(x, weight), ()
+        covariance, freedom = self.covariance_prior, self.degrees_of_freedom_prior
         if covariance is None:
-            covariance, held = varied(x - centre, weight, self.covariance_type, float(self.reg_covar))
-        elif matrix and not np.allclose(covariance, covariance.T, rtol=1e-6, atol=0):
-            raise SettingsError("covariance_prior needs to be symmetric and positive definite.")
-        alpha = 1 / self.n_components if self.weight_concentration_prior is None else self.weight_concentration_prior
-        beta = 1 if self.mean_precision_prior is None else self.mean_precision_prior
-        mean = centre if mean is None else mean
-        return Prior(float(alpha), mean, float(beta), float(freedom), covariance), held
+            lift = float(self.reg_covar)
+            covariance, at_floor = default_covariance(x - centre, weight, self.covariance_type, lift)
+            sentence = f"in which the rows vary by less than reg_covar = {lift:g}, which the prior has"
+            checks = (Check("directions at the floor", at_floor, "caution", sentence),) if at_floor else ()
+        prior = {
+            "weight_concentration": self.weight_concentration_prior or 1 / self.n_components,
+            "mean_precision": self.mean_precision_prior or 1.0,
+            "mean_prior": centre if self.mean_prior is None else np.asarray(self.mean_prior, np.float64),
+            "degrees_of_freedom": len(centre) if freedom is None else freedom,
+            "covariance_prior": np.asarray(covariance, np.float64),
+        }
+        frame = framing(centre, prior["covariance_prior"])
+        self._mixture(prior, centre)  # raises for a prior out of range
+        white = self._white(prior, frame)
+        method = CoordinateAscent(
+            starts=1 if self.n_components == 1 else int(self.n_init), steps=int(self.max_iter),
+            tolerance=float(self.tol), draws=int(self.draws),
+        )  # fmt: skip
+        first = self._first(white, frame, float(weight.sum()))
+        return Plan(frame, white.with_steps(first=first), method, prior, checks)
 
     @property
     def _process(self) -> bool:
         return self.weight_concentration_prior_type == "dirichlet_process"
 
     def _model(self) -> ConjugateModel:
-        return self._modelled(self._prior(), self._centre)
+        return self._mixture(self._prior, self._frame.centre)
 
-    def _modelled(self, prior: Prior, centre: np.ndarray) -> ConjugateModel:
-        return bayesian_gaussian_mixture(
-            int(self.n_components), len(centre), COVARIANCES[self.covariance_type], process=self._process,
-            weight_concentration=prior.weight_concentration, mean_prior=prior.mean, mean_precision=prior.mean_precision,
-            degrees_of_freedom=prior.degrees_of_freedom, covariance_prior=prior.covariance, centre=centre,
-        )  # fmt: skip
+    def _mixture(self, prior: dict[str, Any], centre: np.ndarray) -> ConjugateModel:
+        kind = COVARIANCES[self.covariance_type]
+        size = int(self.n_components), len(centre)
+        return bayesian_gaussian_mixture(*size, kind, process=self._process, centre=centre, **prior)
 
-    def _white(self, prior: Prior, frame: Frame) -> ConjugateModel:
-        """The model of rows x̃ in the frame's units."""
+    def _white(self, prior: dict[str, Any], frame: Frame) -> ConjugateModel:
+        """The model of rows in the frame."""
         unit = np.eye(len(frame.root)) if frame.root.ndim == 2 else np.ones(frame.root.shape)
-        off = inwards(frame, prior.mean[None])[0]
-        return self._modelled(prior._replace(mean=off, covariance=unit), np.zeros(len(off)))
+        mean = inwards(frame, prior["mean_prior"][None])[0]
+        return self._mixture(prior | {"mean_prior": mean, "covariance_prior": unit}, np.zeros(len(mean)))
 
-    def _beginning(self, white: ConjugateModel, frame: Frame, total: float) -> Callable:
-        """``(key, rows) -> λ`` in the frame's units: from k-means++ on the original scales, or the last fit's end."""
-        k = int(self.n_components)
+    def _forms(self) -> Conjugate:
+        return self._white(self._prior, self._frame).conjugate
+
+    def _first(self, white: ConjugateModel, frame: Frame, total: float) -> Callable:
+        """``(key, rows) -> λ`` in the frame: from k-means++ on the original scales, or the last fit's end."""
+        forms = white.conjugate
         if self.warm_start and hasattr(self, "posterior_"):
-            before, like = self._within(frame), white.conjugate.prior
-            if [np.shape(leaf) for leaf in before] == [np.shape(leaf) for leaf in like]:
-                return lambda key, rows: before
+            last = outwards(self._frame, self._learnt)
+            last = last._replace(means=inwards(frame, last.means), covariances=spread(frame.inverse, last.covariances))
+            if [np.shape(leaf) for leaf in last] == [np.shape(leaf) for leaf in forms.prior]:
+                return lambda key, rows: last
 
         def first(key: jax.Array, rows: np.ndarray) -> MixturePosterior:
-            x, shares = clustered(key, spun(frame.root, np.asarray(rows, np.float64)), k)
+            x, shares = clustered(key, spun(frame.root, np.asarray(rows, np.float64)), int(self.n_components))
             count, dtype = tables.length(len(x)), jnp.result_type(float)
-            mask = np.full(len(x), total / len(x))
-            return assigning(white.conjugate)(
-                tables.padded(spun(frame.inverse, x).astype(dtype), count),
-                tables.padded(mask.astype(dtype), count, 0.0),
-                tables.padded(shares.astype(dtype), count),
-            )
+            weight = tables.padded(np.full(len(x), total / len(x), dtype), count, 0.0)
+            x, shares = (tables.padded(a.astype(dtype), count) for a in (spun(frame.inverse, x), shares))
+            batch = Batch(x, jnp.asarray(weight), count)
+            return compiled(forms, "m_step")(compiled(forms, "assigned")(batch, shares))
 
         return first
 
-    def _conclude(
-        self, found: Posterior, model: ConjugateModel, prior: Prior, frame: Frame, total: float, held: int
-    ) -> None:
-        """Set attributes, draws and report in the user's units, and warn."""
-        steps, to_come, objective = (found.found[name] for name in ("steps", "to come", "objective"))
-        q = outwards(frame, as_doubles(MixturePosterior(*(found.found[f"lambda {i}"] for i in range(5)))))
-        bound = objective - total * log_size(frame)  # the bound for x, from that for x̃
-        self._tell(q, prior, frame.centre)
-        self.n_iter_, self.lower_bound_ = min(max(1, int(steps)), int(self.max_iter)), float(bound / total)
-        # The extrapolated gain is a guess, least reliable where it was small enough to end the climb.
-        wide = 1000 if steps < self.max_iter else 10
-        self.converged_ = bool(to_come <= wide * self.tol * max(1.0, abs(objective)))
+    def _read(self, found: Posterior) -> MixturePosterior:
+        return as_doubles(MixturePosterior(*(found.found[f"lambda {i}"] for i in range(5))))
 
-        checks = [c._replace(value=bound) if c.name == "bound" else c for c in found.report().checks]
-        used = float(np.sum(q.mean_precision - prior.mean_precision >= 1))
-        explained = f"of {int(self.n_components)} explain a row or more; others are as the prior has them"
-        told = f"directions in which the rows vary by less than reg_covar = {self.reg_covar:g}, which the prior has"
-        checks.append(Check("components in use", used, "trust", explained))
-        if held:
-            checks.append(Check("directions at the floor", float(held), "caution", told))
-        numbers = {"objective": bound, "elbo": bound} | {f"lambda {i}": leaf for i, leaf in enumerate(q)}
-        self.posterior_ = dataclasses.replace(
-            found, model=model, data=None, standing=None, belief=Draws(positions=self._drawn(found, frame)),
-            found=found.found | numbers, judged=judged(checks, found.report().title),
-        )  # fmt: skip
-        if not self.converged_:
-            warnings.warn(
-                f"Coordinate ascent has not converged in {self.n_iter_} steps, of max_iter={self.max_iter}: "
-                f"{to_come:.3g} nats may be to come. Give more steps, a larger tol, or fewer components.",
-                ConvergenceWarning,
-                stacklevel=3,
-            )
-        if held:
-            warnings.warn(f"{held} {told}. report_ says more.", TractableWarning, stacklevel=3)
+    def _theta(self) -> Gaussians:
+        return self._in_scale(self._forms().mean(as_floats(self._learnt)))
 
-    def _tell(self, q: MixturePosterior, prior: Prior, centre: np.ndarray) -> None:
-        self.precisions_cholesky_, self.precisions_ = precision_roots(q.covariances, self.covariance_type)
-        self._centre = centre
-        for name, value in prior._asdict().items():
-            setattr(self, f"{name}_prior_", value)
-        self.weight_concentration_ = tuple(q.concentration) if self._process else q.concentration
-        self.means_, self.mean_precision_, self.degrees_of_freedom_ = q.means, q.mean_precision, q.degrees_of_freedom
-        self.covariances_ = q.covariances
-        shares = shares_of(q.concentration)[: int(self.n_components)]
-        self.weights_ = shares / shares.sum()
+    def _in_scale(self, theta: Gaussians) -> Gaussians:
+        """θ of rows in the frame, in the user's scale."""
+        theta, root = as_doubles(theta), self._frame.root
+        return theta._replace(means=spun(root, theta.means), covariances=spread(root, theta.covariances))
 
-    def _drawn(self, found: Posterior, frame: Frame) -> np.ndarray:
-        """Draws as unconstrained numbers (1, draws, k); also sets the standard errors, the draws' sds."""
-        k, kind = int(self.n_components), COVARIANCES[self.covariance_type]
-        draws = as_doubles(found.draws)  # (1, draws, ...)
+    def _results(self, found: Posterior, total: float) -> tuple[Gaussians, list[Check], dict[str, Any]]:
+        k, q = int(self.n_components), outwards(self._frame, self._learnt)
+        draws = self._in_scale(jax.tree.map(lambda leaf: leaf[0], found.draws))
         # Shares that underflowed to 0 would have no logarithm.
-        draws = Gaussians(
-            np.maximum(draws.weights, np.finfo(jnp.result_type(float)).tiny),
-            frame.centre + spun(frame.root, draws.means),
-            spread(frame.root, draws.covariances),
+        weights = np.maximum(draws.weights, np.finfo(jnp.result_type(float)).tiny)
+        draws = draws._replace(weights=weights, means=draws.means + self._frame.centre)
+        weights, means, covariances = (np.std(leaf, axis=0) for leaf in draws)
+        errors = Gaussians(weights[:k], means[:k], covariances if self.covariance_type == "tied" else covariances[:k])
+        bound = found.found["objective"] - total * log_size(self._frame)
+        checks = [c._replace(value=bound) if c.name == "bound" else c for c in found.report().checks]
+        used = float(np.sum(q.mean_precision - self._prior["mean_precision"] >= 1))
+        sentence = f"of {k} explain a row or more; others are as the prior has them"
+        checks.append(Check("components in use", used, "trust", sentence))
+        positions = jax.vmap(compiled(self._white(self._prior, self._frame), "position_of"))(as_floats(draws))
+        numbers = {"objective": bound, "elbo": bound} | {f"lambda {i}": leaf for i, leaf in enumerate(q)}
+        belief = Draws(positions=np.asarray(positions)[None])
+        return errors, checks, {"belief": belief, "found": found.found | numbers}
+
+    def _attributes(self) -> dict[str, Any]:
+        q, shares = outwards(self._frame, self._learnt), self._theta().weights[: int(self.n_components)]
+        return {
+            **{f"{name.removesuffix('_prior')}_prior_": value for name, value in self._prior.items()},
+            "weight_concentration_": tuple(q.concentration) if self._process else q.concentration,
+            "mean_precision_": q.mean_precision, "degrees_of_freedom_": q.degrees_of_freedom,
+            "weights_": shares / shares.sum(), "means_": q.means, "covariances_": q.covariances,
+            **self._precisions(q.covariances),
+        }  # fmt: skip
+
+
+def default_covariance(off: np.ndarray, weight: np.ndarray, kind: str, lift: float) -> tuple[np.ndarray, int]:
+    """The covariance of rows minus their mean, plus ``lift``; and in how many directions ``lift`` is most of it."""
+    total = weight.sum()
+    if not total > 1:
+        raise DataError(
+            f"sample_weight says how often each row counts, and sums to {total:.4g}: of one row or less there is "
+            "no covariance. Make the sum that of the rows, or give covariance_prior."
         )
-        own = draws if kind == "tied" else draws._replace(covariances=draws.covariances[:, :, :k])
-        own = own._replace(weights=own.weights[:, :, :k], means=own.means[:, :, :k])
-        self.standard_errors_ = Gaussians(*(np.std(leaf[0], axis=0) for leaf in own))
-        flat = laid_out(k + self._process, len(frame.centre), kind)
-        return np.asarray(flat(as_floats(jax.tree.map(lambda a: a[0], draws))))[None]
-
-    def _prior(self) -> Prior:
-        return Prior(*(getattr(self, f"{name}_prior_") for name in Prior._fields))
-
-    def _q(self) -> MixturePosterior:
-        concentration, freedom = np.asarray(self.weight_concentration_), np.asarray(self.degrees_of_freedom_)
-        return MixturePosterior(concentration, self.means_, self.mean_precision_, freedom, self.covariances_)
-
-    def _within(self, frame: Frame) -> MixturePosterior:
-        q = self._q()
-        return q._replace(means=inwards(frame, q.means), covariances=spread(frame.inverse, q.covariances))
-
-    def _students(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        return students(self._q(), self._prior(), self.covariance_type, self._process)
-
-    def _mapped(self, step: str, X: object, over: Over | None = None) -> tuple[np.ndarray, Frame]:
-        """A closed form of the model at λ for each row, by blocks: (n, ...) in float64; and its frame."""
-        x, prior = self._checked(X), self._prior()
-        frame = framing(self._centre, prior.covariance)
-        apply, dtype = compiled(self._white(prior, frame).conjugate, step, over), jnp.result_type(float)
-        q = as_floats(self._within(frame))
-        parts = ((inwards(frame, part).astype(dtype),) for (part,) in tables.some_at_a_time(BLOCK, x))
-        return tables.mapped(lambda rows: apply(q, rows), parts), frame
-
-
-@functools.lru_cache(maxsize=128)
-def assigning(conjugate: Conjugate) -> Callable:
-    """Compiled M-step, ``(x, weight, responsibilities) -> λ``."""
-    assigned: Any = conjugate.assigned
-    return jax.jit(lambda x, weight, shares: conjugate.m_step(assigned(Batch(x, weight, x.shape[0]), shares)))
-
-
-@functools.lru_cache(maxsize=128)
-def laid_out(components: int, features: int, kind: str) -> Callable:
-    """A function from draws of θ, leading axis draws, to unconstrained numbers (draws, k)."""
-    model = gaussian_mixture(components, features, kind, 0.0)
-    return jax.jit(jax.vmap(model.position_of))
+    if kind in ("full", "tied"):
+        found = (weight[:, None] * off).T @ off / (total - 1)
+        found = (found + found.T) / 2
+        return found + lift * np.eye(len(found)), int(np.sum(np.linalg.eigvalsh(found) <= lift))
+    found = weight @ off**2 / (total - 1)
+    found = found if kind == "diag" else np.mean(found)
+    return np.asarray(found + lift), int(np.sum(found <= lift))

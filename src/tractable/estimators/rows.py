@@ -140,39 +140,26 @@ def some_at_a_time(width: int, *arrays: np.ndarray) -> Iterable[tuple[np.ndarray
 
 
 def merged(x: np.ndarray, weight: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Rows with weight > 0; up to ``MERGED`` of them also merged and sorted as by ``distinct``, NaN equal to NaN.
+    """Rows with weight > 0; up to ``MERGED`` of them also merged and sorted as by ``distinct``.
 
     A repeated row and a row that counts twice then give the same fit, to the last digit.
     """
-    kept = weight > 0
-    x, weight = x[kept], weight[kept]
-    if len(x) > MERGED:
-        return x, weight
-    found = distinct(np.where(np.isnan(x), np.inf, x), np.zeros(len(x)), weight)
-    return np.where(np.isinf(found.x), np.nan, found.x), found.weight
+    positive = weight > 0
+    if np.sum(positive) > MERGED:
+        return x[positive], weight[positive]
+    found = distinct(x, np.zeros(len(x)), weight)
+    return found.x, found.weight
 
 
-def in_few_lengths(x: np.ndarray, weight: np.ndarray, missing: str = "raise") -> Data:
+def in_few_lengths(x: np.ndarray, weight: np.ndarray) -> Data:
     """Weighted rows as Data in the current precision, padded to few lengths, so that few programs are compiled."""
     count = length(len(x)) if len(x) <= MERGED else len(x)
-    rows = padded(x.astype(jnp.result_type(float)), count)
-    return Data(rows, weights=padded(weight, count, 0.0), missing=missing, resident=True)
+    return Data(padded(x.astype(jnp.result_type(float)), count), weights=padded(weight, count, 0.0), resident=True)
 
 
-def middle(parts: Iterable[tuple[np.ndarray, np.ndarray]], features: int) -> np.ndarray:
-    """Weighted means of the columns, (d,), over parts (x, weight); NaN is ignored.
-
-    Raises:
-        DataError: a column has no number.
-    """
-    total, count = np.zeros(features), np.zeros(features)
-    for x, weight in parts:
-        seen = ~np.isnan(x)
-        total += weight @ np.where(seen, x, 0.0)
-        count += weight @ seen
-    if not np.all(count > 0):
-        raise DataError(f"Column {int(np.argmin(count > 0))} of X has no number at all; drop it.")
-    return total / count
+def middle(x: np.ndarray, weight: np.ndarray) -> np.ndarray:
+    """Weighted means of the columns, (d,)."""
+    return weight @ x / weight.sum()
 
 
 def finite(theta: PyTree) -> bool:

@@ -4,14 +4,17 @@ import difflib
 import functools
 import inspect
 import warnings
-from collections.abc import Callable, Iterable
-from typing import ParamSpec, TypeVar
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
+from typing import ClassVar, ParamSpec, TypeVar
 
 from tractable.tools.errors import ArgumentError, TractableWarning
 from tractable.tools.shown import printable
 
 P = ParamSpec("P")
 T = TypeVar("T")
+Self = TypeVar("Self", bound="Spelt")
+NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
 def counted(count: int, noun: str) -> str:
@@ -40,10 +43,14 @@ def nearest(name: object, names: Iterable[object]) -> str:
     return f" Did you mean {known[found[0]]!r}?" if found else ""
 
 
-def _check_spelling(name: str, given: Iterable[str], signature: inspect.Signature) -> None:
+def _check_spelling(
+    name: str, given: Iterable[str], signature: inspect.Signature, removed: Mapping[str, str] = NOTHING
+) -> None:
     known = signature.parameters
-    strange = next((each for each in given if each not in known), None)
-    if strange is not None and not any(one.kind is one.VAR_KEYWORD for one in known.values()):
+    strange = next((each for each in given if each not in known), "")
+    if strange in removed:
+        raise ArgumentError(f"{name}({strange}=...) was removed in 0.2; {removed[strange]}")
+    if strange and not any(one.kind is one.VAR_KEYWORD for one in known.values()):
         others = [each for each in known if each != "self"]
         raise ArgumentError(f"{name} has no {strange!r}; it has {', '.join(others)}.{nearest(strange, others)}")
 
@@ -69,11 +76,12 @@ class _OfInit:
 class Spelt:
     """Base of classes whose errors suggest an argument's right spelling, as ``spelt`` does for functions."""
 
+    removed: ClassVar[Mapping[str, str]] = NOTHING  # of removed arguments: what to write in place of each
     __signature__ = _OfInit()  # else inspect would show __new__'s
 
-    def __new__(cls: type[T], *args: object, **named: object) -> T:
+    def __new__(cls: type[Self], *args: object, **named: object) -> Self:
         if named:
-            _check_spelling(cls.__name__, named, inspect.signature(cls))
+            _check_spelling(cls.__name__, named, inspect.signature(cls), cls.removed)
         return object.__new__(cls)
 
 
