@@ -225,7 +225,8 @@ def check_kill(first: tr.Posterior, case: Case, said: list[tuple], folder: Path)
     resumed = again(progress=lambda *now: seen.append(now))
     assert seen and all(now[0] == phase for now in seen), seen  # no second warm-up
     start = next(now[1] for now in said if now[0] == phase)
-    on_host = case.method.label == "inla" or getattr(case.method, "optimizer", None) == "lbfgs"  # a search starts again
+    point = isinstance(case.method, tr.MAP) and case.method.optimizer == "lbfgs"
+    on_host = point or isinstance(case.method, tr.INLA)  # a search on the host starts again
     assert count < 3 or (seen[0][1] > start) != on_host, (said, seen)
     same(resumed, first)
     same(again(), first)  # nothing is left to do
