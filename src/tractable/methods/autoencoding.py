@@ -25,7 +25,6 @@ from tractable.objectives.pathwise import (
     check_costs,
     importance_weighted,
 )
-from tractable.tools.errors import SettingsError
 from tractable.tools.settings import Count, NotNegative, Positive, at_least
 
 FOR_ITSELF = ("ELBO for itself", "ELBO for itself, error", "cost for itself")  # nats per row
@@ -47,7 +46,6 @@ class AutoEncoding(Amortised):
         beta: > 0, weight of the KL. 1 is the ELBO.
         free_bits: ≥ 0, nats of KL per hidden unit, averaged over a batch, that cost nothing: keeps units in use.
         warmup: epochs, ≤ ``epochs``, over which the weight of the KL grows from 0 to ``beta``.
-        relaxation: removed in 0.2; for one version an error says which methods learn discrete layers.
         Other fields as for ``Amortised``.
     """
 
@@ -59,15 +57,13 @@ class AutoEncoding(Amortised):
     beta: Positive = 1.0
     free_bits: NotNegative = 0.0
     warmup: Annotated[int, at_least(0)] = 0
-    relaxation: Any = None
+    removed: ClassVar = {
+        "relaxation": "write NVIL(), VIMCO(), WakeSleep() or ReweightedWakeSleep() for a ladder of discrete layers, "
+        "see docs/which-method.md."
+    }
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.relaxation is not None:
-            raise SettingsError(
-                "AutoEncoding(relaxation=...) was removed in 0.2; write NVIL(), VIMCO(), WakeSleep() or "
-                "ReweightedWakeSleep() for a ladder of discrete layers, see docs/which-method.md."
-            )
         check_costs(self.gradient, self.kl)
         self.check(self.warmup <= self.epochs, "warmup", f"at most the {self.epochs} epochs there are")
 
