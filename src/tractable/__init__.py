@@ -6,16 +6,9 @@ that there is no such file does not wait for JAX.
 
 import lazy_loader
 
-from tractable.tools import removed, shown
+from tractable.tools import shown
 
-_find, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
-
-
-def __getattr__(name: str) -> object:
-    """A public name, imported at its first use."""
-    if name not in __all__:
-        raise removed.no_attribute(__name__, name)
-    return _find(name)
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
 
 
 def _html(result: object) -> str:

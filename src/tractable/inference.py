@@ -50,8 +50,9 @@ def infer(
 ) -> Posterior:
     """Learn the unknowns of a model from data.
 
-    Where single precision rounds the rows' log density by more than 0.05 nats, as of counts of a million, the run and
-    its posterior compute in double precision (``posterior.found["double"]``); JAX's own setting stays as it is.
+    Where single precision rounds the rows' log density by more than 0.05 nats, as of counts of a million, or does not
+    hold the squares of their numbers, the run and its posterior compute in double precision
+    (``posterior.found["double"]``); JAX's own setting stays as it is.
 
     Args:
         model: priors and likelihood, or a log density.

@@ -18,7 +18,6 @@ from tractable.models.series import sequences
 from tractable.models.state_space import LinearGaussian, linear_gaussian
 from tractable.models.top_down import top_down
 from tractable.models.variational import bayesian_gaussian_mixture, bayesian_linear_regression, normal_gamma
-from tractable.tools import removed
 
 if TYPE_CHECKING:
     from tractable.models.formula import Regression, regression
@@ -40,4 +39,4 @@ def __getattr__(name: str) -> object:
         from tractable.models import formula
 
         return getattr(formula, name)
-    raise removed.no_attribute(__name__, name)
+    raise AttributeError(f"module 'tractable.models' has no attribute '{name}'")

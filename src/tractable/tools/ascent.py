@@ -28,14 +28,15 @@ def lbfgs(
     """
     import scipy.optimize
 
-    first = -uphill(start)[0]
-    worst = first + 1 + abs(first)
+    first: float | None = None
 
     def downhill(position: np.ndarray) -> Slope:
+        nonlocal first
         value, gradient = uphill(position)
+        first = -value if first is None else first
         if -value <= first + TOO_FAR * (1 + abs(first)) and np.all(np.isfinite(gradient)):
             return -value, -gradient
-        return worst, np.zeros_like(gradient)
+        return first + 1 + abs(first), np.zeros_like(gradient)
 
     def after_iteration(_: np.ndarray) -> None:
         if stop():

@@ -38,13 +38,13 @@ def need_double(y: PyTree, given: PyTree = None, weights: np.ndarray | None = No
         return False
     sides = ((y, True), (given, False))
     return any(
-        leaves_range(np.asarray(a)) or rounding(np.asarray(a), weights, counts) > ERROR
+        exceeds_range(np.asarray(a)) or rounding(np.asarray(a), weights, counts) > ERROR
         for rows, counts in sides
         for a in jax.tree.leaves(rows)
     )
 
 
-def leaves_range(leaf: np.ndarray) -> bool:
+def exceeds_range(leaf: np.ndarray) -> bool:
     """Whether squares of some of these numbers vanish or overflow in single precision."""
     if leaf.dtype.kind not in "iuf" or not leaf.size:
         return False
