@@ -23,15 +23,16 @@ from jax.sharding import Mesh, PartitionSpec
 import tractable as tr
 from tractable import run
 from tractable.data import sharding
+from tractable.data.placement import ONE_DEVICE
 from tractable.data.rows import Batch, Plan, window
-from tractable.data.sharding import Over, over
+from tractable.data.sharding import OverDevices, over
 from tractable.methods.amortised import Amortised, Amortising
 from tractable.methods.drawing import chain_keys
 from tractable.methods.method import plan_batches
 from tractable.models.ladder import Ladder
 from tractable.models.linear import generalised_linear
-from tractable.results.folder import Saver
 from tractable.results.identity import identity
+from tractable.results.saving import Saver
 from tractable.tools import checkpoint
 from tractable.tools.errors import CheckpointError, SettingsError, TractableWarning
 
@@ -93,12 +94,12 @@ def climbed(ladder: Ladder, method: Amortised, meshed: Any) -> np.ndarray:
     """Where a ladder's climb ends over a mesh, and its trace; the loop alone, for the report would compile more."""
     data = tr.Data(PIXELS, weights=DATA.weights)
     plan, keys = plan_batches(method, data, method.batch_size), chain_keys(jax.random.key(3), 1)
-    lying = None if meshed is None else over(meshed, "row")
-    program = Amortising(ladder, method, over=lying)
+    placement = ONE_DEVICE if meshed is None else over(meshed, "row")
+    program = Amortising(ladder, method, placement=placement)
     shape = run.shape(method.epochs * plan.count, 1, 1, 1)
     tuned = {"steps": jnp.asarray(float(shape.group))}
     first = jax.tree.map(lambda a: a[None], method.initial(ladder, jax.random.key(1), PIXELS))
-    begun = run.begin(program._replace(over=None), tuned, None, keys, first)
+    begun = run.begin(program._replace(placement=ONE_DEVICE), tuned, None, keys, first)
     ended = run.run(program, shape, data, plan, tuned, keys, begun, groups=1, keep=False)
     return np.concatenate([np.ravel(a) for a in jax.tree.leaves((ended.states, ended.info))])
 
@@ -246,7 +247,7 @@ def eight() -> None:
     def added(count: int, reproducible: bool) -> np.ndarray:
         lying = over(count, "row", reproducible)
         split, whole = (PartitionSpec("row"),), PartitionSpec()
-        mine = lying.mapped(lambda a: lying._added(a.reshape(lying.held, -1, 1000).sum(1)), split, whole)
+        mine = lying.map_devices(lambda a: lying._added(a.reshape(lying.shards_here, -1, 1000).sum(1)), split, whole)
         return np.asarray(jax.jit(mine)(lying.spread(rows, "row")))
 
     first = added(1, True)
@@ -501,7 +502,7 @@ def test_windows_are_those_of_one_device():
         def cut(start: Any, laid: Any, plan: Plan = plan) -> Any:
             return lying.window(laid, plan, start, jnp.array(plan.width), 0)
 
-        split = jax.jit(lying.mapped(cut, (PartitionSpec(), PartitionSpec("row")), PartitionSpec()))
+        split = jax.jit(lying.map_devices(cut, (PartitionSpec(), PartitionSpec("row")), PartitionSpec()))
         for start in (0, 1, 15, 36):
             many = split(jnp.array(start), laid)
             one = window(plain, plan, jnp.array(start), jnp.array(plan.width), 0)
@@ -510,26 +511,28 @@ def test_windows_are_those_of_one_device():
             assert float(many.scale) == float(one.scale)
 
 
-def unequal(right: Over) -> list[bool]:
+def unequal(right: OverDevices) -> list[bool]:
     """Whether a mutant's gradient differs from the right one."""
-    parts = jnp.asarray(RNG.normal(size=(right.held, 7)))
+    parts = jnp.asarray(RNG.normal(size=(right.shards_here, 7)))
 
-    def gradient(lying: Over) -> np.ndarray:
+    def gradient(lying: OverDevices) -> np.ndarray:
         def value(theta: jax.Array) -> jax.Array:
             return lying.summed(lambda t, part: jnp.sum(jnp.sin(t * part)), theta, parts)
 
         return np.asarray(
-            jax.jit(lying.mapped(lambda t: jax.grad(value)(t), (PartitionSpec(),), PartitionSpec()))(jnp.array(0.3))
+            jax.jit(lying.map_devices(lambda t: jax.grad(value)(t), (PartitionSpec(),), PartitionSpec()))(
+                jnp.array(0.3)
+            )
         )
 
     exact = float(np.sum(np.asarray(parts) * np.cos(0.3 * np.asarray(parts))))
     np.testing.assert_allclose(gradient(right), exact, rtol=1e-12)
 
-    class OneShard(Over):
+    class OneShard(OverDevices):
         def _added(self, sums):
             return jax.tree.map(lambda a: a[0], sums)
 
-    class Doubled(Over):
+    class Doubled(OverDevices):
         def summed(self, function, params, parts):
             return jax.tree.map(lambda a: 2 * a, super().summed(function, params, parts))
 

@@ -15,10 +15,11 @@ import numpy as np
 
 from tractable.checks.target import Target, gradient_work
 from tractable.core import Data, Model, PyTree, as_data
-from tractable.inference import infer, verified
+from tractable.inference import infer
 from tractable.methods import NUTS, Method
 from tractable.results.pointwise import FEWEST, affordable
 from tractable.results.posterior import Posterior, weighted_quantiles
+from tractable.results.verification import verify
 from tractable.tools import tree
 from tractable.tools.errors import SettingsError, TractableError
 from tractable.tools.jobs import Heard, finished, several, why
@@ -260,7 +261,7 @@ def _fitted(
     try:
         with stopwatch() as clock:
             learnt = infer(model, data, method, seed=seeds[index], progress=told, verify=None, checkpoint=inside)
-        posterior = verified(learnt, "auto")
+        posterior = verify(learnt, "auto")
         if posterior.interrupted and not (posterior.is_point or posterior.count):
             return Fit({"verdict": posterior.report().verdict}, posterior)
         clock = clock if inside is None or posterior.interrupted else _first(clock, inside / CLOCK)

@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from tractable.core import Kernel, PyTree
-from tractable.data.rows import Batch, Data, Plan, first_rows, place, window, windowed
-from tractable.data.sharding import CHAINS, Over
+from tractable.data.placement import ONE_DEVICE, OneDevice
+from tractable.data.rows import Batch, Data, Plan, first_rows, place
 from tractable.tools import tree
 from tractable.tools.errors import RunError
 from tractable.tools.shared import COMPILE_FAST, COMPILE_FASTEST, compiled
@@ -103,13 +103,13 @@ def _advance_over_devices(
     """Runs groups [first, last) of each chain with ``program(rows, tuned)``; stops at the last finite state."""
     global traces
     traces += 1
-    over = program.over
+    placement = program.placement
+    chain, buffered, shared = placement.by_chain, placement.by_buffer, placement.on_all
+    ins = placement.rows_spec(program.streams), chain, chain, buffered, chain
     mine = functools.partial(_advance, program, loop, plan, tuned, first, last)
-    if over is None:
-        return mine(rows, keys, states, buffer, moments)
-    laid, chain, all_of = over.specs(program.streams)
-    ins, outs = (laid, chain, chain, over.later, chain), (chain, over.later, chain, all_of, all_of)
-    return over.mapped(mine, ins, outs)(rows, keys, states, buffer, moments)
+    return placement.map_devices(mine, ins, (chain, buffered, chain, shared, shared))(
+        rows, keys, states, buffer, moments
+    )
 
 
 _static, _donated = ("program", "loop", "plan"), ("buffer", "moments")
@@ -120,13 +120,13 @@ _advance_long = compiled(*_static, donate=_donated, if_few=COMPILE_FAST)(_advanc
 def _advance(program, loop, plan, tuned, first, last, rows, keys, states, buffer, moments) -> tuple:
     """``advance`` for the chains of one device."""
     kernel: Kernel = program(rows, tuned)
-    over = program.over
+    placement = program.placement
 
     def group(key: jax.Array, state: PyTree, g: jax.Array, cut: PyTree) -> tuple[PyTree, PyTree, PyTree]:
 
         def step(state: PyTree, now: tuple) -> tuple[PyTree, PyTree]:
             noise, where, cut_now = now
-            return kernel.step(noise, state, _batch(plan, rows, cut_now, where, over))
+            return kernel.step(noise, state, _batch(plan, rows, cut_now, where, placement))
 
         def steps(state: PyTree, now: PyTree) -> tuple[PyTree, PyTree]:
             state, info = jax.lax.scan(step, state, now)
@@ -159,9 +159,10 @@ def _advance(program, loop, plan, tuned, first, last, rows, keys, states, buffer
     def one_group(carry: tuple) -> tuple:
         g, states, (draws, infos), moments, _ = carry
         cut = jax.tree.map(lambda a: a[:, g - first], rows) if plan is not None and program.streams else None
-        new, positions, info = over_chains(group, keys, states, g, cut, over)
-        fine = tree.all_finite(new.position)
-        fine = fine if over is None else over.every(fine)
+        new, positions, info = placement.each_chain(
+            lambda key, state, cut: group(key, state, g, cut), keys, states, cut
+        )
+        fine = placement.every(tree.all_finite(new.position))
         states = tree.where(fine, new, states)
         at = (g - first) * loop.kept
 
@@ -171,9 +172,8 @@ def _advance(program, loop, plan, tuned, first, last, rows, keys, states, buffer
         draws = None if draws is None else put(draws, positions)
         infos = jax.tree.map(put, infos, info)
         if moments is not None:
-            each = jax.vmap if over is None else functools.partial(functools.partial, over.each_chain)
-            values = each(jax.vmap(program.values))(positions)
-            moments = each(_updated)(moments, values, program.weigh(info._asdict()))
+            values = placement.each_chain(jax.vmap(program.values), positions)
+            moments = placement.each_chain(_updated, moments, values, program.weigh(info._asdict()))
         return g + fine, states, (draws, infos), moments, fine
 
     def going(carry: tuple) -> jax.Array:
@@ -184,31 +184,19 @@ def _advance(program, loop, plan, tuned, first, last, rows, keys, states, buffer
     return states, buffer, moments, g, fine
 
 
-def _batch(plan: Plan | None, rows: PyTree, cut: PyTree, where: tuple | None, over: Over | None = None) -> Batch | None:
+def _batch(
+    plan: Plan | None, rows: PyTree, cut: PyTree, where: tuple | None, placement: OneDevice = ONE_DEVICE
+) -> Batch | None:
     """The batch at ``where``: from rows on the device or over devices, or from those that were cut from a file."""
     if plan is None or where is None:
         return None
-    if over is not None and over.lays_rows:
-        return over.window(rows, plan, *where) if cut is None else over.windowed(cut, plan, *where[1:])
-    return window(rows, plan, *where) if cut is None else windowed(cut, plan, *where[1:])
+    return placement.window(rows, plan, *where) if cut is None else placement.windowed(cut, plan, *where[1:])
 
 
 def block_keys(key: jax.Array, g: jax.Array | int, b: jax.Array | int) -> tuple[jax.Array, jax.Array]:
     """Keys for a block's noise, and for the whole run's batches."""
     noise_key, batch_key = jax.random.split(key)
     return jax.random.fold_in(jax.random.fold_in(noise_key, g), b), batch_key
-
-
-def over_chains(
-    function: Callable, keys: jax.Array, states: PyTree, g: jax.Array, cut: PyTree, over: Over | None
-) -> tuple:
-    """vmap over chains; a single chain is run without vmap, so that its slices stay slices."""
-    if over is not None:
-        return over.each_chain(lambda key, state, cut: function(key, state, g, cut), keys, states, cut)
-    if keys.shape[0] == 1:
-        single = jax.tree.map(lambda x: x[0], (keys, states, cut))
-        return jax.tree.map(lambda x: x[None], function(single[0], single[1], g, single[2]))
-    return jax.vmap(function, in_axes=(0, 0, None, 0))(keys, states, g, cut)
 
 
 def _updated(moments: Moments, xs: jax.Array, weights: jax.Array | None) -> Moments:
@@ -227,29 +215,12 @@ def _updated(moments: Moments, xs: jax.Array, weights: jax.Array | None) -> Mome
 
 def begin(program: Callable, tuned: PyTree, rows: PyTree, keys: jax.Array, positions: PyTree) -> PyTree:
     """First states of all chains, from positions with a leading axis of chains."""
-    return ran(program.over, functools.partial(_begin, program), tuned, rows, keys, positions)
-
-
-def ran(over: Over | None, function: Callable, *args: PyTree) -> PyTree:
-    """``function(*args)``, over a mesh if there is one."""
-    return function(*args) if over is None else over.ran(function, *args)
+    return program.placement.run(functools.partial(_begin, program), tuned, rows, keys, positions)
 
 
 @compiled("program", if_few=COMPILE_FASTEST)
 def _begin(program: Callable, tuned: PyTree, rows: PyTree, keys: jax.Array, positions: PyTree) -> PyTree:
-    return over_mesh(program.over, lambda rows, *chain: program(rows, tuned).init(*chain))(rows, keys, positions)
-
-
-def over_mesh(over: Over | None, function: Callable) -> Callable:
-    """``function(rows, key, position)`` of one chain, made one of all chains: over a mesh if there is one."""
-    if over is None:
-        return jax.vmap(function, in_axes=(None, 0, 0))
-
-    def mine(rows: PyTree, keys: jax.Array, positions: PyTree) -> PyTree:
-        return over.each_chain(functools.partial(function, rows), keys, positions)
-
-    laid, chain, _ = over.specs(False)
-    return over.mapped(mine, (laid, chain, chain), chain)
+    return program.placement.over_chains(lambda rows, *chain: program(rows, tuned).init(*chain))(rows, keys, positions)
 
 
 def run(
@@ -294,23 +265,20 @@ def run(
     Raises:
         RunError: a state is not finite; says the step and the leaf, and holds the last good state.
     """
-    rows, over = rows_of(program, data, plan), program.over
-    alone = program if over is None else program._replace(over=None)
+    rows, placement = rows_of(program, data, plan), program.placement
+    alone = program._replace(placement=ONE_DEVICE)
     chains = keys.shape[0]
-    if over is not None and over.several:
-        tuned, keys, states, moments = over.spread((tuned, keys, states, moments))
+    tuned, keys, states, moments = placement.share((tuned, keys, states, moments))
     cut = data.read(np.zeros((), int), plan.width) if program.streams else None
-    plain = rows if over is None or not over.lays_rows or program.streams else _shapes(data, plan)
+    plain = _shapes(data, plan) if placement.divides_rows and not program.streams else rows
     observed, info = _outputs.eval_shape(alone, plan, tuned, plain, cut, keys, states)
     if loop.moments and moments is None:
         values = jax.eval_shape(program.values, observed)
         zeros, weight = jnp.zeros((chains, *values.shape), values.dtype), jax.eval_shape(program.weigh, info._asdict())
         weight = None if weight is None else jnp.zeros(chains, weight.dtype)
         moments = Moments(jnp.zeros(chains), zeros, jnp.copy(zeros), weight)
-    buffer = _buffer(loop, chains, observed, info)
-    if over is not None:
-        keys, states, moments = over.placed((keys, states, moments), over.specs(False)[1])
-        buffer = over.placed(buffer, over.later)
+    keys, states, moments = placement.place((keys, states, moments), placement.by_chain)
+    buffer = placement.place(_buffer(loop, chains, observed, info), placement.by_buffer)
     pieces, infos = [], []
     segment, started, compile_seconds, interrupted = 1, time.perf_counter(), 0.0, False
     g = done
@@ -318,25 +286,25 @@ def run(
         last = min(groups, max(g + min(segment, loop.capacity) - every + 1, g // every * every + 1))
         last = min(groups, -(-last // every) * every)
         if program.streams:
-            rows = _read(data, plan, loop, keys, g, last, over)
+            rows = _read(data, plan, loop, keys, g, last, placement)
         before, traced = time.perf_counter(), traces
         given = jax.tree.map(jnp.copy, moments)  # a copy, as ``advance`` donates it
         then, buffer, after, reached, fine = (_advance_long if long else advance)(
             program, loop, plan, tuned, rows, keys, states, buffer, given, jnp.array(g), jnp.array(last)
         )
-        if over is not None and over.several:
+        if placement.many_processes:
             jax.block_until_ready(reached)  # processes that gave up at unlike times would wait for each other
         elif not waited(reached, stop):
             interrupted = True
             break
         states, moments, reached = then, after, int(reached)
-        held = states if over is None else over.near(states)
+        collected = placement.collect(states)
         took = time.perf_counter() - before
         if traces > traced:
             compile_seconds += took
         else:
             segment = int(np.clip(segment * SEGMENT_SECONDS / max(took, 1e-3), 1, 4 * segment))
-        segment = segment if over is None or not over.several else int(over.told(segment)[0])
+        segment = int(placement.gather(segment)[0]) if placement.many_processes else segment
         count = (reached - g) * loop.kept
         kept, told = _first(buffer, count)
         draws = None if kept is None else kept.swapaxes(0, 1)
@@ -345,15 +313,14 @@ def run(
         infos += [seen] if trace else []
         g = reached
         if on_segment is not None:
-            on_segment(draws, seen, held, g, moments)
+            on_segment(draws, seen, collected, g, moments)
         if not fine:
             partial = _finish(states, g, pieces, infos, moments, True, started, compile_seconds)
             raise RunError(_diagnose(alone, loop, data, plan, tuned, keys, states, g), partial)
         if stop():
             interrupted = g < groups
             break
-    states = states if over is None else over.near(states)
-    return _finish(states, g, pieces, infos, moments, interrupted, started, compile_seconds)
+    return _finish(placement.collect(states), g, pieces, infos, moments, interrupted, started, compile_seconds)
 
 
 def _first(buffer: PyTree, count: int) -> PyTree:
@@ -384,9 +351,7 @@ def rows_of(program: Callable, data: Data | None, plan: Plan | None) -> PyTree:
     """The rows as a program takes them: all of them, or in the order of their batches; None if it reads them itself."""
     if data is None or program.streams:
         return None
-    if program.over is not None and program.over.lays_rows:
-        return program.over.laid(data) if plan is None else program.over.windows(data, plan.width)
-    return data.arrays() if plan is None else data.windows(plan.width)
+    return program.placement.rows_of(data, plan)
 
 
 @compiled("program", "plan")
@@ -419,18 +384,11 @@ def _starts(plan: Plan, loop: Shape, capacity: int, keys: jax.Array, first: jax.
     return jax.vmap(chain)(keys)
 
 
-def _read(data: Data, plan: Plan, loop: Shape, keys: jax.Array, first: int, last: int, over: Over | None) -> PyTree:
+def _read(data: Data, plan: Plan, loop: Shape, keys: jax.Array, first: int, last: int, placement: OneDevice) -> PyTree:
     """Batches of groups [first, last) from file: (chain, capacity, blocks per group, steps per block, width, ...)."""
     starts = first_rows(plan, _starts(plan, loop, loop.capacity, keys, jnp.array(first)))
     starts = starts.reshape(keys.shape[0], loop.capacity, loop.group // loop.block, loop.block)[:, : last - first]
-    if over is not None and over.lays_rows:
-        return over.read(data, plan, starts, loop.capacity)
-    short = loop.capacity - (last - first)
-    read = jax.tree.map(
-        lambda a: jnp.asarray(np.concatenate([a, np.zeros((a.shape[0], short, *a.shape[2:]), a.dtype)], 1)),
-        data.read(starts, plan.width),
-    )
-    return read if over is None else over.spread(read, CHAINS)
+    return placement.read(data, plan, starts, loop.capacity)
 
 
 def _diagnose(program, loop, data, plan, tuned, keys, states, g) -> str:

@@ -12,7 +12,6 @@ import pytest
 from scipy import stats
 
 import tractable as tr
-from tractable import inference
 from tractable.beliefs.approximations import of_root
 from tractable.beliefs.belief import Draws, Fitted
 from tractable.beliefs.check import Check
@@ -24,6 +23,7 @@ from tractable.comparison import measured
 from tractable.core import Data, Model
 from tractable.methods.hamiltonian import divergences
 from tractable.models.formula import regression
+from tractable.results import verification
 from tractable.results.posterior import Posterior
 from tractable.tools.errors import SettingsError
 
@@ -199,7 +199,7 @@ def test_where_a_first_result_stood_is_not_forgotten() -> None:
     unvisited = [next(c for c in one.verify().looked if c.name == "modes") for one in (first, near)]
     assert [check.value for check in unvisited] == [1, 2]
     assert unvisited[1].verdict == "reject"
-    again = inference._places(near)
+    again = verification._places(near)
     np.testing.assert_allclose(again, [[0.0] * 20, first.unconstrained.mean((0, 1))])
 
 

@@ -20,7 +20,7 @@ from tractable.data.columns import Column
 from tractable.data.encoder import Encoder
 from tractable.data.files import Source
 from tractable.results.encoding import Encoded
-from tractable.results.folder import Saver
+from tractable.results.saving import Saver
 from tractable.tools.errors import CheckpointError
 
 pytestmark = pytest.mark.laws

@@ -8,7 +8,7 @@ from jax.sharding import Mesh, PartitionSpec
 
 from tractable.core import Data
 from tractable.data.rows import Plan
-from tractable.data.sharding import ROWS, SHARDS, Over, over
+from tractable.data.sharding import ROWS, SHARDS, OverDevices, over
 from tractable.tools.errors import SettingsError
 
 pytestmark = pytest.mark.test
@@ -17,7 +17,7 @@ ALL = PartitionSpec()
 Y = np.arange(2.0, 45.0)  # of 43 rows, which no number of shards divides
 
 
-def rows_over() -> Over:
+def rows_over() -> OverDevices:
     return over(1, ROWS)
 
 
@@ -32,7 +32,7 @@ def test_a_batch_from_file_is_cut_into_shards_of_neighbours(rows):
         batch = mesh.windowed(jax.tree.map(lambda a: a[0, 0, 0, 0], read), plan, rows, 0)
         return *batch.data, batch.mask, batch.places
 
-    program = jax.jit(mesh.mapped(windowed, (mesh.laid_in(True), ALL), (ALL, ALL, ALL, ALL)))
+    program = jax.jit(mesh.map_devices(windowed, (mesh.rows_spec(True), ALL), (ALL, ALL, ALL, ALL)))
     data, given, mask, places = (np.asarray(a).reshape(2 * SHARDS, -1) for a in program(read, jnp.asarray(rows)))
     np.testing.assert_array_equal(given, data * [1, -1])
     data, mask, places = data[:, 0], mask[:, 0], places[:, 0]
@@ -53,14 +53,14 @@ def test_chains_by_themselves():
 
 
 def test_what_the_only_process_says():
-    assert rows_over().told(7).tolist() == [7] and rows_over().leads and not rows_over().several
+    assert rows_over().gather(7).tolist() == [7] and rows_over().is_writer and not rows_over().many_processes
 
 
 @pytest.mark.parametrize(("devices", "fixed"), [(3, False), (4, True), (8, True), (16, False)])
 def test_numbers_of_devices_whose_sums_have_one_order(devices, fixed):
     mesh = Mesh(np.array(jax.devices() * devices, dtype=object), (ROWS,))
     if fixed:
-        assert over(mesh, ROWS).held * devices == SHARDS
+        assert over(mesh, ROWS).shards_here * devices == SHARDS
     else:
         with pytest.raises(SettingsError, match=f"Rows lie over 1, 2, 4 or 8 devices.*got {devices}"):
             over(mesh, ROWS)
@@ -69,6 +69,6 @@ def test_numbers_of_devices_whose_sums_have_one_order(devices, fixed):
 
 def test_what_lay_over_devices_is_brought_to_one():
     tree = {"key": jax.random.key(3), "a": jnp.arange(3.0)}
-    near = rows_over().near(rows_over().spread(tree))
+    near = rows_over().collect(rows_over().spread(tree))
     np.testing.assert_array_equal(jax.random.key_data(near["key"]), jax.random.key_data(tree["key"]))
     assert near["key"].dtype == tree["key"].dtype and near["a"].tolist() == [0, 1, 2]

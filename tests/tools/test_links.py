@@ -10,7 +10,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from tractable.data.packing import JOURNAL, WORK, pack
-from tractable.results.folder import Saver
+from tractable.results.saving import Saver
 from tractable.tools import checkpoint
 from tractable.tools.errors import TractableError
 from tractable.tools.locks import LOCK, held

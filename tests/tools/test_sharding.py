@@ -16,7 +16,7 @@ from montecarlo import Scores, assert_holds, broken, error
 
 import tractable as tr
 from tractable.core import Batch
-from tractable.data.sharding import Over, over
+from tractable.data.sharding import OverDevices, over
 from tractable.kernels.em import Expected, chunked, expected
 from tractable.methods import em_climb
 from tractable.models import bayesian_gaussian_mixture, gaussian_mixture
@@ -43,7 +43,7 @@ def same(a: Any, b: Any, name: str, tolerance: float = 1e-9) -> Scores:
     }
 
 
-def rows_over(count: int) -> Over:
+def rows_over(count: int) -> OverDevices:
     """Rows over devices; added in XLA's order where no fixed one covers the devices."""
     return over(count, "row", reproducible=count in (1, 2, 4, 8))
 
@@ -57,13 +57,15 @@ def sums_law(spread_over: Callable, count: int) -> Scores:
         for chunk in (5, 1000):
             spread = spread_over(count)
             rows, laid = spread.lay((X, None), mask)
-            e_step = jax.jit(spread.sums(chunked(MIXTURE.e_step, chunk)))
+            e_step = jax.jit(spread.sum_rows(chunked(MIXTURE.e_step, chunk)))
             scores |= same(e_step(THETA, Batch(rows, laid, N)), whole, f"{name} {chunk}")
-    file = expected(spread_over(count).sums(MIXTURE.e_step), THETA, tr.Data(X), chunk=30, lay=spread_over(count).lay)
+    file = expected(
+        spread_over(count).sum_rows(MIXTURE.e_step), THETA, tr.Data(X), chunk=30, place=spread_over(count).lay
+    )
     return scores | same(file, E_STEP(THETA, Batch((X, None), jnp.ones(N), N)), "file")
 
 
-class Counted(Over):
+class Counted(OverDevices):
     """The rows that fill up count as well."""
 
     def lay(self, rows, counts=None):
@@ -71,15 +73,15 @@ class Counted(Over):
         return laid, jnp.maximum(counts, (jnp.arange(len(counts)) >= N).astype(float))
 
 
-class Alone(Over):
+class Alone(OverDevices):
     """Every device keeps its own sums."""
 
     def sums(self, function):
-        right = super().sums(function)
+        right = super().sum_rows(function)
         return lambda theta, batch: jax.tree.map(lambda a: a / self.mesh.size, right(theta, batch))
 
 
-class Dropped(Over):
+class Dropped(OverDevices):
     """What does not divide is left out."""
 
     def lay(self, rows, counts=None):
@@ -138,14 +140,14 @@ def four() -> None:
         return Expected(jnp.sum(batch.mask), jnp.sum(batch.mask * jnp.log(batch.data[0])))
 
     rows, mask = rows_over(4).lay((np.array([2.0, 3.0]), None))
-    found = rows_over(4).sums(logs)(THETA, Batch(rows, mask, 2))
+    found = rows_over(4).sum_rows(logs)(THETA, Batch(rows, mask, 2))
     assert_holds({"log": error(found.log_likelihood, np.log(6), 1e-12), "count": error(found.statistics, 2, 1e-12)})
 
     # Only sums travel: no device ever holds all rows.
     spread = rows_over(4)
     rows, mask = spread.lay((X, None))
     assert {s.data.shape for s in rows[0].addressable_shards} == {(24, 2)} and len(rows[0].sharding.device_set) == 4
-    step = jax.jit(spread.sums(chunked(MIXTURE.e_step, 7))).lower(THETA, Batch(rows, mask, N))
+    step = jax.jit(spread.sum_rows(chunked(MIXTURE.e_step, 7))).lower(THETA, Batch(rows, mask, N))
     sums = sum(np.size(leaf) for leaf in jax.tree.leaves(E_STEP(THETA, Batch((X, None), jnp.ones(N), N))))
     assert set(gathered(step.compile().as_text() or "")) == {4 * sums}
 

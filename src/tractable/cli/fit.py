@@ -16,7 +16,7 @@ from tractable.cli.settings import settings_of
 from tractable.cli.task import Arguments, Result, Task
 from tractable.cli.terminal import COLUMNS, ROWS, end, line, say, show_result, verdict
 from tractable.methods import Method
-from tractable.methods.abilities import devices_of
+from tractable.methods.abilities import placement_of
 from tractable.pages.comparison import results_table
 from tractable.pages.exhibit import Exhibit
 from tractable.pages.page import exhibits_of
@@ -80,7 +80,7 @@ def what_is_asked(given: Arguments, mesh: int | str | None, leads: bool) -> Aske
     task = replace(task, mesh=mesh, spec=task.spec | {"notes": list(notes)})
     settings, seed = settings_of(given, kind.usual(task), saved)
     method = kind.method(task, settings)
-    devices_of(method, task.data, mesh)  # raises where they cannot share the run
+    placement_of(method, task.data, mesh)  # raises where they cannot share the run
     if out is None and mesh is not None and jax.process_count() > 1:
         raise SettingsError("Several processes share one folder, which all must see: name it by --out.")
     return Asked(task, method, seed, saved)

@@ -123,7 +123,7 @@ def agree(part: Callable[[], Any]) -> Any:
     except Exception as error:
         fault, code = error, FAULT
     everywhere = over("auto", CHAINS)
-    codes = everywhere.told(code)
+    codes = everywhere.gather(code)
     first = [device.process_index for device in everywhere.mesh.devices.flat].index(0)
     if fault is not None and (jax.process_index() == 0 or codes[first] != FAULT):
         raise fault

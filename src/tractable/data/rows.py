@@ -36,8 +36,8 @@ class Batch(NamedTuple):
         index: i in 0..M−1, the batch's place in its epoch.
         count: M, the batches of an epoch.
         rows: how many rows these are where the mask holds weights; None where it holds 0 and 1, and its sum says so.
-        over: the mesh over whose devices the rows lie (``data.sharding.Over``): data and mask then are one device's,
-            with a leading axis of shards. None where one device has them all.
+        over: the devices over which the rows are divided (``data.sharding.OverDevices``): data and mask then are one
+            device's, with a leading axis of shards. None where one device has them all.
         places: (n,) the place of each row in the batch, where it lies over devices; None where it is 0, 1, … in order.
     """
 
@@ -117,7 +117,7 @@ def whole(rows: PyTree) -> Batch:
 @functools.partial(jax.tree_util.register_dataclass, data_fields=["rows", "counts"], meta_fields=["size", "over"])
 @dataclass(frozen=True)
 class Laid:
-    """All rows, laid over the devices of a mesh: what ``data.sharding.Over.laid`` hands out in place of (y, given).
+    """All rows, divided over devices: what ``data.sharding.OverDevices.laid`` returns in place of (y, given).
 
     Attributes:
         rows: (y, given), every leaf (shards × rows of a shard, ...).

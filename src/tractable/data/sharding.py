@@ -10,13 +10,14 @@ import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
+from tractable.data.placement import OneDevice
 from tractable.data.rows import SHUFFLE, Batch, Data, Laid, Plan, apart
 from tractable.tools.errors import SettingsError
 from tractable.tools.tree import PyTree
@@ -29,18 +30,22 @@ SHARDS = 16  # twice the devices that rows lie over at most: XLA compiles a loop
 
 @jax.tree_util.register_static
 @dataclass(frozen=True)
-class Over:
+class OverDevices(OneDevice):
     """Chains over a mesh's axis "chain", and rows over its axis "row".
 
     Attributes:
         mesh: of these two axes.
-        lays_rows: whether sums over rows are taken by shards, also where one device holds all of them.
+        divides_rows: whether sums over rows are taken by shards, also where one device holds all of them.
         reproducible: add the shards' sums in a fixed order; otherwise XLA chooses, in one reduction.
     """
 
     mesh: Mesh
-    lays_rows: bool
+    divides_rows: bool
     reproducible: bool = True
+
+    by_chain: ClassVar[PartitionSpec] = PartitionSpec(CHAINS)
+    by_buffer: ClassVar[PartitionSpec] = PartitionSpec(None, CHAINS)
+    on_all: ClassVar[PartitionSpec] = PartitionSpec()
 
     @property
     def shards(self) -> int:
@@ -48,14 +53,14 @@ class Over:
         return SHARDS if self.reproducible else self.mesh.shape[ROWS]
 
     @property
-    def several(self) -> bool:
-        """Whether the mesh has devices of other processes."""
+    def many_processes(self) -> bool:
         return len({device.process_index for device in self.mesh.devices.flat}) > 1
 
     @property
     def bits(self) -> str:
-        """What else the last bits of its numbers depend on: runs begun over one kind of mesh go on over that kind."""
-        return "over chains" if not self.lays_rows else f"over rows, {'' if self.reproducible else 'not '}reproducible"
+        return (
+            "over chains" if not self.divides_rows else f"over rows, {'' if self.reproducible else 'not '}reproducible"
+        )
 
     # What lies where
 
@@ -63,12 +68,26 @@ class Over:
         """Host arrays over the mesh; without axes, all of it on every device."""
         return jax.tree.map(lambda a: _placed(a, NamedSharding(self.mesh, PartitionSpec(*axes))), tree)
 
-    def placed(self, tree: PyTree, spec: PartitionSpec) -> PyTree:
-        """Arrays where a program that hands them on by ``spec`` leaves them: from elsewhere it is compiled anew."""
-        axes = [] if self.several else [axis if axis and self.mesh.shape[axis] > 1 else None for axis in spec]
+    def place(self, tree: PyTree, spec: PartitionSpec) -> PyTree:
+        # Arrays from elsewhere would be compiled for anew.
+        axes = [] if self.many_processes else [axis if axis and self.mesh.shape[axis] > 1 else None for axis in spec]
         while axes and axes[-1] is None:
             axes.pop()
         return self.spread(tree, *axes)
+
+    def share(self, tree: PyTree) -> PyTree:
+        return self.spread(tree) if self.many_processes else tree
+
+    def rows_of(self, data: Data, plan: Plan | None) -> PyTree:
+        if not self.divides_rows:
+            return super().rows_of(data, plan)
+        return self.laid(data) if plan is None else self.windows(data, plan.width)
+
+    def rows_and_counts(self, data: Data) -> tuple[PyTree, jax.Array]:
+        return self.lay(data.rows, data.weights)
+
+    def place_chunk(self, rows: PyTree, counts: np.ndarray) -> tuple[PyTree, jax.Array]:
+        return self.lay(rows, counts)
 
     def lay(self, rows: PyTree, counts: np.ndarray | None = None) -> tuple[PyTree, jax.Array]:
         """Rows (n ≥ 1) by shards of ⌈n/shards⌉, and how often each counts.
@@ -99,8 +118,10 @@ class Over:
         return self.spread(data.each(lambda a: np.take(a, order, 0)), ROWS)
 
     def window(self, windows: PyTree, plan: Plan, start: jax.Array, rows: jax.Array, index: jax.Array | int) -> Batch:
-        """The batch of ``rows`` rows from row ``start`` of ``windows``; leaves (shards of this device, ...)."""
-        count, width = self.held, -(-plan.width // self.shards)
+        """As on one device; where rows are divided, leaves have a leading axis of this device's shards."""
+        if not self.divides_rows:
+            return super().window(windows, plan, start, rows, index)
+        count, width = self.shards_here, -(-plan.width // self.shards)
         mine = jax.lax.axis_index(ROWS) * count + jnp.arange(count)  # the shards of this device
         first = (start - mine + self.shards - 1) // self.shards  # of a shard's rows, the first in the window
 
@@ -115,102 +136,91 @@ class Over:
         return Batch(data, mask, plan.size, index, plan.count, rows.astype(mask.dtype), self, number - start)
 
     def read(self, data: Data, plan: Plan, starts: np.ndarray, capacity: int) -> PyTree:
-        """Batches from file that begin at rows ``starts`` (chain, groups, blocks, steps).
+        """As on one device, but every process reads only the parts of its own devices.
 
-        Every process reads only the parts of its own devices. The rows of a batch are cut into shards of
-        neighbours; those past its end have no say.
-
-        Returns:
-            Every leaf (chain, capacity, blocks, steps, shards × rows of a shard, ...); groups that are not read are 0.
+        The rows of a batch are cut into shards of neighbours; those past its end do not count.
         """
+        if not self.divides_rows:
+            return self.spread(super().read(data, plan, starts, capacity), CHAINS)
         width = self.shards * -(-plan.width // self.shards)
-        lying, shape = NamedSharding(self.mesh, self.laid_in(True)), (len(starts), capacity, *starts.shape[2:], width)
+        sharding, shape = (
+            NamedSharding(self.mesh, self.rows_spec(True)),
+            (len(starts), capacity, *starts.shape[2:], width),
+        )
 
         def of_device(place: tuple) -> PyTree:
             read = data.read(starts[place[0]], width, place[-1])
             short = capacity - starts.shape[1]
             return jax.tree.map(lambda a: np.pad(a, [(0, 0), (0, short)] + [(0, 0)] * (a.ndim - 2)), read)
 
-        places: Any = lying.addressable_devices_indices_map(shape)
+        places: Any = sharding.addressable_devices_indices_map(shape)
         parts = [jax.device_put(of_device(place), device) for device, place in places.items()]
 
-        def joined(*parts: jax.Array) -> jax.Array:
-            return jax.make_array_from_single_device_arrays((*shape, *parts[0].shape[5:]), lying, list(parts))
+        def combine(*parts: jax.Array) -> jax.Array:
+            return jax.make_array_from_single_device_arrays((*shape, *parts[0].shape[5:]), sharding, list(parts))
 
-        return jax.tree.map(joined, *parts)
+        return jax.tree.map(combine, *parts)
 
     def windowed(self, cut: PyTree, plan: Plan, rows: jax.Array, index: jax.Array | int) -> Batch:
         """A device's part of the batch that ``read`` read."""
+        if not self.divides_rows:
+            return super().windowed(cut, plan, rows, index)
         data, weights = apart(self.by_shard(cut))
         width = jax.tree.leaves(data)[0].shape[1]
-        mine = jax.lax.axis_index(ROWS) * self.held + jnp.arange(self.held)
+        mine = jax.lax.axis_index(ROWS) * self.shards_here + jnp.arange(self.shards_here)
         places = mine[:, None] * width + jnp.arange(width)
         mask = (places < rows).astype(jnp.result_type(float))
         mask = mask if weights is None else mask * weights
         return Batch(data, mask, plan.total, index, plan.count, rows.astype(mask.dtype), self, places)
 
     @property
-    def held(self) -> int:
+    def shards_here(self) -> int:
         """Shards of one device."""
         return self.shards // self.mesh.shape[ROWS]
 
     def by_shard(self, tree: PyTree) -> PyTree:
         """A device's part of what ``lay`` laid, (shards of this device, rows of a shard, ...)."""
-        return jax.tree.map(lambda a: a.reshape(self.held, -1, *a.shape[1:]), tree)
+        return jax.tree.map(lambda a: a.reshape(self.shards_here, -1, *a.shape[1:]), tree)
 
-    @property
-    def later(self) -> PartitionSpec:
-        """Of arrays whose second axis are chains."""
-        return PartitionSpec(None, CHAINS)
-
-    def laid_in(self, streams: bool) -> PartitionSpec:
-        """How rows lie, or the batches that a program ``streams``: (chain, groups, blocks, steps, rows, ...)."""
-        rows = ROWS if self.lays_rows else None
+    def rows_spec(self, streams: bool) -> PartitionSpec:
+        """Of rows, or of the batches that a program ``streams``: (chain, groups, blocks, steps, rows, ...)."""
+        rows = ROWS if self.divides_rows else None
         return PartitionSpec(CHAINS, None, None, None, rows) if streams else PartitionSpec(rows)
-
-    def specs(self, streams: bool) -> tuple[PartitionSpec, PartitionSpec, PartitionSpec]:
-        """How rows lie, chains, and what all devices hold."""
-        return self.laid_in(streams), PartitionSpec(CHAINS), PartitionSpec()
 
     def cut(self, count: int) -> int:
         """Rows that a device looks at by itself, at most, so that all take part: the same for any number of them."""
         return -(-count // (SHARDS // 2 if self.reproducible else self.mesh.shape[ROWS]))
 
-    def near(self, tree: PyTree) -> PyTree:
-        """On one device of this process: what is then made of it is rounded in one way."""
-        return jax.tree.map(_near, tree)
+    def collect(self, tree: PyTree) -> PyTree:
+        """On one device of this process: what is then computed from it is rounded in one way."""
+        return jax.tree.map(_collect, tree)
 
-    def ran(self, function: Callable, *args: PyTree) -> PyTree:
-        """``function(*args)`` of arrays that this process holds, also where the mesh has devices of others."""
-        return self.near(function(*(self.spread(args) if self.several else args)))
+    def run(self, function: Callable, *args: PyTree) -> PyTree:
+        return self.collect(function(*self.share(args)))
 
     # What processes tell each other
 
     @property
-    def leads(self) -> bool:
-        """Whether this process speaks and writes for all."""
-        return not self.several or jax.process_index() == 0
+    def is_writer(self) -> bool:
+        return not self.many_processes or jax.process_index() == 0
 
-    def told(self, number: int) -> np.ndarray:
-        """(devices,) what the process of each device says; every process waits here for all others."""
-        lying = NamedSharding(self.mesh, PartitionSpec((CHAINS, ROWS)))
-        mine = jax.make_array_from_callback((self.mesh.size,), lying, lambda _: np.full(1, number, np.int32))
+    def gather(self, number: int) -> np.ndarray:
+        sharding = NamedSharding(self.mesh, PartitionSpec((CHAINS, ROWS)))
+        mine = jax.make_array_from_callback((self.mesh.size,), sharding, lambda _: np.full(1, number, np.int32))
         return np.asarray(_on_all(self.mesh)(mine))
 
-    def stopping(self, stop: Callable[[], bool]) -> Callable[[], bool]:
-        """``stop``, true on all processes once it is on one."""
-        return (lambda: bool(self.told(int(stop())).any())) if self.several else stop
+    def any_process(self, stop: Callable[[], bool]) -> Callable[[], bool]:
+        return (lambda: bool(self.gather(int(stop())).any())) if self.many_processes else stop
 
     # What runs on every device
 
-    def mapped(self, function: Callable, ins: tuple, outs: PyTree) -> Callable:
-        """``function`` on every device, of its own part of what comes in."""
+    def map_devices(self, function: Callable, ins: tuple, outs: PyTree) -> Callable:
         # Unchecked, because loops within begin from constants, which are the same on every device.
         part = jax.shard_map(function, mesh=self.mesh, in_specs=ins, out_specs=outs, check_vma=False)
-        return (lambda *args: self.together(part(*args))) if self.several else part
+        return (lambda *args: self.replicate(part(*args))) if self.many_processes else part
 
-    def together(self, tree: PyTree) -> PyTree:
-        """What lies over devices, all of it on every device: a process reads its own devices only."""
+    def replicate(self, tree: PyTree) -> PyTree:
+        """Arrays over devices, all of them on every device: a process reads its own devices only."""
         whole = NamedSharding(self.mesh, PartitionSpec())
         return jax.tree.map(lambda a: jax.lax.with_sharding_constraint(a, whole), tree)
 
@@ -230,9 +240,14 @@ class Over:
 
         return jax.tree.map(lambda a: a[:chains], jax.lax.fori_loop(0, _opaque(chains, first), one, out))
 
-    def every(self, fine: jax.Array) -> jax.Array:
-        """Whether it is fine on every device."""
-        return jax.lax.pmin(fine.astype(int), (CHAINS, ROWS)) == 1
+    def over_chains(self, function: Callable) -> Callable:
+        def of_device(rows: PyTree, keys: jax.Array, positions: PyTree) -> PyTree:
+            return self.each_chain(functools.partial(function, rows), keys, positions)
+
+        return self.map_devices(of_device, (self.rows_spec(False), self.by_chain, self.by_chain), self.by_chain)
+
+    def every(self, is_fine: jax.Array) -> jax.Array:
+        return jax.lax.pmin(is_fine.astype(int), (CHAINS, ROWS)) == 1
 
     def summed(self, function: Callable, params: PyTree, parts: PyTree) -> PyTree:
         """Σ ``function(params, part)`` over the shards of all devices.
@@ -293,11 +308,11 @@ class Over:
             out = jax.lax.map(function, self.by_shard(each))
             return jax.tree.map(lambda a: a.reshape(-1, *a.shape[2:]), out)
 
-        out = self.together(self.mapped(mine, (BY_ROW,), BY_ROW)((laid, *others)))
+        out = self.replicate(self.map_devices(mine, (BY_ROW,), BY_ROW)((laid, *others)))
         return jax.tree.map(lambda a: a[:count], out)
 
-    def sums(self, function: Callable) -> Callable:
-        """``(theta, batch) -> sums`` of all rows that ``lay`` laid, for use outside ``mapped``."""
+    def sum_rows(self, function: Callable) -> Callable:
+        """``(theta, batch) -> sums`` of all rows that ``lay`` laid, for use outside ``map_devices``."""
 
         def over_all(theta: PyTree, batch: Batch) -> PyTree:
             def part(theta: PyTree, rows: PyTree, counts: jax.Array) -> PyTree:
@@ -306,12 +321,12 @@ class Over:
                 return self._added(sums)
 
             laid = PartitionSpec(ROWS)
-            return self.mapped(part, (PartitionSpec(), laid, laid), PartitionSpec())(theta, batch.data, batch.mask)
+            return self.map_devices(part, (PartitionSpec(), laid, laid), PartitionSpec())(theta, batch.data, batch.mask)
 
         return over_all
 
 
-def over(mesh: Mesh | int | str, axis: str, reproducible: bool = True, chains: int | None = None) -> Over:
+def over(mesh: Mesh | int | str, axis: str, reproducible: bool = True, chains: int | None = None) -> OverDevices:
     """How a run lies over devices.
 
     Args:
@@ -346,24 +361,24 @@ def over(mesh: Mesh | int | str, axis: str, reproducible: bool = True, chains: i
             "mesh='auto', chains that the number of all devices divides, or start fewer processes."
         )
     both = Mesh(devices.reshape(shape), (CHAINS, ROWS), axis_types=(AxisType.Auto,) * 2)
-    return Over(both, ROWS in named, reproducible)
+    return OverDevices(both, ROWS in named, reproducible)
 
 
-def over_rows(mesh: Mesh | int | str | None) -> Over | None:
+def over_rows(mesh: Mesh | int | str | None) -> OverDevices | None:
     """How rows that do not depend on each other lie over devices; None without a mesh.
 
     Raises:
         SettingsError: as for ``over``; a mesh without the axis "row".
     """
-    lying = None if mesh is None else over(mesh, ROWS)
-    if lying is None or lying.lays_rows:
-        return lying
+    placement = None if mesh is None else over(mesh, ROWS)
+    if placement is None or placement.divides_rows:
+        return placement
     raise SettingsError("Such rows lie over a mesh's axis 'row'; this mesh has chains alone. Give mesh=N.")
 
 
-def of_rows(over: Over | None, function: Callable, ins: tuple, outs: PyTree) -> Callable:
+def of_rows(over: OverDevices | None, function: Callable, ins: tuple, outs: PyTree) -> Callable:
     """``function`` of rows by themselves; on every device of a mesh, of its own rows."""
-    return function if over is None else over.mapped(function, ins, outs)
+    return function if over is None else over.map_devices(function, ins, outs)
 
 
 def _of_count(count: object, axis: str, chains: int | None) -> Mesh:
@@ -404,9 +419,9 @@ def _on_all(mesh: Mesh) -> Callable:
     return jax.jit(lambda a: a, out_shardings=NamedSharding(mesh, PartitionSpec()))
 
 
-def _near(a: jax.Array) -> jax.Array:
+def _collect(a: jax.Array) -> jax.Array:
     if jnp.issubdtype(a.dtype, jax.dtypes.prng_key):
-        return jax.random.wrap_key_data(_near(jax.random.key_data(a)), impl=jax.random.key_impl(a))
+        return jax.random.wrap_key_data(_collect(jax.random.key_data(a)), impl=jax.random.key_impl(a))
     return jnp.asarray(np.asarray(a))
 
 

@@ -18,7 +18,7 @@ from sklearn.utils.validation import check_is_fitted
 from tractable.beliefs.check import Check
 from tractable.checks.report import worst
 from tractable.core import PyTree
-from tractable.data.sharding import Over, over_rows
+from tractable.data.sharding import OverDevices, over_rows
 from tractable.estimators import rows as tables
 from tractable.estimators.base import Bayesian, Count, Scored
 from tractable.estimators.frames import Frame, framing, inwards, log_size
@@ -171,7 +171,7 @@ class Density(Scored, DensityMixin, Bayesian):
                 sentence = f"{check.name}, {check.value:.4g}: {check.sentence}. report_ says more."
                 warnings.warn(sentence, TractableWarning, stacklevel=3)
 
-    def _mapped(self, step: str, X: object, over: Over | None = None) -> np.ndarray:
+    def _mapped(self, step: str, X: object, over: OverDevices | None = None) -> np.ndarray:
         """A closed form by name, the first of its values for each row, by blocks: (n, ...) in float64."""
         x = self._checked(X)
         apply, learnt, dtype = compiled(self._forms(), step, over), as_floats(self._learnt), jnp.result_type(float)

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from tractable.data.rows import Data
-from tractable.data.sharding import Over
+from tractable.data.sharding import OverDevices
 from tractable.tools.errors import DataError
 from tractable.tools.scales import moments
 from tractable.tools.tree import PyTree
@@ -178,7 +178,7 @@ def as_doubles(theta: PyTree) -> PyTree:
 
 
 @functools.lru_cache(maxsize=128)
-def compiled(forms: object, step: str, over: Over | None = None) -> Callable:
+def compiled(forms: object, step: str, over: OverDevices | None = None) -> Callable:
     """A model's function by name, compiled once; over a mesh one of (θ, rows), each device of its own rows."""
     function = getattr(forms, step)
     if over is None:
@@ -188,4 +188,4 @@ def compiled(forms: object, step: str, over: Over | None = None) -> Callable:
         return over.by_rows(lambda each: function(theta, each[0]), laid, (), count)
 
     program = jax.jit(of_all, static_argnames="count")
-    return lambda theta, rows: over.ran(functools.partial(program, count=len(rows)), theta, over.lay(rows)[0])
+    return lambda theta, rows: over.run(functools.partial(program, count=len(rows)), theta, over.lay(rows)[0])

@@ -12,7 +12,7 @@ from tractable.checks import preflight
 from tractable.checks.evidence import QUANTILE, Evidence, gap_check, grade, of_rows
 from tractable.checks.importance import khat, khat_limit
 from tractable.core import Data, Model, PyTree, as_data
-from tractable.data.sharding import Over
+from tractable.data.sharding import OverDevices
 from tractable.evidence import targets, weights
 from tractable.evidence.annealing import both_ways, pilot_of_causes, spread
 from tractable.evidence.settings import Annealing, Enumeration, Importance, MonteCarlo, check_resident, settings_of
@@ -36,7 +36,7 @@ def at_theta(
     theta: PyTree,
     z: PyTree,
     watch: Watch,
-    over: Over | None = None,
+    over: OverDevices | None = None,
 ) -> Evidence:
     """Σ_n log p(x_n|θ) by the method whose settings are ``chosen``; pilots look at few rows, on one device."""
     theta, key = jax.tree.map(jnp.asarray, theta), jax.random.key(seed)

@@ -16,7 +16,7 @@ from tractable.beliefs.check import Check
 from tractable.checks import preflight
 from tractable.checks.evidence import QUANTILE, Evidence, gap_check, grade, size_check, weight_checks
 from tractable.core import Data, Model, PyTree, as_data, is_distribution
-from tractable.data.sharding import Over, over_rows
+from tractable.data.sharding import OverDevices, over_rows
 from tractable.evidence import targets, weights
 from tractable.evidence.annealing import both_ways, pilot_of_parameters
 from tractable.evidence.at_theta import at_theta, latent_problem
@@ -135,7 +135,7 @@ def log_evidence(
     return found._replace(checks=checks, method=name, seconds=time.perf_counter() - began)
 
 
-def _over(model: Model, data: Data | None, mesh: int | str | Mesh | None) -> Over | None:
+def _over(model: Model, data: Data | None, mesh: int | str | Mesh | None) -> OverDevices | None:
     """The mesh that rows lie over; raises where there are none, or where they are not summed by themselves."""
     lying = over_rows(mesh)
     if lying is not None and (data is None or model.likelihood is None):
@@ -146,10 +146,10 @@ def _over(model: Model, data: Data | None, mesh: int | str | Mesh | None) -> Ove
 
 
 @contextlib.contextmanager
-def _watching(progress: bool | Callable | None, over: Over | None) -> Iterator[Watch]:
+def _watching(progress: bool | Callable | None, over: OverDevices | None) -> Iterator[Watch]:
     """Progress shown by one process of a mesh, and a stop asked of one that stops all."""
-    with progress_of(progress if over is None or over.leads else False) as say, interruptible() as stop:
-        yield Watch(say, stop if over is None else over.stopping(stop))
+    with progress_of(progress if over is None or over.is_writer else False) as say, interruptible() as stop:
+        yield Watch(say, stop if over is None else over.any_process(stop))
 
 
 def _data(model: Model, data: Data | PyTree, posterior: Posterior | None, method: str, settings: Way) -> Data | None:
@@ -213,7 +213,7 @@ def _normalisation(model: Model) -> list[Check]:
 
 def by_monte_carlo(
     model: Model, data: Data | None, seed: int, settings: MonteCarlo, posterior: Posterior | None, watch: Watch,
-    over: Over | None,
+    over: OverDevices | None,
 ) -> Evidence:  # fmt: skip
     """log p(y) = log E p(y | θ) over draws of the prior, or of a normal around the modes if it cannot be drawn."""
     key = jax.random.key(seed)
@@ -233,7 +233,7 @@ def by_monte_carlo(
 
 def by_importance(
     model: Model, data: Data | None, seed: int, settings: Importance, posterior: Posterior | None, watch: Watch,
-    over: Over | None,
+    over: OverDevices | None,
 ) -> Evidence:  # fmt: skip
     """log p(y) by importance sampling from the posterior's q, or from a Student t around the modes."""
     key, target, checks = jax.random.key(seed), targets.of_parameters(model, data).laid(over), []
@@ -264,7 +264,7 @@ def by_importance(
 
 def by_laplace(
     model: Model, data: Data | None, seed: int, settings: Laplace, posterior: Posterior | None, watch: Watch,
-    over: Over | None,
+    over: OverDevices | None,
 ) -> Evidence:  # fmt: skip
     """log p(y) by Laplace's approximation at the modes."""
     key = jax.random.key(seed)
@@ -287,7 +287,7 @@ def by_laplace(
 
 def by_annealing(
     model: Model, data: Data | None, seed: int, settings: Annealing, posterior: Posterior | None, watch: Watch,
-    over: Over | None,
+    over: OverDevices | None,
 ) -> Evidence:  # fmt: skip
     """log p(y) by annealed importance sampling, along a ladder of temperatures chosen by a pilot run."""
     key = jax.random.key(seed)

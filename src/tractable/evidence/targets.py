@@ -23,7 +23,7 @@ from tractable.core import (
     log_density,
 )
 from tractable.data.rows import Laid, apart, whole
-from tractable.data.sharding import BY_ROW, ON_ALL, Over
+from tractable.data.sharding import BY_ROW, ON_ALL, OverDevices
 from tractable.models.latent import LatentModel
 
 HELD = 1 << 24  # most numbers (rows × draws) in memory at once
@@ -76,7 +76,7 @@ class Targets:
     many: bool
 
     @property
-    def lying(self) -> Over | None:
+    def lying(self) -> OverDevices | None:
         """The mesh that the rows lie over."""
         return self.rows.over if isinstance(self.rows, Laid) else None
 
@@ -86,7 +86,7 @@ class Targets:
             return 1
         return self.rows.size if isinstance(self.rows, Laid) else jax.tree.leaves(self.rows)[0].shape[0]
 
-    def laid(self, over: Over | None) -> "Targets":
+    def laid(self, over: OverDevices | None) -> "Targets":
         """The same with the rows over the devices of a mesh, if there is one."""
         if over is None:
             return self
@@ -97,7 +97,7 @@ class Targets:
     def ran(self, function: Callable, *args: PyTree, **static: Any) -> Any:
         """``function(targets, *args, **static)``, also where the rows lie over devices of other processes."""
         function = functools.partial(function, **static)
-        return function(self, *args) if self.lying is None else self.lying.ran(function, self, *args)
+        return function(self, *args) if self.lying is None else self.lying.run(function, self, *args)
 
     def some(self, count: int) -> "Targets":
         """The same for at most ``count`` rows, evenly spaced."""
@@ -147,7 +147,7 @@ class Targets:
             return jax.lax.map(lambda x: function(target, *x), each, batch_size=self.together(draws))
 
         if self.lying is not None:
-            all_draws = self.lying.mapped(all_draws, (BY_ROW, ON_ALL), ON_ALL)
+            all_draws = self.lying.map_devices(all_draws, (BY_ROW, ON_ALL), ON_ALL)
         values, info = all_draws(self.rows, (jax.random.split(key, draws), own))
         return values, _mean(info)
 

@@ -219,7 +219,7 @@ def chunked(e_step: Callable, chunk: int = 4096) -> Callable:
 
 def expected(
     e_step: Callable, theta: PyTree, data: Data | Any, chunk: int = 1 << 16,
-    weights: jax.Array | np.ndarray | None = None, lay: Callable | None = None,
+    weights: jax.Array | np.ndarray | None = None, place: Callable = lambda rows, mask: (rows, jnp.asarray(mask)),
 ) -> Expected:  # fmt: skip
     """One E-step over rows on file or in the host's memory; the host adds the chunks' sums in float64.
 
@@ -231,7 +231,7 @@ def expected(
         data: ``Data``, for example of a memory-mapped file, or arrays.
         chunk: rows at a time, ≥ 1.
         weights: (N,), each ≥ 0; by default the data's weights.
-        lay: ``(rows, mask) -> (rows, mask)``, which spreads a chunk over devices for the E-step.
+        place: ``(rows, mask) -> (rows, mask)``, which places a chunk on devices for the E-step.
 
     Returns:
         Expected, as NumPy float64 arrays.
@@ -255,8 +255,8 @@ def expected(
         rows = jax.tree.map(lambda a, stop=stop: np.asarray(a[stop - chunk : stop]), data.rows)
         mask = np.zeros(chunk, dtype)
         mask[chunk - (stop - start) :] = 1 if weights is None else np.asarray(weights[start:stop])
-        rows, mask = (rows, jnp.asarray(mask)) if lay is None else lay(rows, mask)
-        ahead = compiled(theta, Batch(rows, mask, narrow(data.size)))
+        placed = place(rows, mask)
+        ahead = compiled(theta, Batch(placed[0], placed[1], narrow(data.size)))
         total, working = _summed(total, working), ahead
     return _summed(total, working)
 

@@ -5,8 +5,9 @@ from typing import NamedTuple
 
 from jax.sharding import Mesh
 
+from tractable.data.placement import ONE_DEVICE, OneDevice
 from tractable.data.rows import Data
-from tractable.data.sharding import CHAINS, ROWS, Over, over
+from tractable.data.sharding import CHAINS, ROWS, over
 from tractable.methods.method import Method
 from tractable.tools.errors import SettingsError
 
@@ -57,18 +58,18 @@ def needs(ability: str, method: Method, **asked: object) -> None:
         raise SettingsError(sentence.format(name=type(method).__name__, **asked))
 
 
-def devices_of(
+def placement_of(
     method: Method, data: Data | None, mesh: int | str | Mesh | None, reproducible: bool = True
-) -> Over | None:
-    """The mesh that a run lies over; raises for methods that cannot use its axes."""
+) -> OneDevice:
+    """The placement of a run; raises for methods that cannot use the axes of its mesh."""
     if mesh is None:
-        return None
+        return ONE_DEVICE
     chains = method.settings()["chains"] if method.chained else None
-    lying = over(mesh, CHAINS if method.chained else ROWS, reproducible, chains)
-    if not method.chained and lying.mesh.shape[CHAINS] > 1:
+    placement = over(mesh, CHAINS if method.chained else ROWS, reproducible, chains)
+    if not method.chained and placement.mesh.shape[CHAINS] > 1:
         needs("mesh over chains", method)
-    if lying.lays_rows:
+    if placement.divides_rows:
         needs("mesh over rows", method)
         if data is None:
             raise SettingsError("Rows over devices need rows; got none. Give mesh= for the chains alone.")
-    return lying
+    return placement

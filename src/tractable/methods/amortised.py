@@ -15,6 +15,7 @@ from tractable.beliefs.belief import Belief, Coded, Cost
 from tractable.checks.ladders import judged, sight
 from tractable.checks.learnt import Learnt
 from tractable.core import Kernel, Model, Objective, PyTree
+from tractable.data.placement import ONE_DEVICE
 from tractable.data.rows import Data, Plan
 from tractable.kernels.ascend import ascend
 from tractable.methods.climbing import is_flat, settled, signal
@@ -105,8 +106,8 @@ class Amortised(Method):
         began = time.perf_counter()
         start_key, run_key, look_key = jax.random.split(session.key, 3)
         first = self.initial(ladder, start_key, data.take(slice(0, FIRST)).alike().rows[0])
-        program = Amortising(ladder, self, not data.resident, over=session.over)
-        alone = program._replace(over=None)
+        program = Amortising(ladder, self, not data.resident, placement=session.placement)
+        alone = program._replace(placement=ONE_DEVICE)
         shape = loop.shape(self.epochs * plan.count, 1, 1, 1)
         shape = shape._replace(capacity=capacity(shape, session, program, 1))
         groups = -(-self.epochs * plan.count // shape.group)

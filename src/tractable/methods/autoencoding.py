@@ -98,7 +98,7 @@ class AutoEncoding(Amortised):
         begun = loop.begin(
             program, tuned, None, chain_keys(key, 1), jax.tree.map(lambda a: jnp.asarray(a)[None], before)
         )
-        program = program._replace(over=session.over)
+        program = program._replace(placement=session.placement)
         ended = loop.run(
             program, shape, data, plan, tuned, chain_keys(key, 1), begun, groups=groups, keep=False, trace=False
         )

@@ -221,7 +221,7 @@ class BayesByBackprop(Variational):
         """σ about ``mean`` (d,), from ``log_sd`` (d,), until every 1/σ² is ``known``, by at most ``most`` gradients."""
         model, data = session.model, session.data
         streams = plan is not None and data is not None and not data.resident
-        program, each = Spreads(model, self, streams, over=session.over), 2 * pairs(model.space.size)
+        program, each = Spreads(model, self, streams, placement=session.placement), 2 * pairs(model.space.size)
         # Whatever the climb's length, so that one program serves all.
         shape, keys = loop.shape(1_000, 10, model.space.size, 1), chain_keys(key, 1)
         states, done, error = jax.device_put(begun(log_sd[None].astype(mean.dtype))), 0, math.inf

@@ -18,6 +18,7 @@ import numpy as np
 from tractable import run as loop
 from tractable.beliefs import approximations
 from tractable.core import Objective, PyTree
+from tractable.data.placement import ONE_DEVICE
 from tractable.data.rows import SHUFFLE, Data, Plan, apart, place, window
 from tractable.methods.drawing import chain_keys
 from tractable.methods.method import Program, Session
@@ -143,10 +144,10 @@ def climb(method: Any, session: Session) -> Climbed:
 
 def _begun(method: Any, session: Session, start_key: jax.Array, run_key: jax.Array) -> tuple[Problem, Ascent]:
     model, data, plan = session.model, session.data, method.plan(session.data)
-    program = Climb(model, method, plan is not None and not data.resident, over=session.over)
+    program = Climb(model, method, plan is not None and not data.resident, placement=session.placement)
     rows = None if data is None or plan is not None else data.arrays()
     judged = data if data is None or plan is None else judged_on(data, plan)
-    bound = Bound(program._replace(over=None), plan, judged, rows, run_key)
+    bound = Bound(program._replace(placement=ONE_DEVICE), plan, judged, rows, run_key)
     keys = chain_keys(run_key, method.starts)
     tuned = {"learning_rate": number(method.learning_rate), "temperature": number(1.0)}
     wide = jax.ShapeDtypeStruct((method.starts, model.space.size), number(0.0).dtype)
@@ -157,7 +158,9 @@ def _begun(method: Any, session: Session, start_key: jax.Array, run_key: jax.Arr
     if session.resume is not None:
         sd = jax.ShapeDtypeStruct((model.space.size,), wide.dtype)
         states = jax.eval_shape(
-            lambda t, p: loop.begin(program._replace(over=None), t, first, keys, p), tuned | {"sd": sd}, shapes
+            lambda t, p: loop.begin(program._replace(placement=ONE_DEVICE), t, first, keys, p),
+            tuned | {"sd": sd},
+            shapes,
         )
         nothing = np.zeros((method.starts, 0))
         like = _first(problem, states, nothing[0], nothing, 0.0, {})._replace(moments=loop.some_moments())
@@ -169,7 +172,7 @@ def _begun(method: Any, session: Session, start_key: jax.Array, run_key: jax.Arr
     tuned["sd"], anchor = sds[0], method.anchor(session, means, sds)
     tuned |= {"anchor": anchor} if anchor else {}
     signal = bound.signal(tuned, jax.tree.map(lambda a: a[0], positions))
-    states = loop.begin(program._replace(over=None), tuned, first, keys, positions)
+    states = loop.begin(program._replace(placement=ONE_DEVICE), tuned, first, keys, positions)
     first = _first(problem, states, np.asarray(sds[0]), np.zeros((method.starts, 0)), signal, anchor)
     if session.held_out is None:
         return problem, first
@@ -262,7 +265,9 @@ def _compared(problem: Problem, at: Ascent, averaged: np.ndarray, temperature: f
             positions = problem.tree(averaged)
             rows = problem.bound.within()[1]
             at = at._replace(
-                states=loop.begin(problem.program._replace(over=None), problem.tuned, rows, problem.keys, positions)
+                states=loop.begin(
+                    problem.program._replace(placement=ONE_DEVICE), problem.tuned, rows, problem.keys, positions
+                )
             )
     nothing = np.zeros((len(averaged), 0))
     return at._replace(

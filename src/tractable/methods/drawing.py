@@ -83,7 +83,7 @@ class Drawing(Method):
 
     def program(self, session: Session) -> Program:
         streams = self.minibatch and session.data is not None and not session.data.resident
-        return Program(session.model, self, streams, over=session.over)
+        return Program(session.model, self, streams, placement=session.placement)
 
     def learn(self, session: Session) -> Outcome:
         program = self.program(session)

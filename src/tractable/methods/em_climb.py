@@ -11,7 +11,7 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from tractable.core import Batch, PyTree, whole
-from tractable.data.sharding import Over
+from tractable.data.placement import OneDevice
 from tractable.kernels.em import chunked, em, expected
 from tractable.methods.method import Session
 from tractable.tools import tree
@@ -110,10 +110,8 @@ def settled(
 
 def climb_in_memory(method: Any, model: Any, session: Session, thetas: PyTree, attempts: SavedAttempts) -> Reached:
     """Climb from every start to its end, side by side."""
-    spread = session.over
-    rows, mask = (
-        (session.data.arrays(), None) if spread is None else spread.lay(session.data.rows, session.data.weights)
-    )
+    placement = session.placement
+    rows, mask = placement.rows_and_counts(session.data)
     size, steps = session.data.size, method.steps
     method = dataclasses.replace(method, steps=1, starts=1)  # fields that the compiled program does not use
     states = jax.vmap(lambda theta: method.kernel(model, None, None).init(session.key, theta))(thetas)
@@ -128,7 +126,7 @@ def climb_in_memory(method: Any, model: Any, session: Session, thetas: PyTree, a
         return now, np.concatenate(traces, 1)
 
     while not stopped and int(now.time) < steps and not bool(jnp.all(now.done)):
-        now, trace = segment(method, model, spread, size, rows, mask, now, jnp.array(steps))
+        now, trace = segment(method, model, placement, size, rows, mask, now, jnp.array(steps))
         traces.append(np.asarray(trace))
         stopped = session.stop()
         attempts.save(standing, at_once=stopped)
@@ -136,23 +134,23 @@ def climb_in_memory(method: Any, model: Any, session: Session, thetas: PyTree, a
     attempts.save(standing, at_once=True)
     trace = np.concatenate(traces, 1)[:, : int(now.time)]
     theta = now.states.position
-    values = _objectives(method, model, spread, size, rows, mask, theta)
+    values = _objectives(method, model, placement, size, rows, mask, theta)
     theta = _each_where(jnp.isfinite(values), theta, now.good)  # the last step may have become non-finite
     finite = [row[np.isfinite(row)] for row in trace]
     last = np.array([row[-1] if len(row) else np.nan for row in finite])
-    if spread is not None:  # later work uses one device
-        theta = jax.tree.map(lambda a: jnp.asarray(np.asarray(a)), theta)
-    return Reached(theta, np.where(np.isfinite(values), values, last).astype(np.float64), trace, stopped)
+    return Reached(
+        placement.collect(theta), np.where(np.isfinite(values), values, last).astype(np.float64), trace, stopped
+    )
 
 
 _each_where = jax.jit(jax.vmap(tree.where))
 
 
-@compiled("method", "model", "spread", "size")
+@compiled("method", "model", "placement", "size")
 def segment(
     method: Any,
     model: Any,
-    spread: Over | None,
+    placement: OneDevice,
     size: int,
     rows: PyTree,
     mask: jax.Array | None,
@@ -160,7 +158,7 @@ def segment(
     last: jax.Array,
 ) -> tuple[Climbing, jax.Array]:
     """Step until ``last`` or until every climb has settled: the state, and the objectives (start, SEGMENT)."""
-    kernel = em(_e_step(method, model, spread), method.halves(model)[1], method.log_prior(model))
+    kernel = em(_e_step(method, model, placement), method.halves(model)[1], method.log_prior(model))
     batch = whole(rows) if mask is None else Batch(rows, mask, size)
     count, total = now.done.shape[0], jnp.sum(batch.counted(jnp.ones_like(batch.mask)))
     trace = jnp.full((SEGMENT, count), jnp.nan, now.gain.dtype)
@@ -195,12 +193,12 @@ def segment(
     return now, trace.T
 
 
-@compiled("method", "model", "spread", "size")
+@compiled("method", "model", "placement", "size")
 def _objectives(
-    method: Any, model: Any, spread: Over | None, size: int, rows: PyTree, mask: jax.Array | None, thetas: PyTree
+    method: Any, model: Any, placement: OneDevice, size: int, rows: PyTree, mask: jax.Array | None, thetas: PyTree
 ) -> jax.Array:
     """The climbed objective at every θ, (start,)."""
-    e_step, prior = _e_step(method, model, spread), method.log_prior(model)
+    e_step, prior = _e_step(method, model, placement), method.log_prior(model)
     batch = whole(rows) if mask is None else Batch(rows, mask, size)
 
     def one(theta: PyTree) -> jax.Array:
@@ -210,28 +208,26 @@ def _objectives(
     return jax.vmap(one)(thetas)
 
 
-def _e_step(method: Any, model: Any, spread: Over | None) -> Callable:
+def _e_step(method: Any, model: Any, placement: OneDevice) -> Callable:
     """The E-step of all rows. Closed-form sums go chunk by chunk, on each device over its own rows."""
     e_step = method.halves(model)[0]
     if not method.exact(model):
         return e_step  # its statistics are the rows and their shares; the compiler sums their Q on each device
-    e_step = chunked(e_step, method.chunk)
-    return e_step if spread is None else spread.sums(e_step)
+    return placement.sum_rows(chunked(e_step, method.chunk))
 
 
 def climb_on_file(method: Any, model: Any, session: Session, thetas: PyTree, attempts: SavedAttempts) -> Reached:
     """Climb from one start after another; every step is one pass over the file, summed in double precision."""
-    spread = session.over
     prior, count = method.log_prior(model), jax.tree.leaves(thetas)[0].shape[0]
     e_step, m_step = method.halves(model)
-    e_step = e_step if spread is None else spread.sums(e_step)
+    e_step = session.placement.sum_rows(e_step)
     improve = jax.jit(m_step)
     starts = [jax.tree.map(lambda a, i=start: a[i], thetas) for start in range(count)]
     nothing, stopped = np.zeros(0), False
     first = ClimbsOnFile([], [], nothing, starts[0], nothing, 0.0, 0)
     now = attempts.begun(lambda ended: first._replace(ends=starts[:ended], traces=[nothing] * ended)) or first
     while len(now.ends) < count:
-        found = expected(e_step, now.theta, session.data, method.chunk, lay=None if spread is None else spread.lay)
+        found = expected(e_step, now.theta, session.data, method.chunk, place=session.placement.place_chunk)
         value = float(found.log_likelihood) + (0.0 if prior is None else float(prior(now.theta)))
         stopped = session.stop()
         attempts.save(lambda now=now: now, at_once=stopped)  # a resumed run repeats a pass that was not saved

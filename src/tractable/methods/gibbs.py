@@ -166,7 +166,7 @@ class Gibbs(Drawing):
 
     def program(self, session: Session) -> Program:
         scan: Any = self.scanned(session.model, session.data)
-        return Program(session.model, scan, over=session.over)
+        return Program(session.model, scan, placement=session.placement)
 
     def learn(self, session: Session) -> Outcome:
         if full.hides(session.model) and session.data.weights is not None:

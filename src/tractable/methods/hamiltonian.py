@@ -85,9 +85,9 @@ class NUTS(Drawing):
         rows = loop.rows_of(program, session.data, None)
         session.say("warm-up", 0, self.warmup)
         warm_up = functools.partial(_warm_up, program)
-        warmed, steps, masses = loop.ran(program.over, warm_up, rows, keys, positions)
-        several = program.over is not None and program.over.several  # which leave off together
-        if session.stop() if several else not waited(steps, session.stop):
+        warmed, steps, masses = program.placement.run(warm_up, rows, keys, positions)
+        # Many processes stop together.
+        if session.stop() if program.placement.many_processes else not waited(steps, session.stop):
             return WarmUp(positions, {}, {}, self.thin)
         session.say("warm-up", self.warmup, self.warmup)
         step = np.median(np.asarray(steps))
@@ -151,4 +151,4 @@ def _warm_up(program: Program, rows: PyTree, keys: jax.Array, positions: jax.Arr
     chains, size = positions.shape
     mass = jnp.eye(size, dtype=positions.dtype) if method.dense else jnp.ones(size, positions.dtype)
     first = jnp.ones(chains, positions.dtype), jnp.broadcast_to(mass, (chains, *mass.shape))
-    return loop.over_mesh(program.over, chain)(rows, keys, (positions, *first))
+    return program.placement.over_chains(chain)(rows, keys, (positions, *first))

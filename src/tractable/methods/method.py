@@ -14,8 +14,8 @@ from tractable.beliefs.belief import Belief, Cost
 from tractable.beliefs.check import Check
 from tractable.checks.learnt import Learnt
 from tractable.core import Kernel, Model, Objective, PyTree, whole
+from tractable.data.placement import ONE_DEVICE, OneDevice
 from tractable.data.rows import FAR, Data, Plan
-from tractable.data.sharding import Over
 from tractable.methods.session import Session
 from tractable.tools.errors import ModelError, SettingsError
 from tractable.tools.settings import Settings
@@ -43,7 +43,7 @@ class Program(NamedTuple):
     method: "Method"
     streams: bool = False
     remedy: str = "Look for a log or a division that leaves its domain in the model, or take smaller steps."
-    over: Over | None = None  # the mesh that its chains and rows lie over
+    placement: OneDevice = ONE_DEVICE  # of its chains and rows
 
     def __call__(self, rows: PyTree, tuned: PyTree) -> Kernel:
         return self.method.kernel(self.model, rows, tuned)

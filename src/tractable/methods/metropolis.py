@@ -58,8 +58,8 @@ class Metropolis(Drawing):
 
     def go_on(self, session: Session, chains: Chains, *args: Any, **more: Any) -> Outcome:
         program, data, states = self.program(session), session.data, chains.states
-        laid = session.over is not None and session.over.lays_rows
-        if (states.terms.ndim > 1) != (data is not None and not laid and in_terms(data.size)):
+        by_term = data is not None and not session.placement.divides_rows and in_terms(data.size)
+        if (states.terms.ndim > 1) != by_term:
             # It was saved, or drawn, with its rows over devices and goes on without, or the other way.
             rows = loop.rows_of(program, data, None)
             states = loop.begin(program, chains.tuned, rows, chains.keys, states.position)

@@ -14,8 +14,8 @@ from tractable import run as loop
 from tractable.checks.learnt import Learnt
 from tractable.checks.maxima import agreement, curvature
 from tractable.core import Kernel, Model, PyTree
+from tractable.data.placement import ONE_DEVICE, OneDevice
 from tractable.data.rows import Batch, Data, Plan, narrow
-from tractable.data.sharding import Over
 from tractable.data.shards import Rows
 from tractable.kernels.em import EStep, Expected, MStep, expected, online_em
 from tractable.methods import points
@@ -133,14 +133,14 @@ class Following(NamedTuple):
     structure: Any  # of a batch's rows
     shapes: tuple  # (shape, dtype) of a row of each leaf
     size: int | float
-    over: Over | None = None  # the mesh that its batches' rows lie over
+    placement: OneDevice = ONE_DEVICE  # of its batches' rows
     remedy: str = "Did a component lose its rows or variance? A floor, a prior, larger batches or more patience help."
 
     @classmethod
-    def of(cls, model: LatentModel, method: OnlineEM, data: Data, plan: Plan, over: Over | None) -> "Following":
+    def of(cls, model: LatentModel, method: OnlineEM, data: Data, plan: Plan, placement: OneDevice) -> "Following":
         leaves, structure = jax.tree.flatten(data.rows)
         shapes = tuple((leaf.shape[1:], str(jnp.asarray(leaf[:1]).dtype)) for leaf in leaves)
-        return cls(model, method, not data.resident, plan.width, structure, shapes, narrow(data.size), over)
+        return cls(model, method, not data.resident, plan.width, structure, shapes, narrow(data.size), placement)
 
     def __call__(self, rows: PyTree, tuned: PyTree) -> Kernel:
         offset = tuned.get("offset")
@@ -217,7 +217,7 @@ def followed(
 ) -> tuple[np.ndarray, dict, bool]:
     """Run every start through its epochs: unconstrained end points (start, d), traces, and whether interrupted."""
     data, plan = session.data, plan_batches(method, session.data, method.batch_size)
-    program = Following.of(model, method, data, plan, session.over)
+    program = Following.of(model, method, data, plan, session.placement)
     tuned = {} if offset is None else {"offset": offset}
     keys = chain_keys(key, method.starts)
     steps = method.epochs * plan.count
@@ -225,7 +225,7 @@ def followed(
     reading = Program(model, method, program.streams)
     shape = shape._replace(capacity=capacity(shape, session, reading, method.starts))
     groups = -(-steps // shape.group)
-    alone = program._replace(over=None)
+    alone = program._replace(placement=ONE_DEVICE)
     at, interrupted = stretched(
         session, "climbing", program, shape, data, plan, tuned, keys,
         lambda: loop.begin(alone, tuned, None, keys, thetas), [groups // 2, groups] if groups > 1 else [groups],

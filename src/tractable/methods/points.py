@@ -15,6 +15,7 @@ from tractable.beliefs.belief import Point
 from tractable.checks.learnt import Learnt
 from tractable.checks.maxima import curvature
 from tractable.core import Data, Kernel, Model, Objective, PyTree, counted_log_likelihoods
+from tractable.data.placement import ONE_DEVICE
 from tractable.kernels.ascend import ascend
 from tractable.methods.drawing import chain_keys, starts_of
 from tractable.methods.method import Check, Method, Optimiser, Outcome, Program, Session, on_all_rows
@@ -128,8 +129,8 @@ class MAP(Method):
     def _followed(self, session: Session, positions: jax.Array, jacobian: bool) -> "Climbed":
         """The end points by an optax optimiser, inside the compiled loop."""
         model, data, plan = session.model, session.data, self.plan(session.data)
-        program = Program(model, self, plan is not None and not data.resident, over=session.over)
-        alone, keys = program._replace(over=None), chain_keys(session.key, self.starts)
+        program = Program(model, self, plan is not None and not data.resident, placement=session.placement)
+        alone, keys = program._replace(placement=ONE_DEVICE), chain_keys(session.key, self.starts)
         rows = None if data is None or plan is not None else data.arrays()
         shape = loop.shape(self.steps, 1, model.space.size, self.starts)
         at, interrupted = stretched(

@@ -4,15 +4,15 @@ import contextlib
 import functools
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import numpy as np
 
 from tractable.core import Model, PyTree
+from tractable.data.placement import ONE_DEVICE, OneDevice
 from tractable.data.rows import Data
-from tractable.data.sharding import Over
-from tractable.tools.errors import CheckpointError
+from tractable.tools.errors import CheckpointError, RunError
 from tractable.tools.mappings import make_room
 from tractable.tools.progress import progress_of
 from tractable.tools.stopping import interruptible
@@ -21,6 +21,7 @@ PARTS = 64  # saves of a run of known length
 SAVING = 0.05  # largest share of a run's time spent saving it, where its length is unknown
 
 
+@runtime_checkable
 class Saver(Protocol):
     """A folder that a run is saved to while it runs."""
 
@@ -51,7 +52,7 @@ class Session(NamedTuple):
     key: jax.Array
     stop: Callable[[], bool]
     say: Callable[[str, int, int], None]  # (phase, done, of)
-    over: Over | None = None  # the mesh that chains and rows lie over
+    placement: OneDevice = ONE_DEVICE  # of chains and rows
     saver: Saver | None = None
     moments: bool = False  # keep running moments instead of draws
     held_out: Any = None  # Data or None: held-out rows that decide when a climb ends
@@ -105,19 +106,32 @@ class Counter:
 
 
 @contextlib.contextmanager
-def sitting(
+def open_session(
     model: Model,
     data: Data | None,
     seed: int | None,
     progress: bool | Callable | None,
-    over: Over | None = None,
-    opened: Callable[[], Saver | None] = lambda: None,
+    placement: OneDevice = ONE_DEVICE,
+    saver: Saver | None = None,
     moments: bool = False,
 ) -> Iterator[Session]:
-    """A session that shows progress and stops at Ctrl-C; ``opened()`` gives the folder that it is saved to."""
+    """A session that shows progress, stops at Ctrl-C, and stops on all processes where it stops on one."""
     make_room()
-    with progress_of(progress if over is None or over.leads else False) as say, interruptible() as stop:
-        saver = opened()
-        if over is not None:
-            stop = over.stopping(lambda asked=stop: asked() or (saver is not None and bool(saver.faults)))
-        yield Session(model, data, jax.random.key(seed or 0), stop, say, over, saver, moments)
+    shown = progress if placement.is_writer else False
+    with progress_of(shown) as say, interruptible() as stop, explain_lost_process(placement):
+        stop = placement.any_process(lambda asked=stop: asked() or (saver is not None and bool(saver.faults)))
+        yield Session(model, data, jax.random.key(seed or 0), stop, say, placement, saver, moments)
+
+
+@contextlib.contextmanager
+def explain_lost_process(placement: OneDevice) -> Iterator[None]:
+    """Raise a RunError in a sentence where a process of the run has ended."""
+    try:
+        yield
+    except jax.errors.JaxRuntimeError as error:
+        if not placement.many_processes:
+            raise
+        raise RunError(
+            "Another process of this run has ended, or cannot be reached. Start all of them again with the same "
+            f"checkpoint= to go on from the last save. ({str(error).splitlines()[0]})"
+        ) from error

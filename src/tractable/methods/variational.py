@@ -21,6 +21,7 @@ from tractable.checks.importance import khat_check, weigh
 from tractable.checks.learnt import Learnt
 from tractable.checks.verify import SHAPE
 from tractable.core import Kernel, Model, PyTree, log_posterior, whole
+from tractable.data.placement import ONE_DEVICE
 from tractable.data.rows import Batch, Data, Members, Plan
 from tractable.kernels.ascend import ascend
 from tractable.methods.climbing import SIGMAS, WINDOW, Problem, climb
@@ -167,7 +168,7 @@ class Variational(Method):
                 "its weights and at most one other number, on data in memory (FullRank also several predictors, as of "
                 "classes, and no other number); this model has another shape. Use solver='stochastic'."
             )
-        if session.over is not None:  # some fifty evaluations on one device, where a climb takes a thousand steps
+        if session.placement is not ONE_DEVICE:  # it takes some fifty evaluations, a climb a thousand steps
             tell(
                 f"{type(self).__name__} integrates over this model's linear predictor on one device, so mesh= does "
                 "nothing here. Where one device cannot hold the rows, give solver='stochastic'."

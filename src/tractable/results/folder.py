@@ -4,7 +4,7 @@ import dataclasses
 import os
 import pathlib
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -15,7 +15,7 @@ import tomli_w
 from tractable.beliefs import approximations
 from tractable.beliefs.belief import KINDS, Belief, Draws, Fitted, draws_key
 from tractable.core import Model, PyTree
-from tractable.methods.drawing import POSITION, joined
+from tractable.methods.drawing import POSITION
 from tractable.models.ladder import ladder_of
 from tractable.results.identity import __version__, network_fingerprint, shapes_of
 from tractable.tools import checkpoint as files
@@ -23,7 +23,7 @@ from tractable.tools import tree
 from tractable.tools.errors import CheckpointError
 from tractable.tools.leaves import flattened, nested
 from tractable.tools.words import tell
-from tractable.tools.writing import disk_errors, refuse_links, write_atomically, write_table
+from tractable.tools.writing import disk_errors, write_atomically, write_table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -34,165 +34,6 @@ RESULT = "posterior.json"  # written last, with the checksums of the other files
 NETWORK = "network"  # subfolder of an inference network's weights
 MEMORY_SHARE = 0.5  # share of the available memory that draws may take
 MADE_AGAIN = ("positions", "network")  # not in a belief's file: draws of q, and the network, which has its own
-
-
-class Saver:
-    """Writes a run to a folder as it goes: its draws to zarr, its state to a checkpoint.
-
-    Args:
-        folder: made if missing.
-        run: the run's ``identity``; a folder of another run is an error.
-        resumable: False to write draws only; a folder with a checkpoint is then an error.
-
-    Attributes:
-        resume: the saved state's leaves by path, or None for a new run.
-        faults: none that are not raised at once.
-    """
-
-    faults: Sequence[CheckpointError] = ()
-
-    def __init__(self, folder: pathlib.Path, run: dict[str, Any], *, resumable: bool = True) -> None:
-        self.folder, self.run, self.resumable = folder, run, resumable
-        self.step, self.resume = 0, None
-        saved = opened(folder, run)
-        self.store: DrawStore | None = None
-        if saved is None:
-            discard_draws(folder)
-            if resumable:
-                self.save({})  # claims the folder, however soon the run ends
-            return
-        if not resumable:
-            raise CheckpointError(
-                f"{folder} holds the checkpoint of a run; pass it as checkpoint=, or choose another folder."
-            )
-        self.step, leaves, manifest = saved
-        self.resume = leaves or None
-        if not manifest["streamed"]:
-            discard_draws(folder)
-        else:
-            self.store = store_of(folder)
-            _check_drawn(self.store, manifest["draws"], manifest.get("drawn", ""))
-            self.store.truncate(manifest["draws"])
-
-    def save(self, standing: PyTree, drawn: dict[str, np.ndarray] | None = None) -> None:
-        """Save the run's state, and the draws since the last save, each (chain, draw, ...).
-
-        Raises:
-            CheckpointError: they cannot be written; ``partial`` holds the traces of all draws still available.
-        """
-        before = 0
-        try:
-            if drawn is not None:
-                self.store = new_store(self.folder, drawn) if self.store is None else self.store
-                before = self.store.count
-                self.store.append(drawn)
-            self._save(standing)
-        except CheckpointError as error:
-            if drawn is not None:
-                error.partial = joined(self._still_there(before), drawn)
-            raise
-
-    def _still_there(self, count: int) -> dict[str, np.ndarray]:
-        """The first ``count`` draws; empty if they cannot be read."""
-        try:
-            return {n: a[:, :count] for n, a in self.drawn().items()} if count else {}
-        except CheckpointError:
-            return {}
-
-    def _save(self, standing: PyTree) -> None:
-        if self.resumable:
-            self.step += 1
-            about = {"identity": self.run, "streamed": self.store is not None}
-            count = 0 if self.store is None else self.store.count
-            about |= {"draws": count, "drawn": "" if self.store is None else self.store.identity(count)}
-            files.save(self.folder / "checkpoint", flattened(standing), about, step=self.step)
-
-    def drawn(self) -> dict[str, np.ndarray]:
-        return {} if self.store is None else read_draws(self.store)
-
-    def inside(self, name: str) -> "Saver":
-        refuse_links(self.folder / name)
-        return Saver(self.folder / name, self.run | {"part": name}, resumable=self.resumable)
-
-
-class Leader:
-    """The ``Saver`` of the process that writes for others. The first fault is kept, and asks all processes to stop at
-    their next visit: raised at once, it would leave the others waiting for this one.
-
-    Attributes:
-        faults: the CheckpointError, if there was one; its draws are kept in memory.
-    """
-
-    def __init__(self, saver: Saver, faults: list[CheckpointError] | None = None) -> None:
-        self.saver, self.step, self.resume = saver, saver.step, saver.resume
-        self.faults = [] if faults is None else faults
-        self.traces: dict[str, np.ndarray] = {}
-
-    def save(self, standing: PyTree, drawn: dict[str, np.ndarray] | None = None) -> None:
-        if self.faults:
-            self.traces = joined(self.traces, drawn or {})
-            return
-        try:
-            self.saver.save(standing, drawn)
-        except CheckpointError as error:
-            self.faults.append(error)
-            self.traces = error.partial or {}
-
-    def drawn(self) -> dict[str, np.ndarray]:
-        return self.traces if self.faults else self.saver.drawn()
-
-    def inside(self, name: str) -> "Leader":
-        return Leader(self.saver.inside(name), self.faults)
-
-
-class Follower:
-    """The ``Saver`` of a process that another one writes for: it reads what is there, and keeps its draws in memory.
-
-    Attributes:
-        resume: leaves of where the run stood, or None.
-        faults: none of its own; the process that writes has them.
-    """
-
-    faults: Sequence[CheckpointError] = ()
-
-    def __init__(self, folder: pathlib.Path, run: dict[str, Any]) -> None:
-        self.folder, self.run = folder, run
-        saved = opened(folder, run)
-        self.step, self.resume = (0, None) if saved is None else (saved[0], saved[1] or None)
-        self.traces: dict[str, np.ndarray] = {}
-        if saved is not None and saved[2]["streamed"]:
-            self.traces = {n: a[:, : saved[2]["draws"]] for n, a in read_draws(store_of(folder)).items()}
-
-    def save(self, standing: PyTree, drawn: dict[str, np.ndarray] | None = None) -> None:
-        self.traces = joined(self.traces, drawn or {})
-
-    def drawn(self) -> dict[str, np.ndarray]:
-        return self.traces
-
-    def inside(self, name: str) -> "Follower":
-        return Follower(self.folder / name, self.run | {"part": name})
-
-
-def opened(folder: pathlib.Path, manifest: dict[str, Any]) -> tuple[int, dict[str, np.ndarray], dict] | None:
-    """The newest checkpoint in a run's folder, which is made if missing; another run's folder is an error."""
-    with disk_errors(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-    saved = files.load(folder / "checkpoint")
-    if saved is None:
-        if (folder / RESULT).exists():
-            raise CheckpointError(f"{folder} holds the result of another run; choose another folder.")
-        refuse_others(folder)
-        return None
-    # Runs of earlier versions do not say over what mesh they were.
-    before = {name: value for name, value in manifest.items() if name == "mesh"} | saved[2]["identity"]
-    different = files.differences(before, manifest)
-    if different:
-        raise CheckpointError(
-            f"{folder} holds another run, which cannot be continued: "
-            + "; ".join(different)
-            + ". Choose another folder, or the arguments of that run."
-        )
-    return saved
 
 
 def refuse_others(folder: pathlib.Path) -> None:
@@ -214,7 +55,7 @@ def new_store(folder: pathlib.Path, traces: dict[str, np.ndarray]) -> "DrawStore
     return DrawStore.create(folder / "draws.zarr", fields, chains=chains, chunk=max(draws, 1))
 
 
-def _check_drawn(store: "DrawStore", count: int, known: str) -> None:
+def check_drawn(store: "DrawStore", count: int, known: str) -> None:
     """A CheckpointError unless the draws have the identity ``known``, even if they are undamaged."""
     if known and store.identity(count) != known:
         raise CheckpointError(
@@ -328,7 +169,7 @@ def read(
                 "method again, with the seed in settings.toml."
             )
         store = store_of(folder)
-        _check_drawn(store, count, drawn)
+        check_drawn(store, count, drawn)
         if POSITION not in store.fields:
             raise CheckpointError(f"{store.path} holds no draws of parameters. Restore it from a copy, or run again.")
         traces = {name.removeprefix("info."): a[:, :count] for name, a in read_draws(store).items()}

@@ -17,7 +17,7 @@ from tractable.beliefs.belief import Fitted
 from tractable.checks import pareto
 from tractable.checks.importance import khat_limit
 from tractable.core import Data, Model, PyTree, log_density, needed_likelihood, sample_of
-from tractable.data.sharding import BY_ROW, ON_ALL, ROWS, Over, of_rows
+from tractable.data.sharding import BY_ROW, ON_ALL, ROWS, OverDevices, of_rows
 from tractable.methods.variational import NODES
 from tractable.models.censoring import itself
 from tractable.results.predict import chunks, fitting, log_predictive, on_all
@@ -103,7 +103,7 @@ class Loo:
         )
 
 
-def log_likelihoods(model: Model, params: PyTree, data: Data, over: Over | None = None) -> np.ndarray:
+def log_likelihoods(model: Model, params: PyTree, data: Data, over: OverDevices | None = None) -> np.ndarray:
     """w_n log p(y_n | x_n, θ_s) of draws (s, ...), (s, n) in nats; 0 for rows of weight 0.
 
     Raises:
@@ -315,7 +315,7 @@ def fits(what: str, draws: int, rows: int, numbers: int, itemsize: int) -> None:
 
 
 def _likelihoods(
-    model: Model, params: PyTree, data: Data, over: Over | None = None
+    model: Model, params: PyTree, data: Data, over: OverDevices | None = None
 ) -> Iterator[tuple[slice, np.ndarray]]:
     def of(thetas: PyTree, _: np.ndarray, chunk: PyTree, __: np.ndarray) -> jax.Array:
         return _row_likelihoods(model, over, thetas, chunk)
@@ -327,7 +327,7 @@ def _likelihoods(
 
 
 def _by_chunks(
-    of: Callable, one: Callable, params: PyTree, rows: PyTree, count: int, over: Over | None = None
+    of: Callable, one: Callable, params: PyTree, rows: PyTree, count: int, over: OverDevices | None = None
 ) -> Iterator[tuple[slice, PyTree]]:
     """(slice of rows, ``of(thetas, numbers, chunk, index)`` there, (s, r, ...)); ``one``: ``of`` for a single draw."""
     draws = length(params)
@@ -373,7 +373,7 @@ def _derived(model: Model, names: tuple[str, ...], params: PyTree) -> dict[str, 
 
 
 @compiled("model", "over", if_few=COMPILE_FASTEST)
-def _row_likelihoods(model: Model, over: Over | None, thetas: PyTree, chunk: PyTree) -> jax.Array:
+def _row_likelihoods(model: Model, over: OverDevices | None, thetas: PyTree, chunk: PyTree) -> jax.Array:
     def told(thetas: PyTree, chunk: PyTree) -> jax.Array:
         return jax.lax.map(lambda theta: model.log_likelihoods(theta, chunk), thetas, batch_size=ABREAST)
 

@@ -27,10 +27,10 @@ from tractable.core import Data, Model, PyTree, as_data, needed_likelihood
 from tractable.data.arrays import columns_of
 from tractable.data.rows import Labels
 from tractable.data.sharding import over_rows
-from tractable.methods.abilities import devices_of, needs
+from tractable.methods.abilities import needs, placement_of
 from tractable.methods.method import Method, named
 from tractable.methods.rejection import evidence
-from tractable.methods.session import sitting
+from tractable.methods.session import open_session
 from tractable.models.latent import LatentModel, latent_model
 from tractable.models.relabelling import averaged, drawn, matched
 from tractable.results import encoding as coding
@@ -547,7 +547,7 @@ class Posterior(Learnt):
     def _again(self, label: str | None = None) -> "Posterior":
         """The same run with another seed, or by another method."""
         method = self.method if label is None else named(label)()
-        with sitting(self.model, self.data, self.seed, False) as session:
+        with open_session(self.model, self.data, self.seed, False) as session:
             outcome = method.learn(session._replace(key=jax.random.fold_in(session.key, AGAIN)))
         return Posterior(self.model, self.data, method, self.seed, *outcome)
 
@@ -567,8 +567,8 @@ class Posterior(Learnt):
                 "Only a posterior of kept draws, from this process, can be extended; use checkpoint= across processes."
             )
         expect("extend(draws)", draws, Count)
-        lying = devices_of(self.method, self.data, mesh, reproducible)
-        with sitting(self.model, self.data, self.seed, progress, lying) as session:
+        placement = placement_of(self.method, self.data, mesh, reproducible)
+        with open_session(self.model, self.data, self.seed, progress, placement) as session:
             outcome = self.method.extended(session, self.belief, self.standing, self.count + draws)
         if self.found.get("double"):
             outcome = outcome._replace(found=outcome.found | {"double": True})

@@ -17,7 +17,7 @@ from tractable.checks.calibration import entropy, split_conformal
 from tractable.checks.preflight import naming
 from tractable.core import Data, Model, as_data, needed_likelihood
 from tractable.data.arrays import arrays_of, check_width, wide
-from tractable.data.sharding import BY_ROW, ON_ALL, ROWS, Over, of_rows
+from tractable.data.sharding import BY_ROW, ON_ALL, ROWS, OverDevices, of_rows
 from tractable.models.censoring import itself
 from tractable.tools.errors import DataError, ModelError, SettingsError, TractableError
 from tractable.tools.settings import Share, expect, seeded
@@ -72,7 +72,7 @@ def predict(
     level: float = 0.9,
     seed: int = 0,
     calibrate: Data | PyTree = None,
-    over: Over | None = None,
+    over: OverDevices | None = None,
 ) -> Prediction:
     """The predictive distribution at inputs x (n, ...) from weighted draws of the parameters (s, ...).
 
@@ -333,7 +333,7 @@ def _without_moments(mean, squares, variance, drawn) -> tuple[np.ndarray, np.nda
 
 
 def _reach(
-    model: Model, params: PyTree, weights: np.ndarray, held: Data, level: float, over: Over | None
+    model: Model, params: PyTree, weights: np.ndarray, held: Data, level: float, over: OverDevices | None
 ) -> np.ndarray:
     """q of the interval mean ± q sd, from rows that took no part in the fit."""
     told, y = _told(model, "number", 0, params, weights, *rows_of(held.given), level, 0, over), held.y
@@ -357,7 +357,7 @@ def _divisor(sd: np.ndarray) -> np.ndarray:
 
 
 def log_predictive(
-    model: Model, params: PyTree, weights: np.ndarray, data: Data, over: Over | None = None
+    model: Model, params: PyTree, weights: np.ndarray, data: Data, over: OverDevices | None = None
 ) -> np.ndarray:
     """log Σ_s w_s p(y_n|θ_s) of each row, (n,), in nats; by chunks of rows, one draw at a time."""
     needed_likelihood(model)
@@ -412,7 +412,7 @@ def _counted(params: PyTree, weights: Numbers) -> tuple[PyTree, np.ndarray]:
     return params, weights / weights.sum()
 
 
-def _blocks(params: PyTree, weights: np.ndarray, over: Over | None) -> list[tuple[int, PyTree, Any]]:
+def _blocks(params: PyTree, weights: np.ndarray, over: OverDevices | None) -> list[tuple[int, PyTree, Any]]:
     """(first, draws, weights), blocks of at most ``DRAWS`` bytes; if one block holds all, it stays on the device."""
     total = len(weights)
     count = -(-sum(a.size * a.dtype.itemsize for a in jax.tree.leaves(params)) // DRAWS)
@@ -423,15 +423,17 @@ def _blocks(params: PyTree, weights: np.ndarray, over: Over | None) -> list[tupl
     return [(i * size, *on_all(block, over)) for i, block in enumerate(blocks)]
 
 
-def on_all(tree: PyTree, over: Over | None) -> PyTree:
+def on_all(tree: PyTree, over: OverDevices | None) -> PyTree:
     """All of it on every device."""
     return tree if over is None else over.spread(tree)
 
 
-def chunks(rows: PyTree, count: int, width: int, over: Over | None = None) -> Iterator[tuple[PyTree, np.ndarray, int]]:
+def chunks(
+    rows: PyTree, count: int, width: int, over: OverDevices | None = None
+) -> Iterator[tuple[PyTree, np.ndarray, int]]:
     """(rows, their indices, number of real rows) for chunks of one shape; the last is padded with the last row.
 
-    Over a mesh ``width`` is the rows of one device: each runs the same program whatever the number of devices.
+    OverDevices a mesh ``width`` is the rows of one device: each runs the same program whatever the number of devices.
     """
     width *= 1 if over is None else over.mesh.shape[ROWS]
     for start in range(0, count, width):
@@ -444,7 +446,7 @@ def chunks(rows: PyTree, count: int, width: int, over: Over | None = None) -> It
         yield chunk if over is None else over.spread(chunk, ROWS), index, real
 
 
-def _width(count: int, bytes_a_row: int, over: Over | None) -> int:
+def _width(count: int, bytes_a_row: int, over: OverDevices | None) -> int:
     """Rows per chunk (and device) within ``BYTES``, with chunks of about equal size."""
     count = count if over is None else over.cut(count)
     return -(-count // -(-count // max(1, BYTES // bytes_a_row)))
@@ -452,7 +454,7 @@ def _width(count: int, bytes_a_row: int, over: Over | None) -> int:
 
 def fitting(
     function: Callable, params: PyTree, rows: PyTree, count: int,
-    *, abreast: int = 1, kept: int = 1, over: Over | None = None,
+    *, abreast: int = 1, kept: int = 1, over: OverDevices | None = None,
 ) -> int:  # fmt: skip
     """Rows per chunk, so that ``function(theta, rows, index)`` of ``abreast`` draws and ``kept`` answers fit."""
     activations, out = _per_row(function, params, rows)

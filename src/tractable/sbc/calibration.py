@@ -23,11 +23,11 @@ from tractable.core import Data, Model, PyTree, as_data, counted_log_likelihoods
 from tractable.data.censored import as_seen
 from tractable.inference import infer
 from tractable.methods import Method
-from tractable.methods.session import sitting
+from tractable.methods.session import open_session
 from tractable.models.censoring import censors
-from tractable.results.folder import Saver
 from tractable.results.identity import check_resumable, identity
 from tractable.results.posterior import Posterior
+from tractable.results.saving import Saver
 from tractable.sbc.ranks import Shape, choose_draws, draw_ranks, largest_gap, p_value, rank, shape
 from tractable.tools import checkpoint as files
 from tractable.tools.errors import CheckpointError, DataError, ModelError, RunError, SettingsError, TractableWarning
@@ -127,7 +127,7 @@ def calibrate(
     work = functools.partial(_run, model=model, method=method, data=data, seed=seed, draws=draws, functions=functions)
     with (
         held(checkpoint),
-        sitting(model, data, seed, progress, opened=open_folder) as session,
+        open_session(model, data, seed, progress, saver=open_folder()) as session,
         warnings.catch_warnings(action="ignore", category=TractableWarning),
     ):
         results = {int(i): result for i, result in nested(session.resume or {}).items()}
