@@ -234,8 +234,8 @@ def with_q(model, method, *, mean=0.3, sd=0.1, weights=None, bound=None, data=NU
     mu, sigma = mean * generator.normal(size=size), sd * np.exp(0.1 * generator.normal(size=size))
     draws = mu + sigma * generator.normal(size=(1, 60, size))
     phi = {"mean": mu, "rho": np.asarray(inverse_softplus(jnp.asarray(sigma)))}
-    trace = {} if bound is None else {"bound": bound}
-    fitted = Fitted(positions=draws, family="mean field", phi=phi, log_weights=weights, trace=trace)
+    info = {} if bound is None else {"objective": bound[None]}
+    fitted = Fitted(positions=draws, family="mean field", phi=phi, log_weights=weights, info=info, thin=10)
     found = {"gain": 0.0, "gain error": 0.0, "steps": 600}
     return Posterior(model, data, method, 0, fitted, found)
 
@@ -265,9 +265,9 @@ def test_khat_is_explained(spread, words):
 @pytest.mark.test
 def test_a_climb_without_a_trace_or_of_one_value_is_left_out():
     for bound in (None, np.array([1.0]), np.array([np.nan, -np.inf])):
-        assert parameters.bound_on_evidence(with_q(coin(), MeanField(), bound=bound, data=Data([1, 0]))) == []
+        assert parameters.climb(with_q(coin(), MeanField(), bound=bound, data=Data([1, 0]))) == []
     broken = np.array([-np.inf, -1e9, -5.0, -4.0, np.nan, -3.0])
-    found = parameters.bound_on_evidence(with_q(coin(), MeanField(), bound=broken, data=Data([1, 0])))
+    found = parameters.climb(with_q(coin(), MeanField(), bound=broken, data=Data([1, 0])))
     assert "<svg" in body_of(found)
 
 

@@ -14,7 +14,7 @@ from tractable.beliefs.belief import Draws
 from tractable.checks import networks, predictions
 from tractable.checks.predictions import Side, agreement, held_out_checks
 from tractable.estimators import BayesianMLPRegressor
-from tractable.methods.stretches import HeldOutBest
+from tractable.methods.climb import HeldOutBest
 from tractable.results.posterior import Posterior
 from tractable.tools.errors import DataError
 

@@ -35,7 +35,7 @@ class Belief:
         info: traces of the run, each (chain, draw) or (start, step).
         weights: (chain, draw) of the draws; None if all weigh the same.
         network: weights φ of an inference network, or None.
-        thin: steps per kept draw.
+        thin: steps per kept draw, or per value of a climb's traces.
     """
 
     kind: ClassVar[str] = ""  # its name in a saved folder
@@ -176,14 +176,12 @@ class Fitted(Belief):
         family: a name of ``approximations.of``.
         phi: φ of the family.
         log_weights: (S,) log p(y, z) − log q(z) at draws of q, or None.
-        trace: the climb's traces.
     """
 
     kind: ClassVar[str] = "fitted"
     family: str
     phi: dict[str, np.ndarray] = field(repr=False)
     log_weights: np.ndarray | None = field(default=None, repr=False)
-    trace: dict[str, np.ndarray] = field(default_factory=dict, repr=False)
 
     @property
     def q(self) -> approximations.Approximation:

@@ -9,6 +9,7 @@ import numpy as np
 
 from tractable.beliefs.belief import Belief, Cost, Fitted, Moments
 from tractable.beliefs.check import Check
+from tractable.beliefs.curve import Curve, pad_traces
 from tractable.checks import bias
 from tractable.checks.convergence import Diagnosed, diagnose
 from tractable.core import Data, Model, PyTree
@@ -44,8 +45,14 @@ class Learnt:
 
     @property
     def info(self) -> dict[str, np.ndarray]:
-        """Traces of the run, each (chain, draw)."""
+        """Traces of the run, each (chain, draw) or (start, step)."""
         return self.belief.info
+
+    @property
+    def curve(self) -> Curve | None:
+        """The climb's objective, and the held-out rows' score, by step; None of methods that do not climb."""
+        climbs = self.found.get("climb")  # of methods whose traces are those of draws
+        return Curve.of({"objective": pad_traces(climbs)} if climbs else self.info, self.thin)
 
     @property
     def weights(self) -> np.ndarray | None:

@@ -18,10 +18,10 @@ from tractable.core import Kernel, Model, Objective, PyTree
 from tractable.data.placement import ONE_DEVICE
 from tractable.data.rows import Data, Plan
 from tractable.kernels.ascend import ascend
+from tractable.methods.climb import HELD, Climber, climb, held_out_best
 from tractable.methods.climbing import is_flat, settled, signal
 from tractable.methods.drawing import capacity, chain_keys
 from tractable.methods.method import Check, Method, Optimiser, Outcome, Program, Session, plan_batches
-from tractable.methods.stretches import HELD, held_out_best, stretched
 from tractable.models.ladder import Ladder, ladder_of
 from tractable.objectives.bounds import bounds
 from tractable.tools.errors import DataError, ModelError, SettingsError
@@ -114,8 +114,8 @@ class Amortised(Method):
         tuned = {"steps": jnp.asarray(groups * shape.group, jnp.result_type(float))}
         keys = chain_keys(run_key, 1)
         begun = jax.device_put(jax.tree.map(lambda a: np.asarray(a)[None], first))
-        at, interrupted = stretched(
-            session, "climbing", program, shape, data, plan, tuned, keys,
+        at, interrupted = climb(
+            Climber(session, "climbing", program, shape, plan, keys), tuned,
             lambda: loop.begin(alone, tuned, None, keys, begun), [groups],
             None if session.held_out is None else functools.partial(self._score, ladder, session.held_out, look_key),
         )  # fmt: skip
@@ -129,7 +129,7 @@ class Amortised(Method):
         seconds = {"climbing": climbed - began, "weighing": time.perf_counter() - climbed}
         point = np.asarray(ladder.space.ravel(state.position["theta"]))
         network = jax.tree.map(np.asarray, state.position["phi"])
-        return Outcome(Coded(position=point, info=at.info, network=network), found, seconds, interrupted)
+        return Outcome(Coded(position=point, info=at.traces(shape.group), network=network), found, seconds, interrupted)
 
     def _settled(self, trace: np.ndarray) -> bool:
         """Whether a trace (1, step) of a whole run no longer rises. A few steps, or small ones, cannot show it."""

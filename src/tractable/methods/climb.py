@@ -1,4 +1,4 @@
-"""Climbs in compiled loops that are saved as they go, and that held-out rows may end."""
+"""The climb that all stochastic maximisers share: a compiled loop, saved as it goes, that held-out rows may end."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -8,7 +8,8 @@ import numpy as np
 
 from tractable import run as loop
 from tractable.beliefs.check import Check
-from tractable.data.rows import Data, Plan
+from tractable.beliefs.curve import SCORES
+from tractable.data.rows import Plan
 from tractable.methods.drawing import joined
 from tractable.methods.session import Session
 from tractable.tools.leaves import beneath, restored
@@ -28,23 +29,27 @@ class HeldOutBest(NamedTuple):
     rows: np.ndarray  # (m,) nats of every row, at the kept state
     groups: int  # done at the kept state
     looks: int  # since the kept state
+    scores: np.ndarray  # (look, 2) groups done, and the mean score
 
     @classmethod
     def of(cls, rows: np.ndarray) -> "HeldOutBest":
-        """The peak before the first step."""
-        return cls(rows, rows, 0, 0)
+        """The best before the first step."""
+        return cls(rows, rows, 0, 0, np.zeros((0, 2)))
 
-    def after(self, rows: np.ndarray, groups: int, sigmas: float = 1.0) -> tuple["HeldOutBest", bool]:
-        """The peak after one more look, and whether to keep the new state.
+    def after(
+        self, rows: np.ndarray, groups: int, sigmas: float = 1.0, begins: bool = False
+    ) -> tuple["HeldOutBest", bool]:
+        """The best after one more look, and whether to keep the new state.
 
         It is kept unless its score is below the best by more than ``sigmas`` standard errors of their difference over
-        rows: otherwise noise would often choose an early step.
+        rows: otherwise noise would often choose an early step. With ``begins``, earlier states do not count.
         """
-        highest = rows if rows.mean() > self.highest.mean() else self.highest
+        scores = np.concatenate([self.scores, [[groups, rows.mean()]]])
+        highest = rows if begins or rows.mean() > self.highest.mean() else self.highest
         lost = highest - rows
         if lost.mean() <= sigmas * lost.std() / np.sqrt(len(lost)):
-            return HeldOutBest(highest, rows, groups, 0), True
-        return self._replace(highest=highest, looks=self.looks + 1), False
+            return HeldOutBest(highest, rows, groups, 0, scores), True
+        return self._replace(highest=highest, looks=self.looks + 1, scores=scores), False
 
     def found(self, group: int) -> dict[str, Any]:
         """Figures for the report; ``group`` is the number of steps in a group."""
@@ -59,23 +64,65 @@ class LoopState(NamedTuple):
     info: dict[str, np.ndarray]  # traces so far, (start, step)
     moments: loop.Moments | None = None  # of positions since the last cut
     peak: HeldOutBest | None = None  # of the held-out score, where rows are held out
-    kept: PyTree = None  # states at the peak
+    kept: PyTree = None  # states at the peak, or what stands for them
     seen: int = 0  # groups done at the last look at held-out rows
 
     def found(self, group: int) -> dict[str, Any]:
         """The held-out figures for the report, if rows are held out."""
         return {} if self.peak is None else self.peak.found(group)
 
+    def traces(self, group: int) -> dict[str, np.ndarray]:
+        """The traces of the climb, for ``Curve.of``."""
+        return self.info if self.peak is None else self.info | {SCORES: self.peak.scores * [group, 1]}
 
-def stretched(
-    session: Session,
-    phase: str,
-    program: Callable,
-    shape: loop.Shape,
-    data: Data | None,
-    plan: Plan | None,
+    def latest(self) -> dict[str, float]:
+        """The newest values of the curve, for progress: the objective of the best start, and the held-out score."""
+        values = {}
+        if "objective" in self.info:
+            recent = self.info["objective"][:, -50:].mean(1)
+            values["objective"] = float(recent.max())
+        if self.peak is not None and len(self.peak.scores):
+            values["held-out score"] = float(self.peak.scores[-1, 1])
+        return values
+
+
+class Climber(NamedTuple):
+    """What is fixed while a compiled loop climbs."""
+
+    session: Session
+    phase: str
+    program: Callable
+    shape: loop.Shape
+    plan: Plan | None
+    keys: jax.Array
+
+    def advance(
+        self, at: LoopState, tuned: PyTree, end: int, of: int, keep: Callable[[LoopState], None]
+    ) -> tuple[LoopState, bool]:
+        """Run to ``end`` groups of at most ``of``: the state, and whether the run was interrupted.
+
+        Args:
+            keep: called with the state at every visit of the host; saves it.
+        """
+
+        def on_segment(
+            _: np.ndarray | None, info: dict, states: PyTree, done: int, moments: loop.Moments | None
+        ) -> None:
+            nonlocal at
+            at = at._replace(groups=done, states=states, info=joined(at.info, info), moments=moments)
+            keep(at)
+            self.session.say(self.phase, done * self.shape.group, of * self.shape.group, at.latest())
+
+        result = loop.run(
+            self.program, self.shape, self.session.data, self.plan, tuned, self.keys, at.states, groups=end,
+            done=at.groups, moments=at.moments, keep=False, trace=False, on_segment=on_segment, stop=self.session.stop,
+        )  # fmt: skip
+        return at, result.interrupted
+
+
+def climb(
+    climber: Climber,
     tuned: PyTree,
-    keys: jax.Array,
     begin: Callable[[], PyTree],
     cuts: Sequence[int],
     score: Callable[[PyTree], np.ndarray] | None = None,
@@ -88,6 +135,7 @@ def stretched(
         score: gives the held-out rows' scores (m,), nats, for states. It is called fifty times; eight worse scores in
             a row end the run, and the best states are returned.
     """
+    session = climber.session
     if score is not None:
         cuts = np.unique(np.ceil(np.linspace(0, cuts[-1], LOOKS + 1)[1:]).astype(int)).tolist()
     if session.resume is None:
@@ -100,24 +148,13 @@ def stretched(
         watched = (None, None) if score is None else (HeldOutBest.of(np.zeros(0)), states)
         at = restored(LoopState(0, states, {}, moments, *watched), session.resume)
     keep, interrupted = session.keeper(at.groups, cuts[-1]), False
-
-    def on_segment(_: np.ndarray | None, info: dict, states: PyTree, done: int, moments: loop.Moments | None) -> None:
-        nonlocal at
-        at = at._replace(groups=done, states=states, info=joined(at.info, info), moments=moments)
-        keep(lambda: at, done)
-        session.say(phase, done * shape.group, cuts[-1] * shape.group)
-
     for before, cut in zip((0, *cuts), cuts, strict=False):
         if at.peak is not None and at.peak.looks >= PATIENCE:
             break
         if at.groups > cut or (at.groups == cut and cut != cuts[-1] and (score is None or at.seen >= cut)):
             continue
-        result = loop.run(
-            program, shape, data, plan, tuned, keys, at.states, groups=cut, done=at.groups,
-            moments=None if at.groups == before else at.moments, keep=False, trace=False,
-            on_segment=on_segment, stop=session.stop,
-        )  # fmt: skip
-        interrupted = result.interrupted
+        at = at._replace(moments=None if at.groups == before else at.moments)
+        at, interrupted = climber.advance(at, tuned, cut, cuts[-1], lambda at: keep(lambda: at, at.groups))
         if interrupted:
             break
         if score is not None and at.peak is not None:

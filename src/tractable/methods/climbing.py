@@ -20,9 +20,9 @@ from tractable.beliefs import approximations
 from tractable.core import Objective, PyTree
 from tractable.data.placement import ONE_DEVICE
 from tractable.data.rows import SHUFFLE, Data, Plan, apart, place, window
+from tractable.methods.climb import Climber, HeldOutBest, LoopState
 from tractable.methods.drawing import chain_keys
 from tractable.methods.method import Program, Session
-from tractable.methods.stretches import HeldOutBest
 from tractable.tools import tree
 from tractable.tools.leaves import restored
 from tractable.tools.shared import compiled
@@ -63,15 +63,11 @@ class Ascent(NamedTuple):
     A stage runs in pieces of h, h, h, h, 2h, 2h, 4h, 4h … groups; it is checked whenever its length has doubled.
     """
 
-    groups: int  # done since the beginning
+    loop: Any  # LoopState: moments are of φ over the current piece; kept is (start, p) φ at the best held-out score
     stage: int
     begun: int  # groups done when the stage began
-    states: PyTree
-    moments: loop.Moments  # of φ, over the current piece
     sd: Any  # (d,) standard deviations, the unit of steps
     before: np.ndarray  # mean of φ over the piece before
-    history: np.ndarray  # noisy bound of this stage
-    bounds: np.ndarray  # noisy bound of the stages before
     previous: np.ndarray  # average φ of the stage before, if that was at temperature 1
     gain: float  # nats that the last stage gained on the one before
     error: float
@@ -79,8 +75,15 @@ class Ascent(NamedTuple):
     cut: bool  # whether a stage used up its steps before it settled
     signal: float  # of the gradient, at the starting point
     anchor: dict[str, Any]  # what batches are corrected by, or nothing
-    peak: Any = None  # HeldOutBest of the held-out score, where rows are held out
-    kept: Any = None  # (start, p) φ at the peak
+
+    @property
+    def groups(self) -> int:
+        """Groups done since the beginning."""
+        return self.loop.groups
+
+    def on(self, **changes: Any) -> "Ascent":
+        """The state with changes of its loop's."""
+        return self._replace(loop=self.loop._replace(**changes))
 
 
 class Climbed(NamedTuple):
@@ -88,7 +91,7 @@ class Climbed(NamedTuple):
 
     phi: PyTree
     found: dict[str, Any]
-    bound: np.ndarray  # (kept,) noisy trace from the best start
+    traces: dict[str, np.ndarray]  # of the best start
     interrupted: bool
 
 
@@ -96,15 +99,33 @@ class Problem(NamedTuple):
     """What is fixed during a climb; ``tuned`` is fixed during a stage."""
 
     method: Any  # Variational
-    session: Session
-    program: Climb
-    plan: Plan | None
-    shape: loop.Shape
-    keys: jax.Array
+    climber: Climber
     bound: "Bound"
     tuned: dict[str, jax.Array]
     like: PyTree  # one φ
-    keep: Callable = lambda standing, done=0, at_once=False: None  # saves the climb's state
+    keep: Callable = lambda run_state, done=0, at_once=False: None  # saves the climb's state
+
+    @property
+    def session(self) -> Session:
+        return self.climber.session
+
+    @property
+    def plan(self) -> Plan | None:
+        return self.climber.plan
+
+    @property
+    def keys(self) -> jax.Array:
+        return self.climber.keys
+
+    @property
+    def group(self) -> int:
+        """Steps in a group."""
+        return self.climber.shape.group
+
+    def states(self, phis: PyTree) -> PyTree:
+        """The first states of climbs that begin at φ, with a leading axis of starts."""
+        alone = self.climber.program._replace(placement=ONE_DEVICE)
+        return loop.begin(alone, self.tuned, self.bound.within()[1], self.keys, phis)
 
     def vector(self, phis: PyTree) -> np.ndarray:
         """φ with a leading axis of starts, as vectors (start, p)."""
@@ -122,7 +143,7 @@ def climb(method: Any, session: Session) -> Climbed:
     """Climb a method's objective from its starting points, or continue from ``session.resume`` if that is given."""
     start_key, run_key = jax.random.split(session.key)
     problem, at = _begun(method, session, start_key, run_key)
-    most = -(-method.most(problem.plan) // problem.shape.group)
+    most = -(-method.most(problem.plan) // problem.group)
     problem = problem._replace(keep=session.keeper(at.groups, most))
     cut = SHRINK if method.optimizer == "adam" else 1.0
     stages = [(method.learning_rate, t) for t in method.tempering]  # (learning rate, temperature)
@@ -153,31 +174,27 @@ def _begun(method: Any, session: Session, start_key: jax.Array, run_key: jax.Arr
     wide = jax.ShapeDtypeStruct((method.starts, model.space.size), number(0.0).dtype)
     shapes = jax.eval_shape(functools.partial(method.positions, model), wide, wide)
     like = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape[1:], a.dtype), shapes)
-    problem = Problem(method, session, program, plan, method.shape(model, data, plan, shapes), keys, bound, tuned, like)
-    first = bound.within()[1]
+    climber = Climber(session, "climbing the bound", program, method.shape(model, data, plan, shapes), plan, keys)
+    problem = Problem(method, climber, bound, tuned, like)
     if session.resume is not None:
         sd = jax.ShapeDtypeStruct((model.space.size,), wide.dtype)
-        states = jax.eval_shape(
-            lambda t, p: loop.begin(program._replace(placement=ONE_DEVICE), t, first, keys, p),
-            tuned | {"sd": sd},
-            shapes,
-        )
+        states = jax.eval_shape(lambda t, p: problem._replace(tuned=t).states(p), tuned | {"sd": sd}, shapes)
         nothing = np.zeros((method.starts, 0))
-        like = _first(problem, states, nothing[0], nothing, 0.0, {})._replace(moments=loop.some_moments())
+        like = _first(problem, states, nothing[0], nothing, 0.0, {}).on(moments=loop.some_moments())
         if session.held_out is not None:
-            like = like._replace(peak=HeldOutBest.of(nothing[0]), kept=nothing)
+            like = like.on(peak=HeldOutBest.of(nothing[0]), kept=nothing)
         return problem, restored(like, session.resume)
     means, sds = method.begin(session, start_key)
     positions = method.positions(model, means, sds)
     tuned["sd"], anchor = sds[0], method.anchor(session, means, sds)
     tuned |= {"anchor": anchor} if anchor else {}
     signal = bound.signal(tuned, jax.tree.map(lambda a: a[0], positions))
-    states = loop.begin(program._replace(placement=ONE_DEVICE), tuned, first, keys, positions)
+    states = problem._replace(tuned=tuned).states(positions)
     first = _first(problem, states, np.asarray(sds[0]), np.zeros((method.starts, 0)), signal, anchor)
     if session.held_out is None:
         return problem, first
     begun = problem.vector(positions)
-    return problem, first._replace(peak=HeldOutBest.of(_predicted(problem, begun)), kept=begun)
+    return problem, first.on(peak=HeldOutBest.of(_predicted(problem, begun)), kept=begun)
 
 
 def _first(
@@ -185,9 +202,8 @@ def _first(
 ) -> Ascent:
     """The state of a climb before its first step."""
     return Ascent(
-        groups=0, stage=0, begun=0, states=states, moments=_no_moments(problem), sd=sd,
-        before=nothing, history=nothing, bounds=nothing, previous=nothing,
-        gain=math.inf, error=0.0, small=0, cut=False, signal=signal, anchor=anchor,
+        LoopState(0, states, {"objective": nothing}, _no_moments(problem)), stage=0, begun=0, sd=sd, before=nothing,
+        previous=nothing, gain=math.inf, error=0.0, small=0, cut=False, signal=signal, anchor=anchor,
     )  # fmt: skip
 
 
@@ -206,50 +222,44 @@ def next_check(done: int, half: int) -> int:
 
 def _stage(problem: Problem, at: Ascent, most: int) -> tuple[Ascent, bool]:
     """Run one stage to its end, or until interrupted: its state, and whether it was interrupted."""
-    session, method = problem.session, problem.method
+    session, shape = problem.session, problem.climber.shape
     room = at.begun + max(1, math.ceil(STAGE_SHARE * (most - at.begun)))  # the remaining groups are for smaller steps
-    half = max(1, problem.shape.capacity // 2)
+    half = max(1, shape.capacity // 2)
     while at.groups < room:
         end = min(room, at.begun + next_check(at.groups - at.begun, half))
-        held = at
 
-        def on_segment(_, seen, states, done, moments, held=held, end=end):
-            nonlocal at
-            history = np.concatenate([at.history, seen["objective"]], 1)
-            at = held._replace(groups=done, states=states, moments=moments, history=history)
-            session.say("climbing the bound", done, most)
-            if done < end:
-                problem.keep(lambda: at, done)
+        def keep(now: LoopState, at: Ascent = at, end: int = end) -> None:
+            if now.groups < end:  # never save the end of a piece that was not checked
+                problem.keep(lambda: at._replace(loop=now), now.groups)
 
-        result = loop.run(
-            problem.program, problem.shape, session.data, problem.plan, problem.tuned, problem.keys, at.states,
-            groups=end, done=at.groups, moments=at.moments, keep=False, trace=False,
-            on_segment=on_segment, stop=session.stop,
-        )  # fmt: skip
-        if result.interrupted or session.stop():
-            if at.groups < end:  # never save the end of a piece that was not checked
+        state, interrupted = problem.climber.advance(at.loop, problem.tuned, end, most, keep)
+        at = at._replace(loop=state)
+        if interrupted or session.stop():
+            if at.groups < end:
                 problem.keep(lambda at=at: at, at_once=True)
             return at, True
         if session.held_out is not None:
-            at = _held(problem, at)
+            at = _look_at_held_out(problem, at)
             if _over(at):
                 return at, False
-        parts = (at.groups - at.begun) // half
-        if parts > 1 and parts & (parts - 1) == 0 and settled(at.history):
-            after = np.asarray(at.moments.mean)
-            if not problem.bound.gains(problem.tuned, problem.tree, at.before, after, method.tolerance):
-                return at, False
+        parts, after = (at.groups - at.begun) // half, np.asarray(at.loop.moments.mean)
+        history = at.loop.info["objective"][:, at.begun * shape.kept :]
+        is_doubled = parts > 1 and parts & (parts - 1) == 0
+        gains = functools.partial(problem.bound.gains, problem.tuned, problem.tree, at.before, after)
+        if is_doubled and settled(history) and not gains(problem.method.tolerance):
+            return at, False
         if at.groups < room:
-            at = at._replace(before=np.asarray(at.moments.mean), moments=_no_moments(problem))
+            at = at.on(moments=_no_moments(problem))._replace(before=after)
             problem.keep(lambda at=at: at, at.groups)
     return at._replace(cut=True), False
 
 
 def _average(problem: Problem, at: Ascent) -> np.ndarray:
     """(start, p) mean of φ over the last two pieces, as far as they go."""
-    if not np.all(np.asarray(at.moments.count)):
-        return at.before if at.before.size else problem.vector(at.states.position)
-    after = np.asarray(at.moments.mean)
+    moments = at.loop.moments
+    if moments is None or not np.all(np.asarray(moments.count)):
+        return at.before if at.before.size else problem.vector(at.loop.states.position)
+    after = np.asarray(moments.mean)
     return (at.before + after) / 2 if at.before.size else after
 
 
@@ -262,58 +272,48 @@ def _compared(problem: Problem, at: Ascent, averaged: np.ndarray, temperature: f
         at = at._replace(gain=gain, error=error, small=at.small + 1 if abs(gain) <= chance else 0)
         if gain < -chance:  # it drifted off: return, and take smaller steps
             averaged = at.previous
-            positions = problem.tree(averaged)
-            rows = problem.bound.within()[1]
-            at = at._replace(
-                states=loop.begin(
-                    problem.program._replace(placement=ONE_DEVICE), problem.tuned, rows, problem.keys, positions
-                )
-            )
+            at = at.on(states=problem.states(problem.tree(averaged)))
     nothing = np.zeros((len(averaged), 0))
-    return at._replace(
-        stage=at.stage + 1, begun=at.groups, moments=_no_moments(problem), before=nothing, history=nothing,
-        bounds=np.concatenate([at.bounds, at.history], 1),
-        previous=averaged if temperature == 1.0 else nothing,
-    )  # fmt: skip
+    return at.on(moments=_no_moments(problem))._replace(
+        stage=at.stage + 1, begun=at.groups, before=nothing, previous=averaged if temperature == 1.0 else nothing
+    )
 
 
 def _chosen(problem: Problem, at: Ascent, averaged: np.ndarray, interrupted: bool) -> Climbed:
     """The best start's φ, and figures about the climb; with held-out rows, the φ that predicted them best."""
-    pair = problem.tree(averaged if at.kept is None else at.kept)
+    pair = problem.tree(averaged if at.loop.kept is None else at.loop.kept)
     values = problem.bound.values(problem.tuned, pair)
     best = int(np.argmax(values.mean(1)))
     phi, more = jax.tree.map(lambda a: a[best], pair), {}
     if not interrupted:
-        phi, more = problem.method.closed(problem, phi, at.groups * problem.shape.group)
+        phi, more = problem.method.closed(problem, phi, at.groups * problem.group)
     found = {
         "objective": float(values[best].mean()),
         "gain": at.gain,
         "gain error": at.error,
-        "steps": at.groups * problem.shape.group,
+        "steps": at.groups * problem.group,
         "cut": bool(at.cut),
         "agreement": float(values[best].mean() - values.mean(1).min()),
         "signal at start": at.signal,
         "signal": problem.bound.signal(problem.tuned, phi),
     } | more
-    if at.peak is not None:
-        found |= at.peak.found(problem.shape.group)
+    found |= at.loop.found(problem.group)
+    traces = at.loop.traces(problem.group)
     over = interrupted or problem.session.stop()
-    return Climbed(phi, found, np.concatenate([at.bounds, at.history], 1)[best], over)
+    return Climbed(phi, found, traces | {"objective": traces["objective"][best : best + 1]}, over)
 
 
-def _held(problem: Problem, at: Ascent) -> Ascent:
+def _look_at_held_out(problem: Problem, at: Ascent) -> Ascent:
     """The state after a look at the held-out rows, which the mean φ of the last piece predicts.
 
     They choose among states whose σ suits μ: where it is too narrow, predictions say nothing of the posterior's. These
     are the states after the first stage; where weights are many it takes long, and those on its way count too.
     """
-    now = np.asarray(at.moments.mean)
-    rows = _predicted(problem, now)
+    now, peak = np.asarray(at.loop.moments.mean), at.loop.peak
     few = problem.session.model.space.size <= FEW_NUMBERS
-    if at.peak.groups == 0 or (at.stage == 0 and (few or not _suits(problem, now))):
-        return at._replace(peak=HeldOutBest(rows, rows, at.groups, 0), kept=now)
-    peak, good = at.peak.after(rows, at.groups, SURE)
-    return at._replace(peak=peak, kept=now if good else at.kept)
+    begins = peak.groups == 0 or (at.stage == 0 and (few or not _suits(problem, now)))
+    peak, good = peak.after(_predicted(problem, now), at.groups, SURE, begins)
+    return at.on(peak=peak, kept=now if good else at.loop.kept)
 
 
 def _suits(problem: Problem, phis: np.ndarray) -> bool:
@@ -333,7 +333,8 @@ def _suits(problem: Problem, phis: np.ndarray) -> bool:
 
 def _over(at: Ascent) -> bool:
     """Whether the climb has gone twice as far as the φ that predicts the held-out rows best."""
-    return at.peak is not None and at.peak.looks >= PATIENCE and at.groups >= 2 * at.peak.groups
+    peak = at.loop.peak
+    return peak is not None and peak.looks >= PATIENCE and at.groups >= 2 * peak.groups
 
 
 def _predicted(problem: Problem, phis: np.ndarray) -> np.ndarray:
@@ -342,7 +343,10 @@ def _predicted(problem: Problem, phis: np.ndarray) -> np.ndarray:
     seen = held if held.resident else held.take(slice(0, HELD_ROWS))
     each = [jax.tree.map(lambda a, i=i: a[i], problem.tree(phis)) for i in range(len(phis))]
     rows, key = seen.arrays(), problem.bound.key
-    told = [np.asarray(_score(problem.program, problem.method.flat(model, phi), rows, key), np.float64) for phi in each]
+    told = [
+        np.asarray(_score(problem.climber.program, problem.method.flat(model, phi), rows, key), np.float64)
+        for phi in each
+    ]
     return max(told, key=np.sum)
 
 

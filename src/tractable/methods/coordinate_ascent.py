@@ -86,6 +86,7 @@ class CoordinateAscent(EM):
         q = jax.tree.map(lambda a: a[best], reached.theta)
         positions = _drawn(model, q, draws_key(session.key), self.draws)
         found |= {"elbo": found["objective"]} | {f"lambda {i}": np.asarray(a) for i, a in enumerate(jax.tree.leaves(q))}
+        found["climb"] = [one[np.isfinite(one)].tolist() for one in reached.trace]
         seconds |= {"drawing": time.perf_counter() - began}
         return Outcome(Draws(positions=np.asarray(positions)[None]), found, seconds, reached.interrupted)
 

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
+from tractable.beliefs.curve import pad_traces
 from tractable.core import Batch, PyTree, whole
 from tractable.data.placement import OneDevice
 from tractable.kernels.em import chunked, em, expected
@@ -130,7 +131,7 @@ def climb_in_memory(method: Any, model: Any, session: Session, thetas: PyTree, a
         traces.append(np.asarray(trace))
         stopped = session.stop()
         attempts.save(standing, at_once=stopped)
-        session.say("climbing", int(now.time), steps)
+        session.say("climbing", int(now.time), steps, {"objective": float(np.nanmax(traces[-1][:, 0]))})
     attempts.save(standing, at_once=True)
     trace = np.concatenate(traces, 1)[:, : int(now.time)]
     theta = now.states.position
@@ -245,17 +246,12 @@ def climb_on_file(method: Any, model: Any, session: Session, thetas: PyTree, att
         improved = improve(found.statistics)
         theta = jax.tree.map(lambda new, old: new.astype(old.dtype), improved, now.theta)
         now = now._replace(theta=theta, trace=trace, before=gain, calm=calm)
-        session.say("climbing", len(now.ends) * method.steps + len(trace), count * method.steps)
+        done = len(now.ends) * method.steps + len(trace)
+        session.say("climbing", done, count * method.steps, {"objective": value})
     if not stopped:
         attempts.save(lambda: now, at_once=True)
     stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *now.ends)
-    return Reached(stacked, now.values, padded(now.traces), stopped)
-
-
-def padded(traces: list[np.ndarray]) -> np.ndarray:
-    """Traces of several starts, (start, step), NaN after each climb's end."""
-    longest = max(1, *map(len, traces))
-    return np.array([np.pad(t, (0, longest - len(t)), constant_values=np.nan) for t in traces])
+    return Reached(stacked, now.values, pad_traces(now.traces), stopped)
 
 
 def with_retries(reached: Reached, again: Reached, taken: np.ndarray) -> Reached:
@@ -267,6 +263,8 @@ def with_retries(reached: Reached, again: Reached, taken: np.ndarray) -> Reached
     return Reached(
         jax.tree.map(pick, reached.theta, again.theta),
         np.where(taken, again.objective, reached.objective),
-        padded([new if new_one else old for new_one, old, new in zip(taken, reached.trace, again.trace, strict=True)]),
+        pad_traces(
+            [new if new_one else old for new_one, old, new in zip(taken, reached.trace, again.trace, strict=True)]
+        ),
         again.interrupted,
     )

@@ -92,7 +92,7 @@ class DeepEnsemble(Method):
             if ended.result is not None:
                 ends[ended.index] = ended.result
                 session.say("learning members", len(ends), self.size)
-        draws, objectives, evaluations = [], [], 0.0
+        draws, objectives, climbs, evaluations = [], [], [], 0.0
         for i, outcome in sorted(ends.items()):
             belief = outcome.belief
             if belief.position is None and not belief.count:
@@ -100,8 +100,12 @@ class DeepEnsemble(Method):
             found: Any = belief.positions[0] if belief.positions is not None else belief.position[None]  # pyright: ignore
             draws.append(np.asarray(found, jnp.result_type(float))[: self.draws])
             objectives.append(outcome.found.get("objective", np.nan))
+            climbs += np.asarray(belief.info.get("objective", np.zeros((0, 0)))).tolist()
             evaluations += outcome.found.get("evaluations", np.nan)
-        found = {f"objective {i}": float(value) for i, value in enumerate(objectives)} | {"evaluations": evaluations}
+        found = {f"objective {i}": float(value) for i, value in enumerate(objectives)} | {
+            "evaluations": evaluations,
+            "climb": climbs,
+        }
         seconds = {"learning": time.perf_counter() - began}
         length = min(len(d) for d in draws)
         return Outcome(Draws(positions=np.stack([d[:length] for d in draws])), found, seconds, len(draws) < self.size)

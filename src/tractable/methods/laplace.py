@@ -73,7 +73,7 @@ class Laplace(MAP):
         found[AWAY] = float(np.std((np.asarray(draws, np.float64) - best.position) @ best.gradient))
         seconds = {"climbing": climbed - began, "curvature": time.perf_counter() - climbed}
         phi = jax.tree.map(np.asarray, phi)
-        fitted = Fitted(positions=np.asarray(draws)[None], family=family, phi=phi, log_weights=weights)
+        fitted = Fitted(positions=np.asarray(draws)[None], family=family, phi=phi, log_weights=weights, info=at.info)
         return Outcome(fitted, found, seconds, at.interrupted)
 
     def fit(self, model: Model, data: Data | None, mode: jax.Array) -> tuple[str, PyTree, float]:

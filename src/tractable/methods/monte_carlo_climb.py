@@ -144,7 +144,8 @@ def climb(
             sizes=np.append(state.sizes, state.length * CHAINS), recent=np.append(state.recent, gain), upper=upper,
             small=state.small + 1 if upper < method.tolerance else 0, quiet=0 if lower > 0 else state.quiet + 1,
         )  # fmt: skip
-        session.say("climbing", start * method.steps + len(state.gains), method.starts * method.steps)
+        done = start * method.steps + len(state.gains)
+        session.say("climbing", done, method.starts * method.steps, {"objective": float(state.gains.sum())})
         still = stalled(state.recent) and not state.small
         if state.small == QUIET:
             state = state._replace(ended="settled")

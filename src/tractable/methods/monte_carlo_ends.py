@@ -7,11 +7,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from tractable.beliefs.curve import pad_traces
 from tractable.checks.maxima import agreement, curvature
 from tractable.checks.report import check_share
 from tractable.data.rows import Data
 from tractable.kernels import monte_carlo_em as drawn
-from tractable.methods.em_climb import padded
 from tractable.methods.maximisation import SAME
 from tractable.methods.method import Check
 from tractable.methods.monte_carlo_climb import End, ones
@@ -95,9 +95,10 @@ def concluded(
     best = int(np.nanargmax(np.where(np.isfinite(values), values, -np.inf)))
     end, states = ends[best].state, [end.state for end in ends]
     info = {
-        "gain": padded([state.gains for state in states]),
-        "gain error": padded([state.errors for state in states]),
-        "draws": padded([state.sizes.astype(float) for state in states]),
+        "objective": pad_traces([np.cumsum(state.gains) for state in states]),
+        "gain": pad_traces([state.gains for state in states]),
+        "gain error": pad_traces([state.errors for state in states]),
+        "draws": pad_traces([state.sizes.astype(float) for state in states]),
     }
     finite = values[np.isfinite(values)]
     found: dict[str, Any] = {

@@ -19,12 +19,12 @@ from tractable.data.rows import Batch, Data, Plan, narrow
 from tractable.data.shards import Rows
 from tractable.kernels.em import EStep, Expected, MStep, expected, online_em
 from tractable.methods import points
+from tractable.methods.climb import Climber, climb
 from tractable.methods.climbing import settled
 from tractable.methods.drawing import capacity, chain_keys
 from tractable.methods.maximisation import CHUNK, FAR, INFORMATION_WORK, SAME, beginnings, examined, latent, shifted
 from tractable.methods.method import Check, Method, Outcome, Program, Session, not_finite, plan_batches
 from tractable.methods.search import INFORMATION, standard_errors
-from tractable.methods.stretches import stretched
 from tractable.models.latent import LatentModel
 from tractable.tools import schedules
 from tractable.tools.errors import DataError, ModelError, RunError
@@ -226,8 +226,8 @@ def followed(
     shape = shape._replace(capacity=capacity(shape, session, reading, method.starts))
     groups = -(-steps // shape.group)
     alone = program._replace(placement=ONE_DEVICE)
-    at, interrupted = stretched(
-        session, "climbing", program, shape, data, plan, tuned, keys,
+    at, interrupted = climb(
+        Climber(session, "climbing", program, shape, plan, keys), tuned,
         lambda: loop.begin(alone, tuned, None, keys, thetas), [groups // 2, groups] if groups > 1 else [groups],
     )  # fmt: skip
     last = np.asarray(_positions(model, at.states.position))

@@ -12,16 +12,17 @@ import optax
 
 from tractable import run as loop
 from tractable.beliefs.belief import Point
+from tractable.beliefs.curve import pad_traces
 from tractable.checks.learnt import Learnt
 from tractable.checks.maxima import curvature
 from tractable.core import Data, Kernel, Model, Objective, PyTree, counted_log_likelihoods
 from tractable.data.placement import ONE_DEVICE
 from tractable.kernels.ascend import ascend
+from tractable.methods.climb import HELD, Climber, climb, held_out_best
 from tractable.methods.drawing import chain_keys, starts_of
 from tractable.methods.method import Check, Method, Optimiser, Outcome, Program, Session, on_all_rows
 from tractable.methods.search import Maximum, maximum, standard_errors, total_of
 from tractable.methods.session import Counter
-from tractable.methods.stretches import HELD, held_out_best, stretched
 from tractable.objectives.elbo import log_joint
 from tractable.tools.errors import ModelError
 from tractable.tools.settings import Count, Positive
@@ -124,7 +125,8 @@ class MAP(Method):
             )
             for position in np.asarray(positions)
         ]  # fmt: skip
-        return Climbed(found, {}, {}, session.stop())
+        traces = {"objective": pad_traces([one.trace for one in found])}
+        return Climbed(found, traces, {}, session.stop())
 
     def _followed(self, session: Session, positions: jax.Array, jacobian: bool) -> "Climbed":
         """The end points by an optax optimiser, inside the compiled loop."""
@@ -133,8 +135,8 @@ class MAP(Method):
         alone, keys = program._replace(placement=ONE_DEVICE), chain_keys(session.key, self.starts)
         rows = None if data is None or plan is not None else data.arrays()
         shape = loop.shape(self.steps, 1, model.space.size, self.starts)
-        at, interrupted = stretched(
-            session, "climbing", program, shape, data, plan, None, keys,
+        at, interrupted = climb(
+            Climber(session, "climbing", program, shape, plan, keys), None,
             lambda: loop.begin(alone, None, rows, keys, positions), [-(-self.steps // shape.group)],
             None if session.held_out is None else lambda states: _score(model, states, session.held_out),
         )  # fmt: skip
@@ -142,8 +144,9 @@ class MAP(Method):
         for position in np.asarray(at.states.position):
             value, gradient = total_of(model, position, data, self.prior, jacobian)
             slope = float(np.max(np.abs(gradient)))
-            found.append(Maximum(np.asarray(position), float(value), slope, self.steps, np.asarray(gradient)))
-        return Climbed(found, at.info, at.found(shape.group), interrupted)
+            gradient = np.asarray(gradient)
+            found.append(Maximum(np.asarray(position), float(value), slope, self.steps, gradient, np.zeros(0)))
+        return Climbed(found, at.traces(shape.group), at.found(shape.group), interrupted)
 
     def checks(self, posterior: Learnt) -> list[Check]:
         found, size = posterior.found, max(1, posterior.rows)

@@ -35,6 +35,7 @@ class Maximum(NamedTuple):
     slope: float  # largest component of the gradient, or of the least subgradient at kinks
     evaluations: int
     gradient: np.ndarray
+    trace: np.ndarray  # (iteration,) values
 
 
 def maximum(
@@ -46,7 +47,7 @@ def maximum(
     tolerance: float = 1e-6,
     jacobian: bool = False,
     stop: Callable[[], bool] = lambda: False,
-    count: Callable[[], None] = lambda: None,
+    count: Callable[[float], None] = lambda value: None,
 ) -> Maximum:
     """The maximum reached from ``start`` by L-BFGS and, for few parameters, Newton steps.
 
@@ -56,14 +57,14 @@ def maximum(
     Args:
         jacobian: climb the density of the unconstrained position instead of the user's parameters.
         stop: called after every iteration; True ends the climb at its present position.
-        count: called at every evaluation.
+        count: called with the value of every evaluation.
     """
     batch = all_rows(data)
     split = _split(model, prior)
 
     def smooth(position: np.ndarray) -> tuple[float, np.ndarray]:
-        count()
         value, gradient = total(model, np.asarray(position, start.dtype), batch, prior, jacobian)
+        count(float(value))
         return split.without_kinks(position, float(value), np.asarray(gradient, np.float64))
 
     def uphill(extended: np.ndarray) -> tuple[float, np.ndarray]:
@@ -79,7 +80,7 @@ def maximum(
         position, extra = _polish(model, batch, position, prior, jacobian, start.dtype)
         evaluations += extra
     value, gradient = split.with_kinks(position, *smooth(position))
-    return Maximum(position, value, float(np.abs(gradient).max()), evaluations, gradient)
+    return Maximum(position, value, float(np.abs(gradient).max()), evaluations, gradient, result.trace)
 
 
 class _Split(NamedTuple):

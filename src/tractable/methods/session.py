@@ -51,7 +51,7 @@ class Session(NamedTuple):
     data: Any  # Data or None; most methods raise without data
     key: jax.Array
     stop: Callable[[], bool]
-    say: Callable[[str, int, int], None]  # (phase, done, of)
+    say: Callable[..., None]  # (phase, done, of, values={}), the values of the curve by name
     placement: OneDevice = ONE_DEVICE  # of chains and rows
     saver: Saver | None = None
     moments: bool = False  # keep running moments instead of draws
@@ -65,7 +65,7 @@ class Session(NamedTuple):
 
     def alone(self) -> "Session":
         """The same session without progress, saving or resuming."""
-        return self._replace(say=lambda phase, done, of: None, saver=None, moments=False)
+        return self._replace(say=lambda phase, done, of, values=None: None, saver=None, moments=False)
 
     def inside(self, name: str) -> "Session":
         """A session for a run that is part of this one, saved in a subfolder."""
@@ -100,9 +100,9 @@ class Counter:
         self.done, self.say = 0, functools.partial(session.say, phase)
         self.most = most
 
-    def __call__(self) -> None:
+    def __call__(self, value: float | None = None) -> None:
         self.done += 1
-        self.say(min(self.done, self.most), self.most)
+        self.say(min(self.done, self.most), self.most, {} if value is None else {"objective": value})
 
 
 @contextlib.contextmanager

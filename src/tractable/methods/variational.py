@@ -24,11 +24,11 @@ from tractable.core import Kernel, Model, PyTree, log_posterior, whole
 from tractable.data.placement import ONE_DEVICE
 from tractable.data.rows import Batch, Data, Members, Plan
 from tractable.kernels.ascend import ascend
+from tractable.methods.climb import HELD, held_out_best
 from tractable.methods.climbing import SIGMAS, WINDOW, Problem, climb
 from tractable.methods.drawing import starts_of
 from tractable.methods.method import Check, Method, Optimiser, Outcome, Session
 from tractable.methods.search import laplace_root, maximum, nearer
-from tractable.methods.stretches import HELD, held_out_best
 from tractable.objectives import quadrature, several
 from tractable.objectives.elbo import Control, Gradient
 from tractable.tools.errors import ModelError, SettingsError
@@ -36,6 +36,7 @@ from tractable.tools.settings import Count, Positive, Range, is_number
 from tractable.tools.shared import COMPILE_FASTEST, compiled
 from tractable.tools.words import tell
 
+THIN = 10  # steps of a climb for each value of its traces
 WEIGHED = 1000  # draws whose importance weights are computed at the end
 ROWS_WEIGHED = 1 << 28  # rows × draws × parameters / 64 up to which they are computed
 MODE_SIZE = 1000  # parameters up to which a climb starts at the mode
@@ -133,15 +134,15 @@ class Variational(Method):
         model, data = session.model, session.data
         q = self.family(model.space.size)
         began = time.perf_counter()
-        interrupted, trace = False, {}
+        interrupted, traces, every = False, {}, 1
         solved = self._solved(session)
         if solved is not None:
-            phi, found = solved
-            interrupted = session.stop()
+            phi, found, values = solved
+            interrupted, traces = session.stop(), {"objective": values[None]}
         else:
             climbed = climb(self, session)
             phi, found, interrupted = self.flat(model, climbed.phi), climbed.found, climbed.interrupted
-            trace = {"bound": climbed.bound}
+            traces, every = climbed.traces, THIN
         ended = time.perf_counter()
         weights = log_weights(model, data, q, phi, jax.random.fold_in(session.key, 1))
         if weights is not None:
@@ -150,11 +151,13 @@ class Variational(Method):
         draws = approximations.drawn(q, phi, draws_key(session.key), self.draws)
         seconds = {"climbing": ended - began, "weighing": time.perf_counter() - ended}
         phi = jax.tree.map(np.asarray, phi)
-        fitted = Fitted(positions=np.asarray(draws)[None], family=self.kind, phi=phi, log_weights=weights, trace=trace)
+        fitted = Fitted(
+            positions=np.asarray(draws)[None], family=self.kind, phi=phi, log_weights=weights, info=traces, thin=every
+        )
         return Outcome(fitted, found, seconds, interrupted)
 
-    def _solved(self, session: Session) -> tuple[PyTree, dict[str, Any]] | None:
-        """φ and figures of a climb without noise, where the model has a linear predictor; None elsewhere."""
+    def _solved(self, session: Session) -> tuple[PyTree, dict[str, Any], np.ndarray] | None:
+        """φ, figures and values of a climb without noise, where the model has a linear predictor; None elsewhere."""
         model, data, stop = session.model, session.data, session.stop
         exact = factors = None
         if self.solver != "stochastic" and self.divergence == "reverse" and self.batch_size is None:
@@ -205,9 +208,8 @@ class Variational(Method):
 
     def shape(self, model: Model, data: Data | None, plan: Plan | None, positions: PyTree) -> loop.Shape:
         """The loop's: a segment is a window, of whole epochs where there are batches whose noise has to sum to zero."""
-        thin = 10
         noise = self.samples * self.family(model.space.size).noise
-        shape = loop.shape(10**6, thin, noise, self.starts, moments=True)
+        shape = loop.shape(10**6, THIN, noise, self.starts, moments=True)
         epoch = 1 if plan is None or self.corrects(model, data) else plan.count
         window = max(WINDOW, epoch * -(-WINDOW // epoch)) if epoch <= 10 * WINDOW else epoch
         return shape._replace(capacity=-(-window // shape.group))

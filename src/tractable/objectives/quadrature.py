@@ -99,8 +99,8 @@ def _normal(prior: dist.Distribution) -> tuple[Any, Any] | None:
 
 def climb(
     linear: Linear, q: Approximation, model: Model, data: Data, stop: Callable[[], bool] = lambda: False
-) -> tuple[PyTree, dict[str, Any]]:
-    """φ at the maximum of the ELBO, and the climb's results."""
+) -> tuple[PyTree, dict[str, Any], np.ndarray]:
+    """φ at the maximum of the ELBO, the climb's results, and its values."""
     size = model.space.size
     dtype = jnp.result_type(float)
     start = q.init(jnp.zeros(size, dtype), jnp.full(size, 0.5, dtype))
@@ -126,7 +126,7 @@ def climb(
         "agreement": 0.0,
         "solver": "quadrature",
     }
-    return unravel(jnp.asarray(result.x, dtype)), found
+    return unravel(jnp.asarray(result.x, dtype)), found, result.trace
 
 
 def expected(

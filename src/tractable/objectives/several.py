@@ -88,8 +88,8 @@ def structure(model: Model, data: Data | None) -> Factors | None:
 def climb(
     factors: Factors, model: Model, data: Data, mode: np.ndarray, root: np.ndarray | None,
     tolerance: float, stop: Callable[[], bool] = lambda: False,
-) -> tuple[PyTree, dict[str, Any]]:  # fmt: skip
-    """φ of the full-rank normal at the maximum of the ELBO, and the climb's results.
+) -> tuple[PyTree, dict[str, Any], np.ndarray]:  # fmt: skip
+    """φ of the full-rank normal at the maximum of the ELBO, the climb's results, and its values.
 
     The climb is in units of the normal at the mode: z = ẑ + R u with R Rᵀ = H⁻¹ and q(u) = N(a, A Aᵀ), so that a
     quasi-Newton method needs some tens of evaluations.
@@ -124,7 +124,7 @@ def climb(
         "agreement": 0.0,
         "solver": "quadrature",
     }
-    return approximations.of_root(middle + unit @ away, jnp.tril(unit @ white)), found
+    return approximations.of_root(middle + unit @ away, jnp.tril(unit @ white)), found, np.array(values)
 
 
 def expected(

@@ -13,7 +13,6 @@ from matplotlib.figure import Figure as Canvas
 from tractable.models.ladder import Ladder
 from tractable.objectives.bounds import moments
 from tractable.pages.exhibit import Cell, Exhibit, Picture, Table
-from tractable.pages.parameters import climb
 from tractable.pages.plots import WIDE, bare, dots, drawing, tidy
 from tractable.pages.style import COLOURS, INK, MUTED
 from tractable.results import encoding as coding
@@ -36,16 +35,12 @@ PALEST = 246  # of 255, so that a picture's edges show on white
 
 
 def exhibits(posterior: Posterior, shape: Shape = None) -> list[Exhibit]:
-    """Layers, climb, rows drawn, reconstructions, codes and traversals, as far as each applies."""
+    """Layers, rows drawn, reconstructions, codes and traversals, as far as each applies."""
     ladder, theta = coding.theta_of(posterior, "report")
     shape = picture(ladder.visible.size, shape)
     data = some_rows(posterior, MAPPED)
     out = [layers(ladder, posterior.found)]
     encoder = posterior.phi is not None
-    if encoder:
-        bound = np.asarray(posterior.info.get("objective", ()), float).ravel() / max(posterior.rows, 1)
-        steps = posterior.found.get("steps", len(bound))
-        out += climb(bound, steps, "The objective per row, noisy, and its running mean.")
     out.append(drawn_rows(posterior, ladder, data, shape))
     if encoder and data is not None:
         out += [reconstructions(posterior, ladder, data[:AGAIN], shape), codes(posterior, ladder, data)]

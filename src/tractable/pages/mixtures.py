@@ -10,9 +10,8 @@ from matplotlib.ticker import MaxNLocator
 from scipy import stats
 
 from tractable.pages.exhibit import Cell, Exhibit, Table, decimals, duration
-from tractable.pages.plots import WIDE, climbing, dots, drawing, squares, triangle
+from tractable.pages.plots import WIDE, dots, drawing, squares, triangle
 from tractable.pages.style import BAD, COLOURS, LINE, MUTED, PAPER
-from tractable.results.posterior import Posterior
 from tractable.selection import CRITERIA, Selection
 
 DRAWN = 1500  # most rows in a scatter plot
@@ -112,7 +111,6 @@ def state_exhibits(
         Exhibit("How many states", parts, said),
         *states_shown(states),
         Exhibit("Sequences", [drawn], note, "chart"),
-        *climbs(found.posterior, "sequence"),
     ]
 
 
@@ -170,7 +168,6 @@ def exhibits(
         Exhibit("How many components", parts, said),
         components_of(components, len(rows), covariance),
         rows_of(components, rows, likeliest),
-        *climbs(found.posterior),
     ]
 
 
@@ -274,15 +271,6 @@ def most_distinct(found: Components) -> np.ndarray:
     return np.sort(np.argsort(-share, kind="stable")[:PAIRED])
 
 
-def climbs(posterior: Posterior, noun: str = "row") -> list[Exhibit]:
-    """The log likelihood over the steps of EM, a line for each start."""
-    traces = np.asarray(posterior.info.get("objective", np.zeros((0, 0))), float)
-    if np.isfinite(traces).sum() < 2:
-        return []
-    note = f"Log likelihood per {noun}, in the fit's units, over the steps of EM: a line a start, a dot at its end."
-    return [Exhibit("Climb", [starts(traces / max(posterior.rows, 1), noun)], note, "chart")]
-
-
 @drawing("A criterion against the number of components", (3.7, 2.3))
 def criterion(canvas: Canvas, tried: np.ndarray, values: np.ndarray, best: int, unsound: np.ndarray, noun: str) -> None:
     """A criterion (k,) against the numbers tried: the chosen one is filled; unsound fits are crosses off the line."""
@@ -298,22 +286,6 @@ def criterion(canvas: Canvas, tried: np.ndarray, values: np.ndarray, best: int, 
     axes.set_xlabel(noun)
     axes.spines["left"].set_visible(False)
     axes.grid(axis="y", color=LINE, linewidth=0.5, alpha=0.6)
-
-
-@drawing("Log likelihood of every start over its steps", (WIDE, 2.4))
-def starts(canvas: Canvas, traces: np.ndarray, noun: str) -> None:
-    """The heights (start, step) of climbs, NaN after a climb's end."""
-    axes, ends, heights = canvas.subplots(), [], []
-    for one, colour in zip(traces, COLOURS * len(traces), strict=False):
-        finite = np.flatnonzero(np.isfinite(one))
-        if not len(finite):
-            continue
-        axes.plot(finite, one[finite], color=colour, linewidth=1.1, alpha=0.85)
-        axes.plot(finite[-1:], one[finite[-1:]], "o", color=colour, markersize=4)
-        ends.append(one[finite[-1]])
-        heights.append(one[finite[min(2, len(finite) - 1) :]].min())
-    climbing(axes, min(heights), max(ends), f"nats a {noun}")
-    axes.set_xlim(0)
 
 
 @drawing("Rows and components in every two columns", lambda found, *_: squares(1.75, 0.9, len(found.names)))

@@ -59,6 +59,7 @@ def exhibits_of(
         verdict.why(posterior.report()),
         *([Exhibit("How the rows were read", notes)] if notes else []),
         *(of_parameters(posterior, encoder, shape) if exhibits is None else exhibits),
+        *parameters.climb(posterior),
         *parameters.bias(posterior),
         *([] if held_out is None else predictions.exhibits(posterior, as_data(held_out), encoder, shifted)),
         verdict.settings(posterior),
@@ -89,6 +90,7 @@ def usual_facts(posterior: Posterior, encoder: Encoder | None = None) -> dict[st
         **facts,
         "parameters": Cell(len(posterior.names), ",d"),
         kept: count,
+        **({} if posterior.curve is None else {"climb": str(posterior.curve)}),
         "wall time": duration(sum(posterior.seconds.values())),
     }
 
@@ -102,6 +104,6 @@ def of_parameters(posterior: Posterior, encoder: Encoder | None, shape: ladders.
     return [
         *parameters.effects_exhibits(posterior, encoder), first, *parameters.of_groups(posterior),
         *networks.members(posterior),
-        *parameters.bound_on_evidence(posterior), *networks.layers(posterior), *parameters.exhibits(posterior, labels),
+        *networks.layers(posterior), *parameters.exhibits(posterior, labels),
         *predictive.exhibits(posterior, encoder),
     ]  # fmt: skip

@@ -294,19 +294,16 @@ def pairs(
     return [Exhibit("Pairs", [drawn], layout="chart pairs")]
 
 
-def climb(bound: np.ndarray, steps: float | int, note: str) -> list[Exhibit]:
-    """The figure of a bound over the steps."""
-    if np.sum(np.isfinite(bound)) < 2:
+def climb(posterior: Posterior) -> list[Exhibit]:
+    """The figure of the climb, of methods that climb."""
+    curve = posterior.curve
+    if curve is None or np.isfinite(curve.objective).sum() < 2:
         return []
-    return [Exhibit("Climb", [plots.climb(bound, steps)], note, "chart")]
-
-
-def bound_on_evidence(posterior: Posterior) -> list[Exhibit]:
-    """The figure of the bound on log p(y) over the steps."""
-    trace = {} if posterior.fitted is None else posterior.fitted.trace
-    bound = np.asarray(trace.get("bound", ()), float).ravel()
-    note = "The noisy bound on log p(y) at every step that was looked at, and its running mean. The first are cut off."
-    return climb(bound, posterior.found.get("steps", len(bound)), note)
+    note = "The objective over the steps: a line a start, a dot at its end; of a noisy climb also the running mean."
+    if len(curve.held_out) > 1:
+        note += " Beside it, how well rows that the fit did not see were predicted."
+    unit, size = (" a row", posterior.rows) if posterior.rows else ("", 1)
+    return [Exhibit("Climb", [plots.climb(curve, unit, size)], note, "chart")]
 
 
 def bias(posterior: Posterior) -> list[Exhibit]:

@@ -15,11 +15,13 @@ from matplotlib.path import Path
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 from scipy import stats
 
+from tractable.beliefs.curve import Curve
 from tractable.pages.exhibit import Figure
 from tractable.pages.style import BAD, COLOURS, INK, LINE, MUTED, PAPER
 
 PANEL, WIDE = (3.7, 1.85), 7.2  # inches
 POINTS = 400  # most points in a trace
+NOISY = 0.02  # share of steps that go down, above which a climb counts as noisy
 DOTS = 700  # most dots in a scatter plot
 Size = tuple[float, float]
 Draw = Callable[..., None]
@@ -165,31 +167,38 @@ def folded(label: str, width: int) -> str:
     return re.sub("([_=]) ", r"\1", lines)
 
 
-@drawing("The bound over the climb", (WIDE, 2.4))
-def climb(canvas: Canvas, bound: np.ndarray, steps: float | int) -> None:
-    """A noisy bound (n,), recorded evenly over ``steps`` steps, and its running mean."""
-    axes = canvas.subplots()
-    finite = np.where(np.isfinite(bound), bound, np.nan)
-    at = np.linspace(0, steps, len(bound) + 1)[1:]
-    width = max(1, len(bound) // 25)
-    sums = np.cumsum(np.insert(np.nan_to_num(finite), 0, 0.0))
-    counts = np.cumsum(np.insert(np.isfinite(bound).astype(float), 0, 0.0))
-    mean = (sums[width:] - sums[:-width]) / np.maximum(counts[width:] - counts[:-width], 1)
-    every = -(-len(bound) // (4 * POINTS))
-    axes.plot(at[::every], finite[::every], color=COLOURS[0], linewidth=0.6, alpha=0.45)
-    axes.plot(at[width - 1 :][::every], mean[::every], color=COLOURS[0], linewidth=1.6)
-    settled = finite[len(bound) // 4 :]
-    climbing(axes, float(np.nanquantile(settled, 0.01)), float(np.nanmax(finite)), "bound, in nats")
-    axes.set_xlim(0, steps)
-
-
-def climbing(axes: Axes, low: float, high: float, what: str) -> None:
-    """The axes of a climb over steps; its first steps may be a thousand times lower and are cut off."""
-    reach = max(high - low, 1e-6 * max(abs(high), 1.0))
-    axes.set_ylim(low - 0.2 * reach, high + 0.08 * reach)
-    tidy(axes, 6, 4, whole=True)
-    axes.set_xlabel("steps")
-    axes.set_ylabel(what)
+@drawing("The climb of every start over its steps", (WIDE, 2.4))
+def climb(canvas: Canvas, curve: Curve, unit: str, size: float) -> None:
+    """The objective over ``size``, a line for each start, with running means of noisy ones; and held-out scores."""
+    panels, lows, highs = canvas.subplots(1, 1 + (len(curve.held_out) > 1), squeeze=False)[0], [], []
+    for one, colour in zip(curve.objective / size, COLOURS * len(curve.objective), strict=False):
+        at, heights = curve.steps[np.isfinite(one)], one[np.isfinite(one)]
+        if not len(heights):
+            continue
+        every = -(-len(heights) // (4 * POINTS))
+        noisy = np.mean(np.diff(heights) < 0) > NOISY
+        panels[0].plot(
+            at[::every], heights[::every], color=colour, linewidth=0.6 if noisy else 1.1, alpha=0.45 + 0.4 * (not noisy)
+        )
+        if noisy:
+            width = max(1, len(heights) // 25)
+            means = np.convolve(heights, np.full(width, 1 / width), "valid")
+            panels[0].plot(at[width - 1 :][::every], means[::every], color=colour, linewidth=1.6)
+        else:
+            panels[0].plot(at[-1:], heights[-1:], "o", color=colour, markersize=4)
+        settled = heights[min(max(len(heights) // 4, 2), len(heights) - 1) :]
+        lows.append(np.quantile(settled, 0.01 if noisy else 0))
+        highs.append(heights.max() if noisy else heights[-1])
+    # The first steps may be a thousand times lower, and are cut off.
+    reach = max(max(highs) - min(lows), 1e-6 * max(abs(max(highs)), 1.0))
+    panels[0].set_ylim(min(lows) - 0.2 * reach, max(highs) + 0.08 * reach)
+    for axes, what in zip(panels, (f"objective, nats{unit}", "held-out rows, nats a row"), strict=False):
+        axes.set_xlim(0, curve.steps[-1])
+        tidy(axes, 6, 4, whole=True)
+        axes.set_xlabel("steps")
+        axes.set_ylabel(what)
+    if panels[1:]:
+        panels[1].plot(curve.held_out_steps, curve.held_out, ".-", color=COLOURS[1], linewidth=1.1)
 
 
 @drawing("Estimates and their intervals", lines_tall)

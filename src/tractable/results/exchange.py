@@ -76,7 +76,7 @@ def _makers(posterior: Any, draws: int | None, seed: int) -> dict[str, Callable[
 
     def stats() -> dict[str, np.ndarray]:
         weights = {} if posterior.weights is None else {"weight": posterior.weights}
-        traces = {} if posterior.is_point else posterior.info | weights
+        traces = {} if posterior.curve is not None else posterior.info | weights
         traces = {STATS.get(name) or name: trace for name, trace in traces.items()}
         traces |= {name: traces[name] > 0 for name in ("diverging", "reached_max_treedepth") if name in traces}
         shape = (posterior.chains, posterior.count)  # a fitted q has traces of its optimisation, not of draws

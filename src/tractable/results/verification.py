@@ -6,9 +6,9 @@ from collections.abc import Callable
 from tractable.beliefs.check import Check
 from tractable.checks.verify import BEFORE, LARGEST, frame_of
 from tractable.core import Data
+from tractable.methods.climb import HELD
 from tractable.methods.method import Method, Outcome
 from tractable.methods.session import Saver, open_session
-from tractable.methods.stretches import HELD
 from tractable.results.posterior import Posterior
 from tractable.tools.errors import RunError
 

@@ -16,7 +16,9 @@ def lbfgs(
     bounds: list | None = None,
     **options: float | int,
 ) -> Any:
-    """Climb ``uphill``, which gives a value and its gradient (d,), from ``start``; SciPy's result, of minus the value.
+    """Climb ``uphill``, which gives a value and its gradient (d,), from ``start``: SciPy's result, of minus the value.
+
+    The result's ``trace`` holds the values after each iteration.
 
     A value that is not finite, or lower than the first one by a factor of a million, counts as lower than that one, but
     of its order: from a huge number the line search would conclude that the step should be 0, and end the climb.
@@ -38,11 +40,16 @@ def lbfgs(
             return -value, -gradient
         return first + 1 + abs(first), np.zeros_like(gradient)
 
-    def after_iteration(_: np.ndarray) -> None:
+    trace: list[float] = []
+
+    def after_iteration(intermediate_result: Any) -> None:
+        trace.append(-float(intermediate_result.fun))
         if stop():
             raise StopIteration
 
-    return scipy.optimize.minimize(
+    result = scipy.optimize.minimize(
         downhill, start, jac=True, method="L-BFGS-B", bounds=bounds, callback=after_iteration,
         options={"maxcor": 20, **options},
     )  # fmt: skip
+    result.trace = np.array(trace)
+    return result

@@ -1,0 +1,61 @@
+"""The curve of a climb: its objective, and how well it predicted held-out rows, by step."""
+
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+HEIGHTS = "▁▂▃▄▅▆▇█"
+WIDTH = 24  # characters of a curve in words
+SCORES = "held-out scores"  # name of their trace among a run's
+
+
+class Curve(NamedTuple):
+    """The objective of a climb over its steps, and the scores of held-out rows.
+
+    Attributes:
+        steps: (n,) steps done at each value of the objective.
+        objective: (start, n) in nats, NaN after a start's end. Where a method climbs by random numbers or batches, the
+            values are noisy; those of ``MonteCarloEM`` are nats above the start.
+        held_out_steps: (m,) steps done at each look at the held-out rows.
+        held_out: (m,) their mean log density, in nats a row.
+    """
+
+    steps: np.ndarray
+    objective: np.ndarray
+    held_out_steps: np.ndarray
+    held_out: np.ndarray
+
+    @classmethod
+    def of(cls, traces: Mapping[str, np.ndarray], every: int) -> "Curve | None":
+        """The curve from the traces of a run, whose objective has a value ``every`` so many steps; None without."""
+        objective = np.atleast_2d(np.asarray(traces.get("objective", ()), np.float64))
+        if not np.isfinite(objective).any():
+            return None
+        scores = np.asarray(traces.get(SCORES, np.zeros((0, 2))))
+        return cls(every * (1 + np.arange(objective.shape[1])), objective, scores[:, 0].astype(int), scores[:, 1])
+
+    @property
+    def best(self) -> np.ndarray:
+        """(n,) the objective of the start that ended highest, as far as it went."""
+        ends = [one[np.isfinite(one)][-1] if np.isfinite(one).any() else -np.inf for one in self.objective]
+        one = self.objective[int(np.argmax(ends))]
+        return one[np.isfinite(one)]
+
+    def __str__(self) -> str:
+        """The climb in a line: where it began and ended, its steps, and its shape."""
+        best = self.best
+        places = np.linspace(0, len(best), min(WIDTH, len(best)) + 1).astype(int)
+        means = np.array([best[a:b].mean() for a, b in itertools.pairwise(places)])
+        low, high = np.quantile(means, 0.1), means.max()
+        heights = np.clip((means - low) / max(high - low, 1e-300) * (len(HEIGHTS) - 1), 0, len(HEIGHTS) - 1)
+        shape = "".join(HEIGHTS[int(height)] for height in heights)
+        scores = f"; held-out rows {self.held_out.max():.4g} nats a row at best" if len(self.held_out) else ""
+        return f"{best[0]:.6g} to {best[-1]:.6g} nats in {self.steps[len(best) - 1]:,} steps {shape}{scores}"
+
+
+def pad_traces(traces: Sequence[np.ndarray | Sequence[float]]) -> np.ndarray:
+    """Traces of several starts as one array (start, step), NaN after each climb's end."""
+    longest = max(1, *map(len, traces))
+    return np.array([np.pad(t, (0, longest - len(t)), constant_values=np.nan) for t in traces])
