@@ -1,7 +1,6 @@
 """EM's climbs from start to end: on rows in memory, over devices, or on file; saved as they go."""
 
 import dataclasses
-import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -44,18 +43,6 @@ class Climbing(NamedTuple):
     time: jax.Array  # ()
 
 
-class ClimbsOnFile(NamedTuple):
-    """Climbs on data on file: those that ended, and the current one."""
-
-    ends: list[PyTree]  # θ
-    traces: list[np.ndarray]  # nats, at every θ but the last
-    values: np.ndarray  # nats, at the end
-    theta: PyTree  # of the current climb
-    trace: np.ndarray
-    before: float  # gain of its last step
-    calm: int  # steps in a row with little still to come
-
-
 class SavedAttempts:
     """Saves and restores climbs whose failed starts are tried again.
 
@@ -72,15 +59,11 @@ class SavedAttempts:
             earlier = Reached(thetas, nothing, nothing, False) if beneath(self.resume, "attempts/1") else None
             self.count, self.earlier = restored((0, earlier), beneath(self.resume, "attempts"))
 
-    def begun(self, like: Callable[[int], PyTree]) -> PyTree:
-        """The saved state of this attempt's climbs; None if there is none.
-
-        Args:
-            like: gives the state's structure for a number of values.
-        """
+    def begun(self, like: PyTree) -> PyTree:
+        """The saved state of this attempt's climbs, with the structure of ``like``; None if there is none."""
         now = {} if self.resume is None else beneath(self.resume, "now")
         self.resume = None
-        return restored(like(len(now.get("values", ()))), now) if now else None
+        return restored(like, now) if now else None
 
     def save(self, now: PyTree, at_once: bool = False) -> None:
         """Save the state of this attempt's climbs, if a save is due."""
@@ -109,42 +92,101 @@ def settled(
     return jnp.where(none, 0.0, to_come), none | (to_come <= tolerance * scale)
 
 
-def climb_in_memory(method: Any, model: Any, session: Session, thetas: PyTree, attempts: SavedAttempts) -> Reached:
-    """Climb from every start to its end, side by side."""
-    placement = session.placement
-    rows, mask = placement.rows_and_counts(session.data)
-    size, steps = session.data.size, method.steps
-    method = dataclasses.replace(method, steps=1, starts=1)  # fields that the compiled program does not use
+def climb(method: Any, model: Any, session: Session, thetas: PyTree, attempts: SavedAttempts) -> Reached:
+    """Climb from every start to its end, side by side, on rows in memory or on file."""
+    advance, objectives = (_in_memory if session.data.resident else _on_file)(method, model, session)
     states = jax.vmap(lambda theta: method.kernel(model, None, None).init(session.key, theta))(thetas)
-    count = jax.tree.leaves(thetas)[0].shape[0]
-    zero = jnp.zeros(count, states.objective.dtype)
+    zero = jnp.zeros(jax.tree.leaves(thetas)[0].shape[0], states.objective.dtype)
     now, traces, stopped = Climbing(states, thetas, zero, zero + jnp.inf, zero > 0, zero > 0, jnp.array(0)), [], False
-    begun = attempts.begun(lambda _: (now, np.zeros(0)))
+    if not session.data.resident:
+        now = _with_objective(now, np.asarray(zero, np.float64))
+    begun = attempts.begun((now, np.zeros(0)))
     if begun is not None:
         now, traces = begun[0], [begun[1]]
 
-    def standing() -> PyTree:
+    def run_state() -> PyTree:
         return now, np.concatenate(traces, 1)
 
-    while not stopped and int(now.time) < steps and not bool(jnp.all(now.done)):
-        now, trace = segment(method, model, placement, size, rows, mask, now, jnp.array(steps))
+    while not stopped and int(now.time) < method.steps and not bool(jnp.all(now.done)):
+        now, trace = advance(now)
         traces.append(np.asarray(trace))
         stopped = session.stop()
-        attempts.save(standing, at_once=stopped)
-        session.say("climbing", int(now.time), steps, {"objective": float(np.nanmax(traces[-1][:, 0]))})
-    attempts.save(standing, at_once=True)
+        attempts.save(run_state, at_once=stopped)
+        session.say("climbing", int(now.time), method.steps, {"objective": float(np.nanmax(traces[-1][:, 0]))})
+    attempts.save(run_state, at_once=True)
     trace = np.concatenate(traces, 1)[:, : int(now.time)]
     theta = now.states.position
-    values = _objectives(method, model, placement, size, rows, mask, theta)
+    values = objectives(theta)
     theta = _each_where(jnp.isfinite(values), theta, now.good)  # the last step may have become non-finite
     finite = [row[np.isfinite(row)] for row in trace]
     last = np.array([row[-1] if len(row) else np.nan for row in finite])
-    return Reached(
-        placement.collect(theta), np.where(np.isfinite(values), values, last).astype(np.float64), trace, stopped
+    values = np.where(np.isfinite(values), values, last).astype(np.float64)
+    return Reached(session.placement.collect(theta), values, trace, stopped)
+
+
+def _with_objective(now: Climbing, values: np.ndarray) -> Climbing:
+    """The state with objectives in double precision, as passes over a file sum them."""
+    return now._replace(states=now.states._replace(objective=values))
+
+
+def _in_memory(method: Any, model: Any, session: Session) -> tuple[Callable, Callable]:
+    """``now -> (now, trace)``, which takes up to SEGMENT steps, and ``thetas -> objectives``, on rows in memory."""
+    placement, size, steps = session.placement, session.data.size, jnp.array(method.steps)
+    rows, mask = placement.rows_and_counts(session.data)
+    method = dataclasses.replace(method, steps=1, starts=1)  # fields that the compiled program does not use
+    return (
+        lambda now: segment(method, model, placement, size, rows, mask, now, steps),
+        lambda thetas: _objectives(method, model, placement, size, rows, mask, thetas),
     )
 
 
+def _on_file(method: Any, model: Any, session: Session) -> tuple[Callable, Callable]:
+    """The same of rows on file: a step is one pass for all starts, summed in double precision."""
+    e_step, m_step = method.halves(model)
+    e_steps, m_steps = jax.vmap(session.placement.sum_rows(e_step), (0, None)), jax.jit(jax.vmap(m_step))
+    prior = method.log_prior(model)
+
+    def read(thetas: PyTree) -> tuple[np.ndarray, PyTree]:
+        found = expected(e_steps, thetas, session.data, method.chunk, place=session.placement.place_chunk)
+        priors = 0.0 if prior is None else np.asarray(jax.vmap(prior)(thetas), np.float64)
+        return np.asarray(found.log_likelihood) + priors, found.statistics
+
+    def advance(now: Climbing) -> tuple[Climbing, np.ndarray]:
+        states = now.states
+        values, statistics = read(states.position)
+        gain = values - states.objective if int(now.time) else np.zeros_like(values)
+        theta = jax.tree.map(lambda new, old: new.astype(old.dtype), m_steps(statistics), states.position)
+        after = states._replace(position=theta, time=states.time + 1, objective=values)
+        judged, _ = _judge(now, after, gain, values, method.tolerance, session.data.total)
+        trace = np.where(now.done, np.nan, values)[:, None]
+        return _with_objective(judged, np.where(now.done, states.objective, values)), trace
+
+    return advance, lambda thetas: read(thetas)[0]
+
+
 _each_where = jax.jit(jax.vmap(tree.where))
+
+
+@jax.jit
+def _judge(
+    now: Climbing, states: PyTree, gain: jax.Array, objective: jax.Array, tolerance: float, total: float | jax.Array
+) -> tuple[Climbing, jax.Array]:
+    """The state after a step to ``states``, whose objectives were before it; and those of climbs still going on."""
+    fine = jax.vmap(tree.all_finite)(states.position) & jnp.isfinite(objective)
+    to_come, little = settled(gain, now.gain, objective, tolerance, total)
+    little = little & (now.time > 1)
+    live = ~now.done
+    keep = live & fine
+    after = Climbing(
+        jax.vmap(tree.where)(keep, states, now.states),
+        jax.vmap(tree.where)(keep, now.states.position, now.good),
+        jnp.where(live, gain, now.gain),
+        jnp.where(live, to_come, now.to_come),
+        little,
+        now.done | ~fine | (little & now.little),
+        now.time + 1,
+    )
+    return after, jnp.where(live, objective, jnp.nan)
 
 
 @compiled("method", "model", "placement", "size")
@@ -171,24 +213,8 @@ def segment(
     def step(carry: tuple) -> tuple:
         now, trace, i = carry
         states, info = jax.vmap(lambda s: kernel.step(jnp.zeros(0), s, batch))(now.states)
-        fine = jax.vmap(tree.all_finite)(states.position) & jnp.isfinite(info.objective)
-        to_come, little = settled(info.gain, now.gain, info.objective, method.tolerance, total)
-        little = little & (now.time > 1)
-        ended = little & now.little
-        live = ~now.done
-        trace = trace.at[i].set(jnp.where(live, info.objective, jnp.nan))
-        keep = live & fine
-        good = jax.vmap(tree.where)(keep, now.states.position, now.good)
-        now = Climbing(
-            jax.vmap(tree.where)(keep, states, now.states),
-            good,
-            jnp.where(live, info.gain, now.gain),
-            jnp.where(live, to_come, now.to_come),
-            little,
-            now.done | ~fine | ended,
-            now.time + 1,
-        )
-        return now, trace, i + 1
+        now, values = _judge(now, states, info.gain, info.objective, method.tolerance, total)
+        return now, trace.at[i].set(values), i + 1
 
     now, trace, _ = jax.lax.while_loop(going, step, (now, trace, jnp.array(0)))
     return now, trace.T
@@ -215,43 +241,6 @@ def _e_step(method: Any, model: Any, placement: OneDevice) -> Callable:
     if not method.exact(model):
         return e_step  # its statistics are the rows and their shares; the compiler sums their Q on each device
     return placement.sum_rows(chunked(e_step, method.chunk))
-
-
-def climb_on_file(method: Any, model: Any, session: Session, thetas: PyTree, attempts: SavedAttempts) -> Reached:
-    """Climb from one start after another; every step is one pass over the file, summed in double precision."""
-    prior, count = method.log_prior(model), jax.tree.leaves(thetas)[0].shape[0]
-    e_step, m_step = method.halves(model)
-    e_step = session.placement.sum_rows(e_step)
-    improve = jax.jit(m_step)
-    starts = [jax.tree.map(lambda a, i=start: a[i], thetas) for start in range(count)]
-    nothing, stopped = np.zeros(0), False
-    first = ClimbsOnFile([], [], nothing, starts[0], nothing, 0.0, 0)
-    now = attempts.begun(lambda ended: first._replace(ends=starts[:ended], traces=[nothing] * ended)) or first
-    while len(now.ends) < count:
-        found = expected(e_step, now.theta, session.data, method.chunk, place=session.placement.place_chunk)
-        value = float(found.log_likelihood) + (0.0 if prior is None else float(prior(now.theta)))
-        stopped = session.stop()
-        attempts.save(lambda now=now: now, at_once=stopped)  # a resumed run repeats a pass that was not saved
-        trace = np.append(now.trace, value)
-        gain = float(value - trace[-2]) if len(trace) > 1 else 0.0
-        last = [jnp.asarray(v) for v in (gain, now.before, value)]
-        little = len(trace) > 2 and bool(settled(*last, method.tolerance, session.data.total)[1])
-        calm = now.calm + 1 if little else 0
-        if stopped or calm > 1 or len(trace) > method.steps or not math.isfinite(value):
-            ended = ([*now.ends, now.theta], [*now.traces, trace[:-1]], np.append(now.values, value))
-            now = ClimbsOnFile(*ended, starts[min(len(ended[0]), count - 1)], nothing, 0.0, 0)
-            if stopped:
-                break
-            continue
-        improved = improve(found.statistics)
-        theta = jax.tree.map(lambda new, old: new.astype(old.dtype), improved, now.theta)
-        now = now._replace(theta=theta, trace=trace, before=gain, calm=calm)
-        done = len(now.ends) * method.steps + len(trace)
-        session.say("climbing", done, count * method.steps, {"objective": value})
-    if not stopped:
-        attempts.save(lambda: now, at_once=True)
-    stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *now.ends)
-    return Reached(stacked, now.values, pad_traces(now.traces), stopped)
 
 
 def with_retries(reached: Reached, again: Reached, taken: np.ndarray) -> Reached:

@@ -26,8 +26,7 @@ from tractable.methods.em_climb import (
     ROUNDING,
     Reached,
     SavedAttempts,
-    climb_in_memory,
-    climb_on_file,
+    climb,
     with_retries,
 )  # fmt: skip
 from tractable.methods.method import Check, Method, Optimiser, Outcome, Session
@@ -133,7 +132,6 @@ class EM(Method):
         begun = time.perf_counter()
         if not data.resident and not self.exact(model):
             raise DataError("An M-step by gradient needs all rows in memory; these are on file. Give an m_step.")
-        climb = climb_in_memory if data.resident else climb_on_file
         attempts, bad = SavedAttempts(session, thetas), np.zeros(0, bool)
         while True:
             reached = attempts.earlier
@@ -165,9 +163,8 @@ class EM(Method):
         theta = model.params(jnp.asarray(point))
         judge = dataclasses.replace(self, optimizer="lbfgs", steps=1)
         one = jax.tree.map(lambda a: a[None], theta)
-        return float(
-            climb_in_memory(judge, model, session.alone(), one, SavedAttempts(session.alone(), one)).objective[0]
-        )
+        session = session.alone()
+        return float(climb(judge, model, session, one, SavedAttempts(session, one)).objective[0])
 
     def checks(self, posterior: Learnt) -> list[Check]:
         found = posterior.found

@@ -168,7 +168,7 @@ def folded(label: str, width: int) -> str:
 
 
 @drawing("The climb of every start over its steps", (WIDE, 2.4))
-def climb(canvas: Canvas, curve: Curve, unit: str, size: float) -> None:
+def climb(canvas: Canvas, curve: Curve, unit: str, size: int | float) -> None:
     """The objective over ``size``, a line for each start, with running means of noisy ones; and held-out scores."""
     panels, lows, highs = canvas.subplots(1, 1 + (len(curve.held_out) > 1), squeeze=False)[0], [], []
     for one, colour in zip(curve.objective / size, COLOURS * len(curve.objective), strict=False):
@@ -197,7 +197,7 @@ def climb(canvas: Canvas, curve: Curve, unit: str, size: float) -> None:
         tidy(axes, 6, 4, whole=True)
         axes.set_xlabel("steps")
         axes.set_ylabel(what)
-    if panels[1:]:
+    if len(panels) > 1:
         panels[1].plot(curve.held_out_steps, curve.held_out, ".-", color=COLOURS[1], linewidth=1.1)
 
 
