@@ -188,8 +188,12 @@ class _Known:
 
     def prior(self, rest: Mapping[str, Any]) -> Any:
         """A dict of distributions if the sites are independent; else a density that includes the sites ``rest``."""
-        alike = all(site["scale"] is None and not _odd(site["fn"]) for site in self.latent.values())
-        if alike and not rest and not any(self._above("fn", name) for name in self.latent):
+        # A density is that of its draws where it is neither scaled, improper nor masked.
+        drawable = not any(
+            site["scale"] is not None or is_improper(site["fn"]) or isinstance(site["fn"], dist.MaskedDistribution)
+            for site in self.latent.values()
+        )
+        if drawable and not rest and not any(self._above("fn", name) for name in self.latent):
             return {name: site["fn"] for name, site in self.latent.items()}
         first = {name: site["value"] for name, site in self.discrete.items()}
 
@@ -201,18 +205,13 @@ class _Known:
             trace = self.program.drawn(key)
             return {name: jnp.asarray(trace[name]["value"]) for name in self.latent}
 
-        return Density(value, None, sample if alike and not rest else None)
+        return Density(value, None, sample if drawable and not rest else None)
 
     def believed(self, rest: Mapping[str, Any]) -> dict[str, Any]:
         """The arguments of a Model other than its likelihood."""
         prior = self.prior(rest)
         told = {} if isinstance(prior, dict) else {"position": self.position, "support": self.support}
         return {"prior": prior, "derived": self.derived} | told
-
-
-def _odd(fn: dist.Distribution) -> bool:
-    """Whether its density is not that of its draws: improper or masked."""
-    return is_improper(fn) or isinstance(fn, dist.MaskedDistribution)
 
 
 # The program as one density.
