@@ -327,10 +327,8 @@ def distances(posterior: Posterior, reference: Reference) -> dict[str, float]:
     return out
 
 
-def as_reference(model: Model, reference: Mapping[str, tuple] | Posterior | Reference) -> Reference:
+def as_reference(model: Model, reference: Mapping[str, tuple] | Posterior) -> Reference:
     """The reference in the order of ``model.names``."""
-    if isinstance(reference, Reference):
-        return reference
     if isinstance(reference, Posterior):
         mean, sd = reference.flat_moments
         return Reference(model.names, mean, np.asarray(sd), (), reference)

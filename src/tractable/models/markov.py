@@ -182,7 +182,7 @@ class Own(Emission):
         """The priors of all states, leading axis K."""
         return jax.tree.map(lambda d: d.expand((self.states, *d.batch_shape)), self.prior, is_leaf=is_distribution)
 
-    def laid(self, y: PyTree) -> PyTree:
+    def arrange(self, y: PyTree) -> PyTree:
         return y
 
     def there(self, x: PyTree) -> jax.Array:
@@ -282,11 +282,11 @@ class Chain(NamedTuple):
     # Groups of sequences, computed in parallel.
 
     def log_b(self, theta: HiddenMarkov, rows: PyTree) -> jax.Array:
-        return self.emission.log_density(theta.emission, self.emission.laid(rows))
+        return self.emission.log_density(theta.emission, self.emission.arrange(rows))
 
     def passed(self, theta: HiddenMarkov, rows: PyTree, weights: jax.Array) -> tuple:
         """The rows in the emission's layout, weighted p(z_t | x) (T, K, n), π's and A's counts, and Σ w log p(x)."""
-        x = self.emission.laid(rows)
+        x = self.emission.arrange(rows)
         found, log_prob = fb.passed(theta.initial, theta.transition, self.emission.log_density(theta.emission, x))
         weights = weights if log_prob.ndim else weights[0]
         counted = after(self.emission.there(x)) * weights[None]  # (T, n), or (T,) for one sequence
@@ -322,17 +322,17 @@ class Chain(NamedTuple):
         count = -(-steps // each)
         filled = jnp.full((n, count * each - steps, *rows.shape[2:]), jnp.nan, rows.dtype)
         rows, total = jnp.concatenate([rows, filled], axis=1), jnp.sum(weights)
-        there = after(emission.there(emission.laid(rows)))
+        there = after(emission.there(emission.arrange(rows)))
         counted = (there * (weights[None] if n > 1 else weights[0])).reshape(count, each, *there.shape[1:])
         y = rows.reshape(n, count, each, *rows.shape[2:]).swapaxes(0, 1)
         pieces = y, counted, jnp.concatenate([counted[1:, 0], jnp.zeros_like(counted[:1, 0])])
 
         def log_b(piece: tuple) -> jax.Array:
-            return emission.log_density(theta.emission, emission.laid(piece[0]))
+            return emission.log_density(theta.emission, emission.arrange(piece[0]))
 
         def told(piece: tuple, found: fb.Passed, across: jax.Array) -> tuple[PyTree, jax.Array]:
             y, counted, later = piece
-            sums = emission.sums(theta.emission, emission.laid(y), found.smoothed * counted[:, None], total / count)
+            sums = emission.sums(theta.emission, emission.arrange(y), found.smoothed * counted[:, None], total / count)
             moves = fb.moves(theta.transition, found, counted[1:])
             return sums, moves + jnp.sum((across * later[None, None]).reshape(k, k, -1), axis=2)
 
@@ -369,7 +369,7 @@ class Chain(NamedTuple):
         """p(z_t | x_n, θ), (n, T, K); 0 after the last observed step."""
 
         def of_group(rows: PyTree) -> jax.Array:
-            x = self.emission.laid(rows)
+            x = self.emission.arrange(rows)
             found = fb.passed(theta.initial, theta.transition, self.emission.log_density(theta.emission, x))[0]
             return _rows(found.smoothed * after(self.emission.there(x))[:, None])
 
@@ -388,7 +388,7 @@ class Chain(NamedTuple):
         """Viterbi's path (n, T), −1 after the last observed step, and log p(x, path | θ) (n,)."""
 
         def of_group(rows: PyTree) -> tuple[jax.Array, jax.Array]:
-            x = self.emission.laid(rows)
+            x = self.emission.arrange(rows)
             logs = self.emission.log_density(theta.emission, x)
             path, value = fb.viterbi(theta.initial, theta.transition, logs)
             return self.as_rows(path, x), jnp.atleast_1d(value)
@@ -402,7 +402,7 @@ class Chain(NamedTuple):
         uniform = jax.random.uniform(key, y.shape[:2], theta.initial.dtype)
 
         def of_group(both: tuple[PyTree, jax.Array]) -> jax.Array:
-            x = self.emission.laid(both[0])
+            x = self.emission.arrange(both[0])
             b, _ = fb.log_b_scaled(self.emission.log_density(theta.emission, x))
             filtered, _ = fb.forward(theta.initial, theta.transition, b)
             return self.as_rows(fb.drawn_path(_lanes(both[1]), theta.transition, filtered), x)
@@ -508,7 +508,7 @@ class Chain(NamedTuple):
             raise SettingsError(f"predict(x) of sequences expects {what}; got {x!r}.")
         count = (1 if x is None else int(x)) if given is None else jax.tree.leaves(x)[0].shape[1]
         now = self.filtered(theta, rows)  # (n, T, K)
-        there = self.emission.there(self.emission.laid(rows))
+        there = self.emission.there(self.emission.arrange(rows))
         seen = after(there[:, None] if there.ndim == 1 else there)  # (T, n), of one sequence too
         last = jnp.maximum(jnp.sum(seen, axis=0).astype(int) - 1, 0)
         now = jnp.take_along_axis(now, last[:, None, None], axis=1)[:, 0]
