@@ -34,11 +34,11 @@ class Sight(NamedTuple):
     divergence: float | None  # mean KL(q(h | x) ‖ p(h | x)), nats a row; None where h cannot be enumerated
 
     def found(self) -> dict[str, Any]:
-        figures = {"elbo": self.elbo, "bound": self.bound, "samples": self.samples}
-        figures |= {"weights' sample size": self.effective / self.samples}
-        figures |= {f"cost h{i + 1}": cost for i, cost in enumerate(self.costs)}
-        figures |= {f"active h{i + 1}": count for i, count in enumerate(self.active)}
-        return figures if self.divergence is None else figures | {"q against the posterior": self.divergence}
+        told = {"elbo": self.elbo, "bound": self.bound, "samples": self.samples}
+        told |= {"weights' sample size": self.effective / self.samples}
+        told |= {f"cost h{i + 1}": cost for i, cost in enumerate(self.costs)}
+        told |= {f"active h{i + 1}": count for i, count in enumerate(self.active)}
+        return told if self.divergence is None else told | {"q against the posterior": self.divergence}
 
 
 def sight(ladder: Ladder, params: PyTree, data: Data, key: jax.Array, draws: int) -> Sight:
@@ -49,7 +49,7 @@ def sight(ladder: Ladder, params: PyTree, data: Data, key: jax.Array, draws: int
     return Sight(
         float(seen.elbo.mean()), float(seen.log_evidence.mean()), float(np.median(seen.ess)), seen.samples,
         [float(cost) for cost in seen.costs.mean(0)], active_units(ladder, params, x, unit_key, draws),
-        None if ladder.causes is None else float(np.asarray(divergence(ladder, params, x)).mean()),
+        None if ladder.causes is None else float(divergence(ladder, params, x).mean()),
     )  # fmt: skip
 
 
@@ -70,12 +70,16 @@ def _spreads(ladder: Ladder, draws: int, params: PyTree, x: jax.Array, key: jax.
     return [jnp.var(mean, axis=0) - jnp.mean(error, axis=0) for mean, _, error in told]
 
 
-@functools.partial(jax.jit, static_argnames="ladder")
-def divergence(ladder: Ladder, params: PyTree, x: jax.Array) -> jax.Array:
+def divergence(ladder: Ladder, params: PyTree, x: jax.Array) -> np.ndarray:
     """KL(q(h | x) ‖ p(h | x)) in nats, (n,), by summing over all h; for as many rows as fit in memory."""
+    count = jax.tree.leaves(ladder.causes)[0].shape[0]
+    units = sum(layer.seen for layer in ladder.layers)
+    return np.asarray(_divergence(ladder, params, x[: max(1, HELD // (4 * units * count))]))
+
+
+@functools.partial(jax.jit, static_argnames="ladder")
+def _divergence(ladder: Ladder, params: PyTree, x: jax.Array) -> jax.Array:
     causes: Any = ladder.causes
-    units, count = sum(layer.seen for layer in ladder.layers), jax.tree.leaves(causes)[0].shape[0]
-    x = x[: max(1, HELD // (4 * units * count))]
     h = jax.tree.map(lambda a: a[:, None], causes)  # (m, 1, n)
     log_q = sum(ladder.log_q(params, x[None], h))  # (m, row)
     log_p = sum(ladder.log_p(params["theta"], x[None], h))

@@ -104,11 +104,7 @@ def reweigh(
     """
     generator = np.random.default_rng(seed)
     size = len(centre)
-    inflate = 1.5 if size <= 3 else 1.0 + 1.0 / np.sqrt(size)
-    begun = [Proposal(centre, inflate * root, 0.5)]
-    if size <= LOW:
-        begun += [Proposal(centre, 5 * root, 0.15), Proposal(centre, 25 * root, 0.1)]
-    proposals = _shared(begun + [Proposal(m.position, 1.2 * m.root, 0.4 / len(modes)) for m in modes])
+    proposals = _first(centre, root, modes, size)
     positions, densities = np.zeros((0, size)), np.zeros(0)
     values = np.zeros((0, len(target.model.names)))
     drawn_from: list[list[Proposal]] = []
@@ -132,6 +128,15 @@ def reweigh(
     weights = shares(finite)
     tail = khat(finite[np.isfinite(finite)])  # a place where the density is zero says nothing about the tail
     return Reweighed(positions, values, weights, finite, float(1 / np.sum(weights**2)), tail)
+
+
+def _first(centre: np.ndarray, root: np.ndarray, modes: Sequence[Mode], size: int) -> list[Proposal]:
+    inflate = 1.5 if size <= 3 else 1.0 + 1.0 / np.sqrt(size)
+    found = [Proposal(centre, inflate * root, 0.5)]
+    if size <= LOW:
+        found += [Proposal(centre, 5 * root, 0.15), Proposal(centre, 25 * root, 0.1)]
+    found += [Proposal(m.position, 1.2 * m.root, 0.4 / len(modes)) for m in modes]
+    return _shared(found)
 
 
 def _next(
