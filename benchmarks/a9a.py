@@ -21,11 +21,12 @@ import warnings
 
 import jax
 import numpy as np
+import numpyro.distributions as dist
 from measuring import arguments, say_where, table
 from scipy import special
 
 import tractable as tr
-from tractable.models.linear import logistic_laplace
+from tractable.models.linear import generalised_linear, with_priors
 
 PASSES = (0.1, 0.3, 1.0, 3.0, 10.0)
 FIGURE = pathlib.Path(__file__).parent / "figures" / "a9a.png"
@@ -141,7 +142,8 @@ def main() -> None:
     train, test = load(args.data)
     if args.quick:
         train = train.take(slice(0, 3000))
-    model = logistic_laplace(train.given.shape[1])
+    laplace = {"intercept": dist.Laplace(0.0, 1.0), "weights": dist.Laplace(0.0, 1.0)}
+    model = with_priors(generalised_linear(train.given.shape[1], "bernoulli"), laplace)
     passes, chains = (3, 2) if args.quick else (10, 4)
     curves = {}
     batch = 10

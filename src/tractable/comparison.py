@@ -22,7 +22,7 @@ from tractable.results.posterior import Posterior, weighted_quantiles
 from tractable.results.verification import verify
 from tractable.tools import tree
 from tractable.tools.errors import SettingsError, TractableError
-from tractable.tools.jobs import Heard, finished, several, why
+from tractable.tools.jobs import Heard, finished, many_processes, why
 from tractable.tools.locks import held
 from tractable.tools.progress import progress_of
 from tractable.tools.settings import seeded
@@ -205,13 +205,13 @@ def compare(
     if known is None and (reference is not None or affords_reference(model, data)):
         # Last, after the requested methods. With another seed, so as not to copy a NUTS among these.
         names, seeds = [*names, "reference"], [*seeds, (seed + 1) % 2**32]
-    beside = several(n_jobs, "compare")
+    parallel = many_processes(n_jobs, "compare")
     work = functools.partial(
         _fitted, model=model, data=data, methods=every, names=names, seeds=seeds, held_out=held_out,
-        progress=False if beside else progress, folder=None if checkpoint is None else Path(checkpoint),
+        progress=False if parallel else progress, folder=None if checkpoint is None else Path(checkpoint),
     )  # fmt: skip
     posteriors, failures, rows, interrupted = {}, {}, {}, False
-    with held(checkpoint), interruptible() as stop, progress_of(progress if beside else False) as say:
+    with held(checkpoint), interruptible() as stop, progress_of(progress if parallel else False) as say:
         for ended in finished(work, range(len(names)), n_jobs, "compare", stop):
             ended.tell()
             fit = Fit({"verdict": "failed"}, None, ended.lost) if ended.lost else ended.result
@@ -264,18 +264,15 @@ def _fitted(
         posterior = verify(learnt, "auto")
         if posterior.interrupted and not (posterior.is_point or posterior.count):
             return Fit({"verdict": posterior.report().verdict}, posterior)
-        clock = clock if inside is None or posterior.interrupted else _first(clock, inside / CLOCK)
+        if inside is not None and not posterior.interrupted:
+            # The clock of the call in which the fit came to its end: a later one only reads what it learnt.
+            if (inside / CLOCK).exists():
+                clock = json.loads((inside / CLOCK).read_text())
+            else:
+                write_atomically(inside / CLOCK, json.dumps(clock).encode())
         return Fit(measured(posterior, clock, held_out), posterior)
     except Exception as error:
         return Fit({"verdict": "failed"}, None, why(error, told))
-
-
-def _first(clock: dict[str, float], path: Path) -> dict[str, float]:
-    """The clock of the call in which a fit came to its end: a later one only reads what it learnt."""
-    if path.exists():
-        return json.loads(path.read_text())
-    write_atomically(path, json.dumps(clock).encode())
-    return clock
 
 
 def affords_reference(model: Model, data: Data | None) -> bool:
@@ -305,19 +302,12 @@ def measured(posterior: Posterior, clock: dict[str, float], held_out: Data | PyT
         row["ess"] = float(np.min(posterior.diagnosed.bulk[~posterior.model.fixed]))
     if held_out is not None:
         row["held-out"] = float(np.mean(posterior.log_predictive(held_out), dtype=np.float64))
-    return row | left_out(posterior) | {"verdict": posterior.report().verdict}
-
-
-def left_out(posterior: Posterior) -> dict[str, float]:
-    """The columns of leave-one-out, where it applies and costs little compared with the run."""
     draws = affordable(posterior.model, posterior.data)
-    if draws < FEWEST:
-        return {}
-    try:
-        found = posterior.loo(draws=draws, rows=LEFT_OUT)
-    except TractableError:
-        return {}
-    return {"elpd_loo": found.elpd, "se_loo": found.se, "p_loo": found.p, "k-hat": found.khat}
+    if draws >= FEWEST:  # leave-one-out applies, and costs little compared with the run
+        with contextlib.suppress(TractableError):
+            found = posterior.loo(draws=draws, rows=LEFT_OUT)
+            row |= {"elpd_loo": found.elpd, "se_loo": found.se, "p_loo": found.p, "k-hat": found.khat}
+    return row | {"verdict": posterior.report().verdict}
 
 
 def apart(posterior: Posterior, reference: Reference) -> tuple[np.ndarray, np.ndarray]:
@@ -338,10 +328,8 @@ def distances(posterior: Posterior, reference: Reference) -> dict[str, float]:
     return out
 
 
-def as_reference(model: Model, reference: Mapping[str, tuple] | Posterior | Reference) -> Reference:
+def as_reference(model: Model, reference: Mapping[str, tuple] | Posterior) -> Reference:
     """The reference in the order of ``model.names``."""
-    if isinstance(reference, Reference):
-        return reference
     if isinstance(reference, Posterior):
         mean, sd = reference.flat_moments
         return Reference(model.names, mean, np.asarray(sd), (), reference)
@@ -404,17 +392,13 @@ def stopwatch() -> Iterator[dict[str, float]]:
     finally:
         total = time.perf_counter() - began
         jax.monitoring.unregister_event_duration_listener(heard)
-        clock["compiling"] = _covered(spans)
+        # The union of the spans: a function's trace contains those of the functions that it calls.
+        compiling, end = 0.0, -np.inf
+        for low, high in sorted(spans):
+            compiling += max(0.0, high - max(low, end))
+            end = max(end, high)
+        clock["compiling"] = float(compiling)
         clock["seconds"] = max(total - clock["compiling"], 0.0)
-
-
-def _covered(spans: list[tuple[float, float]]) -> float:
-    """Length of the union of intervals; a function's trace contains those of the functions that it calls."""
-    total, end = 0.0, -np.inf
-    for low, high in sorted(spans):
-        total += max(0.0, high - max(low, end))
-        end = max(end, high)
-    return float(total)
 
 
 def interesting(comparison: Comparison, most: int = PANELS) -> list[int]:

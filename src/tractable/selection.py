@@ -21,8 +21,8 @@ from tractable.methods.search import standard_errors
 from tractable.models.latent import LatentModel
 from tractable.results.posterior import Posterior
 from tractable.tools.errors import RunError, SettingsError, TractableWarning
-from tractable.tools.jobs import Heard, finished, several, why
-from tractable.tools.progress import Say, progress_of
+from tractable.tools.jobs import Heard, finished, many_processes, why
+from tractable.tools.progress import progress_of
 from tractable.tools.settings import is_whole, seeded
 from tractable.tools.stopping import ending, interruptible
 from tractable.tools.words import counted
@@ -148,16 +148,16 @@ def select(
     _check(method, tried, by, held_out, bound_of)
     seed = seeded("select(seed)", seed)
     data, rest = as_data(data), None if held_out is None else as_data(held_out)
-    beside = several(n_jobs, "select")
+    parallel = many_processes(n_jobs, "select")
     work = functools.partial(
         _fitted, components=tuple(tried), model_of=model_of, data=data, method=method, held_out=rest,
-        bound_of=bound_of if by == "evidence" else None, seed=seed, noun=noun, beside=beside,
-        progress=False if beside else progress, checkpoint=None if checkpoint is None else pathlib.Path(checkpoint),
+        bound_of=bound_of if by == "evidence" else None, seed=seed, noun=noun, parallel=parallel,
+        progress=False if parallel else progress, checkpoint=None if checkpoint is None else pathlib.Path(checkpoint),
     )  # fmt: skip
     done, warned = {}, {}
     with (
         interruptible() as stop,
-        progress_of(progress if beside else False) as say,
+        progress_of(progress if parallel else False) as say,
         warnings.catch_warnings(record=True) as caught,
     ):
         warnings.simplefilter("always", TractableWarning)
@@ -166,7 +166,7 @@ def select(
             k, one = tried[ended.index], ended.result
             if ended.lost:
                 one = _lost(k, model_of(k), ended.lost)
-            elif beside and one is not None and one.posterior is not None:
+            elif parallel and one is not None and one.posterior is not None:
                 one = one._replace(posterior=dataclasses.replace(one.posterior, model=model_of(k)))
             warned[ended.index] = [w for w in caught if issubclass(w.category, TractableWarning)]
             caught.clear()
@@ -208,20 +208,33 @@ def _check(method: object, tried: list, by: str, held_out: PyTree, bound_of: Cal
 
 def _fitted(
     index: int, *, components: tuple[int, ...], model_of: Callable[[int], LatentModel], data: Data, method: Method,
-    held_out: Data | None, bound_of: Callable[[int], Model] | None, seed: int, noun: str, beside: bool,
+    held_out: Data | None, bound_of: Callable[[int], Model] | None, seed: int, noun: str, parallel: bool,
     progress: bool | Callable | None, checkpoint: pathlib.Path | None,
 ) -> Candidate:  # fmt: skip
-    """The fit of one K, and its bound where there is one; without its model ``beside`` the process that asked."""
+    """The fit of one K, and its bound where there is one; without its model where it runs in another process."""
     k = components[index]
     with progress_of(progress) as heard:
         say = Heard(heard, f"{counted(k, noun)}, ")
         fit, bound = (checkpoint and checkpoint / f"{k}-{what}" for what in ("components", "bound"))
-        one = _candidate(model_of(k), data, k, method, held_out, seed, say, fit)
-        if bound_of is not None and one.posterior is not None:
+        model, began = model_of(k), time.perf_counter()
+        # Only the chosen fit gets standard errors.
+        quick = dataclasses.replace(method, errors=False) if getattr(method, "errors", False) else method
+        try:
+            posterior = infer(model, data, quick, seed=seed, progress=say, checkpoint=fit)
+        except Exception as error:
+            return _lost(k, model, why(error, say), time.perf_counter() - began)
+        total = float(posterior.log_predictive(data).sum(dtype=np.float64))
+        rest = math.nan if held_out is None else float(posterior.log_predictive(held_out).mean(dtype=np.float64))
+        report, spent = posterior.report(), time.perf_counter() - began
+        floored = any(check.name.endswith("at the floor") for check in report.checks)
+        one = Candidate(
+            k, posterior, total, model.parameters, rest, math.nan, spent, report.verdict, _doubts(report), floored
+        )
+        if bound_of is not None:
             one = one._replace(evidence=bounded(bound_of(k), data, k, method, seed, say, bound))
     bare: Any = None
-    if beside and one.posterior is not None:  # the other side makes the model again, as it was made here
-        one = one._replace(posterior=dataclasses.replace(one.posterior, model=bare))
+    if parallel:  # the other side makes the model again, as it was made here
+        one = one._replace(posterior=dataclasses.replace(posterior, model=bare))
     return one
 
 
@@ -229,25 +242,6 @@ def _lost(components: int, model: LatentModel, why: str, seconds: float = math.n
     """A fit that there is not."""
     nothing = math.nan
     return Candidate(components, None, nothing, model.parameters, nothing, nothing, seconds, "failed", why)
-
-
-def _candidate(
-    model: LatentModel, data: Data, components: int, method: Method, held_out: Data | None, seed: int, say: Say,
-    checkpoint: pathlib.Path | None,
-) -> Candidate:  # fmt: skip
-    """One fit, and how well it does."""
-    began, nothing = time.perf_counter(), math.nan
-    # Only the chosen fit gets standard errors.
-    quick = dataclasses.replace(method, errors=False) if getattr(method, "errors", False) else method
-    try:
-        posterior = infer(model, data, quick, seed=seed, progress=say, checkpoint=checkpoint)
-    except Exception as error:
-        return _lost(components, model, why(error, say), time.perf_counter() - began)
-    total = float(posterior.log_predictive(data).sum(dtype=np.float64))
-    kept = nothing if held_out is None else float(posterior.log_predictive(held_out).mean(dtype=np.float64))
-    report, spent = posterior.report(), time.perf_counter() - began
-    found = components, posterior, total, model.parameters, kept, nothing, spent, report.verdict, _doubts(report)
-    return Candidate(*found, any(check.name.endswith("at the floor") for check in report.checks))
 
 
 def bounded(

@@ -100,7 +100,7 @@ def test_crps_of_many_draws_is_that_of_their_distribution():
     np.testing.assert_allclose(cal.crps_draws(y, np.repeat(draws, 3, 1)), cal.crps_normal(y, 0.5, 2.0), atol=2e-5)
 
 
-# Coverage, PIT, sharpness.
+# Coverage, PIT.
 
 PRIOR, NOISE, SEEN = 1.5, 0.8, 4  # w ~ N(0, PRIOR²), y = x w + N(0, NOISE²)
 
@@ -172,9 +172,7 @@ def test_pit():
     check(law_pit, cal.pit, wrong)
 
 
-def test_sharpness_and_errors():
-    told = cal.sharpness([0.0, 1.0], [2.0, 5.0], [1.0, 2.0])
-    assert told == (3.0, 1.5) and math.isnan(cal.sharpness([0.0], [1.0]).sd)
+def test_errors():
     np.testing.assert_allclose(cal.rmse([1.0, 2.0], [4.0, 6.0]), math.sqrt(12.5))
     with pytest.raises(DataError, match=r"\(2,\) and \(2, 1\)"):
         cal.rmse([1.0, 2.0], [[1.0], [2.0]])
@@ -255,33 +253,7 @@ def test_ece_of_calibrated_labels_is_noise():
     assert broken(law_ece(sharpened)) and broken(law_ece(labels_shifted))
 
 
-def law_information(mutual_information):
-    """I = Σ_s w_s KL(p_s ‖ p̄), its other form; 0 where draws agree; at most H(p̄)."""
-    rng = np.random.default_rng(4)
-    p, w = rng.dirichlet(np.ones(3), (6, 50)), rng.dirichlet(np.ones(6))
-    mean = np.tensordot(w, p, 1)
-    divergence = w @ np.sum(p * np.log(p / mean), -1)
-    alike = np.repeat(p[:1], 4, 0)
-    told = mutual_information(p, w)
-    return {
-        "divergence": error(told, divergence, 1e-10),
-        "agreement": error(mutual_information(alike, None), 0, 1e-10),
-        "sure": error(mutual_information(np.eye(3)[:, None], None), math.log(3), 1e-10),
-        "at most": float(np.max(told - cal.entropy(mean)) > 0) * 2,
-    }
-
-
-def test_mutual_information():
-    def of(w, s):
-        return np.full(s, 1 / s) if w is None else w
-
-    wrong = {
-        "the entropy": lambda p, w: cal.entropy(np.tensordot(of(w, len(p)), p, 1)),
-        "the mean entropy": lambda p, w: of(w, len(p)) @ cal.entropy(p),
-        "weights ignored": lambda p, w: cal.mutual_information(p),
-        "bits": lambda p, w: cal.mutual_information(p, w) / math.log(2),
-    }
-    check(law_information, cal.mutual_information, wrong)
+def test_entropy():
     np.testing.assert_allclose(cal.entropy([[0.25] * 4, [1.0, 0, 0, 0]]), [math.log(4), 0])
 
 

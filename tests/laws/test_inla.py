@@ -19,7 +19,7 @@ from tractable.estimators import BayesianCountRegression, BayesianLinearRegressi
 from tractable.methods import inla
 from tractable.methods.hamiltonian import NUTS
 from tractable.models.families import SphericalT
-from tractable.models.linear import generalised_linear, logistic_laplace
+from tractable.models.linear import generalised_linear, with_priors
 from tractable.models.several import several_linear
 from tractable.tools.errors import ModelError, RunError
 
@@ -343,9 +343,10 @@ def test_counts_are_trusted_by_default(spread: bool) -> None:
 @pytest.mark.test
 def test_what_it_cannot_learn_is_said() -> None:
     coin = tr.Model({"p": dist.Beta(1.0, 1.0)}, lambda params: dist.Bernoulli(params["p"]))
+    laplace = with_priors(generalised_linear(3, "bernoulli"), {"weights": dist.Laplace(0.0, 1.0)})
     for model, data in (
         (coin, tr.Data(np.array([0, 1]))),
-        (logistic_laplace(3), tr.Data((ETA > 0).astype(int), given=X)),
+        (laplace, tr.Data((ETA > 0).astype(int), given=X)),
     ):
         with pytest.raises(ModelError, match="INLA expects a likelihood that goes Through a linear predictor"):
             tr.infer(model, data, tr.INLA())

@@ -11,7 +11,7 @@ from montecarlo import assert_holds, error
 import tractable as tr
 from tractable.methods import search
 from tractable.models import conjugate
-from tractable.models.linear import logistic_laplace
+from tractable.models.linear import generalised_linear, with_priors
 
 pytestmark = pytest.mark.laws
 
@@ -123,7 +123,8 @@ def test_laplace_prior_of_a_logistic_regression(scale):
     generator = np.random.default_rng(4)
     x = generator.normal(size=(60, 4))
     y = (generator.random(60) < 1 / (1 + np.exp(-x @ [2.0, -1.0, 0.0, 0.1]))).astype(float)
-    posterior = tr.infer(logistic_laplace(4, scale), tr.Data(y, x), tr.MAP())
+    priors = {"intercept": dist.Laplace(0.0, scale), "weights": dist.Laplace(0.0, scale)}
+    posterior = tr.infer(with_priors(generalised_linear(4, "bernoulli"), priors), tr.Data(y, x), tr.MAP())
     mode = posterior.mean()
     a, w = float(mode["intercept"]), np.asarray(mode["weights"], np.float64)
     design, theta = np.column_stack([np.ones(60), x]), np.concatenate([[a], w])

@@ -688,7 +688,7 @@ def test_baselines_are_means_of_other_draws_and_of_earlier_steps():
     signal = jnp.array([1.0, -2.0, 5.0])
     others, _ = elbo._baseline("leave-one-out", signal, jnp.mean(signal), ())
     scores = {"others": error(others, [1.5, 3.0, -0.5], 1e-12)}
-    memory, bounds = elbo._remember("running-mean")(PHI["mean field"]), [2.0, -1.0, 4.0]
+    memory, bounds = (0.0, 0.0), [2.0, -1.0, 4.0]
     for step in range(4):
         shares = elbo.DECAY ** np.arange(step)[::-1]
         wanted = np.sum(shares * bounds[:step]) / max(shares.sum(), 1e-300)

@@ -27,7 +27,6 @@ from tractable.objectives.weight_noise import (
     shared_draw,
 )
 from tractable.tools import tree
-from tractable.tools.errors import DataError, ModelError, SettingsError
 
 pytestmark = pytest.mark.test
 
@@ -614,26 +613,3 @@ def test_batch_is_one_matrix_product():
         dots = [eqn for eqn in jaxpr.eqns if eqn.primitive is weight_noise.primitives.dot_general_p]
         assert len(dots) == products
         assert all(eqn.params["dimension_numbers"][1] == ((), ()) for eqn in dots)
-
-
-def test_errors_are_sentences():
-    mean, sd = weights_like(ONE_LAYER)
-    x = inputs(3, 3)
-    network = local_reparameterisation(dense, mean, x[0])
-    noise = drawn(network, 3)
-    with pytest.raises(ModelError, match="floating-point weights"):
-        flipout(lambda w, x: x @ w["w"], {"w": jnp.zeros((3, 2)), "n": jnp.zeros(2, int)}, x[0])
-    with pytest.raises(ModelError, match="params is empty"):
-        flipout(lambda w, x: x, {}, x[0])
-    with pytest.raises(DataError, match="no arrays"):
-        flipout(lambda w, x: w["w"], mean, ())
-    with pytest.raises(SettingsError, match="got 0 and 3"):
-        network.draw(jax.random.key(0), 0, 3)
-    with pytest.raises(ModelError, match="sd should be like the parameters"):
-        network.call(noise, mean, {"w": sd["w"]}, x)
-    with pytest.raises(ModelError, match="mean should be like the parameters"):
-        network.call(noise, {**mean, "b": jnp.zeros(3)}, sd, x)
-    with pytest.raises(DataError, match="batch of what the network was traced with"):
-        network.call(noise, mean, sd, x[0])
-    with pytest.raises(DataError, match="5 examples, the noise"):
-        network.call(noise, mean, sd, inputs(5, 3))

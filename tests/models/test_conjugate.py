@@ -77,18 +77,6 @@ def test_linear_regression():
     np.testing.assert_allclose(posterior.log_evidence, evidence, atol=1e-8)
 
 
-def test_linear_predictive_is_a_ratio_of_evidences():
-    x, y, new = RNG.normal(size=(12, 3)), RNG.normal(size=12), RNG.normal(size=3)
-    posterior = conjugate.linear_regression(x, y, 0.7, 2.0)
-    predictive = conjugate.linear_predictive(posterior, new[None], 0.7)
-    longer = conjugate.linear_regression(np.vstack([x, new]), np.append(y, 0.3), 0.7, 2.0)
-    np.testing.assert_allclose(
-        stats.norm.logpdf(0.3, predictive.mean[0], predictive.sd[0]),
-        longer.log_evidence - posterior.log_evidence,
-        atol=1e-8,
-    )
-
-
 def test_linear_evidence_is_the_grids():
     x, y = RNG.normal(size=(12, 2)), RNG.normal(size=12)
     exact = conjugate.linear_regression(x, y, 0.7, 2.0)
@@ -143,12 +131,6 @@ def test_mixture_grid_is_the_models_density():
 def test_faults(make, error, sentence):
     with pytest.raises(error, match=sentence):
         make()
-
-
-def test_predictive_of_other_inputs():
-    posterior = conjugate.linear_regression([[1.0]], [1.0], 1, 1)
-    with pytest.raises(DataError, match=r"shape \(n, 1\); got \(1, 2\)"):
-        conjugate.linear_predictive(posterior, [[1.0, 2.0]], 1)
 
 
 def _flat(points):

@@ -125,6 +125,7 @@ class _Known:
         if not latent:
             raise ModelError("This NumPyro model has no latent site: nothing is unknown. Did all of them get obs=?")
         self.discrete = {name: site for name, site in latent.items() if site["fn"].support.is_discrete}
+        self.first = {name: jnp.asarray(site["value"]) for name, site in self.discrete.items()}
         self.latent = {name: site for name, site in latent.items() if name not in self.discrete}
         if not self.latent:
             raise ModelError(
@@ -156,17 +157,17 @@ class _Known:
 
     @functools.cached_property
     def position(self) -> dict[str, jax.Array]:
-        return {name: jnp.asarray(site["value"]) for name, site in self.latent.items()}
+        return self.values_of(self.trace)
 
     @functools.cached_property
     def place(self) -> Callable[[jax.Array], dict[str, jax.Array]]:
         """``key -> `` random values of the latent sites, not far out."""
 
-        def place(key: jax.Array) -> dict[str, jax.Array]:
-            trace = self.program.values(key)
-            return {name: jnp.asarray(trace[name]["value"]) for name in self.latent}
+        return jax.jit(lambda key: self.values_of(self.program.values(key)))
 
-        return jax.jit(place)
+    def values_of(self, trace: Mapping[str, Any]) -> dict[str, jax.Array]:
+        """The values of the latent sites."""
+        return {name: jnp.asarray(trace[name]["value"]) for name in self.latent}
 
     @property
     def support(self) -> dict[str, Any]:
@@ -178,41 +179,37 @@ class _Known:
         names = [name for name in self.upstream["value"] if not self._above("value", name) & set(self.discrete)]
         if not names:
             return None
-        first = {name: site["value"] for name, site in self.discrete.items()}
 
         def derived(params: PyTree) -> dict[str, Any]:
-            trace = self.program.trace(first | params)
+            trace = self.program.trace(self.first | params)
             return {name: trace[name]["value"] for name in names}
 
         return derived
 
     def prior(self, rest: Mapping[str, Any]) -> Any:
         """A dict of distributions if the sites are independent; else a density that includes the sites ``rest``."""
-        alike = all(site["scale"] is None and not _odd(site["fn"]) for site in self.latent.values())
-        if alike and not rest and not any(self._above("fn", name) for name in self.latent):
+        # A density is that of its draws where it is neither scaled, improper nor masked.
+        drawable = not any(
+            site["scale"] is not None or is_improper(site["fn"]) or isinstance(site["fn"], dist.MaskedDistribution)
+            for site in self.latent.values()
+        )
+        if drawable and not rest and not any(self._above("fn", name) for name in self.latent):
             return {name: site["fn"] for name, site in self.latent.items()}
-        first = {name: site["value"] for name, site in self.discrete.items()}
 
         def value(params: PyTree) -> Any:
-            trace = self.program.trace(first | params)
+            trace = self.program.trace(self.first | params)
             return sum((scaled(trace[name]) for name in (*self.latent, *rest)), start=0.0)
 
         def sample(key: jax.Array) -> PyTree:
-            trace = self.program.drawn(key)
-            return {name: jnp.asarray(trace[name]["value"]) for name in self.latent}
+            return self.values_of(self.program.drawn(key))
 
-        return Density(value, None, sample if alike and not rest else None)
+        return Density(value, None, sample if drawable and not rest else None)
 
     def believed(self, rest: Mapping[str, Any]) -> dict[str, Any]:
         """The arguments of a Model other than its likelihood."""
         prior = self.prior(rest)
         told = {} if isinstance(prior, dict) else {"position": self.position, "support": self.support}
         return {"prior": prior, "derived": self.derived} | told
-
-
-def _odd(fn: dist.Distribution) -> bool:
-    """Whether its density is not that of its draws: improper or masked."""
-    return is_improper(fn) or isinstance(fn, dist.MaskedDistribution)
 
 
 # The program as one density.
@@ -532,8 +529,7 @@ class _Split:
                     terms += each.reshape(self.axis.size, -1).sum(1)
                 return terms
 
-            first = {name: jnp.asarray(site["value"]) for name, site in self.known.discrete.items()}
-            trace = program.trace({**first, **params})
+            trace = program.trace(self.known.first | params)
             others = sum((scaled(trace[name]) for name in (*self.known.latent, *rest)), start=jnp.zeros(()))
             return logsumexp(jax.lax.map(at, jnp.arange(self.count)), axis=0), others
 

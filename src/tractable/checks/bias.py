@@ -292,10 +292,9 @@ def _hessian(model: Model, position: jax.Array, rows: PyTree, size: jax.Array) -
     batch = whole(rows)._replace(size=size)
     gradient = jax.grad(log_posterior(model, flat=True))
     # Eight Hessian-vector products at a time: all at once would hold d copies of every row's activations.
-    columns = jax.lax.map(
+    return jax.lax.map(
         lambda e: jax.jvp(lambda p: gradient(p, batch), (position,), (e,))[1], jnp.eye(position.size), batch_size=8
     )
-    return columns
 
 
 @compiled("model", if_few=COMPILE_FASTEST)

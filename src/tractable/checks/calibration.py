@@ -86,19 +86,6 @@ def pit(y: Numbers, forecast: Numbers | Callable[[np.ndarray], np.ndarray]) -> n
     return np.asarray((rank + 0.5) / (len(draws) + 1))
 
 
-class Sharpness(NamedTuple):
-    """How wide forecasts are on average, in the units of y; less is better among calibrated ones."""
-
-    width: float  # mean of upper − lower
-    sd: float  # mean predictive sd; NaN where none was given
-
-
-def sharpness(lower: Numbers, upper: Numbers, sd: Numbers | None = None) -> Sharpness:
-    """How much forecasts claim to know, in the units of y; less is better among calibrated ones, and only there."""
-    width = np.mean(np.asarray(upper, np.float64) - np.asarray(lower, np.float64))
-    return Sharpness(float(width), math.nan if sd is None else float(np.mean(np.asarray(sd, np.float64))))
-
-
 def rmse(y: Numbers, mean: Numbers) -> float:
     """√(mean (y − mean)²), in the units of y; less is better. Shapes must be equal: (n,) against (n, 1) raises."""
     y, mean = np.asarray(y, np.float64), np.asarray(mean, np.float64)
@@ -179,33 +166,15 @@ def ece(probabilities: Numbers, labels: Numbers, bins: int = 15) -> float:
     Guo et al. 2017, eq. 3; bins as in ``reliability``. For n calibrated rows it is of order √(bins/n), so compare
     values at the same n only.
     """
-    told = reliability(probabilities, labels, bins)
-    gap = np.abs(told.accuracy - told.confidence)
-    return float(np.sum(np.where(told.count > 0, told.count * gap, 0.0)) / told.count.sum())
+    confidence, accuracy, count = reliability(probabilities, labels, bins)
+    gap = np.abs(accuracy - confidence)
+    return float(np.sum(np.where(count > 0, count * gap, 0.0)) / count.sum())
 
 
 def entropy(probabilities: Numbers) -> np.ndarray:
     """−Σ_c p_c log p_c over the last axis, in nats: from 0 (certain) to log C (no idea)."""
     p = np.asarray(probabilities, np.float64)
     return np.asarray(-np.sum(xlogy(p, p), axis=-1) + 0.0)  # no −0
-
-
-def mutual_information(probabilities: Numbers, weights: Numbers | None = None) -> np.ndarray:
-    """How much a row's label would tell about the parameters, I(y*; θ), (n,) nats: the entropy's epistemic part.
-
-        I = H(Σ_s w_s p_s) − Σ_s w_s H(p_s),   0 ≤ I ≤ H(Σ_s w_s p_s)
-
-    for probabilities (s, n, C) of every draw and weights (s,), equal by default. Houlsby et al. 2011 (BALD). Two draws
-    that are sure of different classes give one bit.
-
-    >>> print((mutual_information([[[1.0, 0.0]], [[0.0, 1.0]]]) / np.log(2)).round(9))
-    [1.]
-    """
-    p = np.asarray(probabilities, np.float64)
-    weights = _normalised(weights, p, p.shape[1:])
-    # Only rounding can make it negative.
-    told = entropy(np.tensordot(weights, p, 1)) - np.tensordot(weights, entropy(p), 1)
-    return np.asarray(np.maximum(told, 0.0))
 
 
 def auroc(score_in: Numbers, score_out: Numbers) -> float:

@@ -300,15 +300,12 @@ def _mode(target: Target, rows: PyTree, position: np.ndarray, value: float, widt
         if np.all(np.isfinite(curved)) and np.all(own > 0):
             curved = precision(target, rows, position, 0.1 / np.sqrt(own))
         mode = _normal(position, value, curved)
-        if mode is not None and rounded(target, rows, mode) and _left(target, rows, mode) < SAME_MODE:
-            return mode
+        if mode is not None and rounded(target, rows, mode):
+            slope = target.look(rows, mode.position[None])[1][0]
+            # Nats that Newton's step would still climb: in a bent valley climbs may stall with a slope along it.
+            if float(np.sum(np.square(mode.root.T @ slope))) / 2 < SAME_MODE:
+                return mode
     return None
-
-
-def _left(target: Target, rows: PyTree, mode: Mode) -> float:
-    """Nats that Newton's step would still climb: in a bent valley climbs may stall with a slope along it."""
-    slope = target.look(rows, mode.position[None])[1][0]
-    return float(np.sum(np.square(mode.root.T @ slope))) / 2
 
 
 def _normal(position: np.ndarray, value: float, curved: np.ndarray) -> Mode | None:

@@ -44,27 +44,22 @@ def noise_of_windows(data: Data, width: int) -> tuple[float, str]:
     starts = np.sort(rng.choice(data.size // width, windows, replace=False)) * width
     count = min(width, max(2, READ // windows))
     index = (starts[:, None] + np.linspace(0, width - 1, count).astype(int)).ravel()
-    found = []
+    found, tried = [], 0
     for path, leaf in jax.tree_util.tree_flatten_with_path({"y": data.y, "given": data.given})[0]:
         columns = np.asarray(leaf[index]).reshape(len(index), -1)[:, :COLUMNS]
         where = jax.tree_util.keystr(path).replace("['y']", "y").replace("['given']", "given")
         for at in range(columns.shape[1]):
-            name = where if columns.shape[1] == 1 else f"column {at} of {where}"
-            found.append((*_ratio(columns[:, at], windows), name))
-    likely = [(ratio, name) for ratio, p, name in found if p < CHANCE / len(found)]
+            name, tried = where if columns.shape[1] == 1 else f"column {at} of {where}", tried + 1
+            ranks = scipy.stats.rankdata(columns[:, at]).reshape(windows, -1)
+            n = ranks.shape[1]
+            between, within, rows = n * ranks.mean(1).var(ddof=1), ranks.var(1, ddof=1).mean(), ranks.var(ddof=1)
+            if rows > 0:
+                # How likely so large a ratio is in random order.
+                p = scipy.stats.f.sf(between / within, windows - 1, windows * (n - 1)) if within else 0.0
+                found.append((float(between / rows), float(p), name))
+    likely = [(ratio, name) for ratio, p, name in found if p < CHANCE / tried]
     if not likely:
         return 1.0, ""
     ratio, name = max(likely)
     ratio = 1 + (ratio - 1) * (width - 1) / (count - 1)
     return (ratio, name) if ratio > LOUD else (ratio, "")
-
-
-def _ratio(values: np.ndarray, windows: int) -> tuple[float, float]:
-    """The ratio for one column, and how likely so large a one is in random order."""
-    ranks = scipy.stats.rankdata(values).reshape(windows, -1)
-    n = ranks.shape[1]
-    between, within, rows = n * ranks.mean(1).var(ddof=1), ranks.var(1, ddof=1).mean(), ranks.var(ddof=1)
-    if rows == 0:
-        return 1.0, 1.0
-    chance = 0.0 if within == 0 else float(scipy.stats.f.sf(between / within, windows - 1, windows * (n - 1)))
-    return float(between / rows), chance

@@ -76,10 +76,13 @@ def inputs(data: Data, most: int = ROWS) -> PyTree:
     """The inputs of at most ``most`` rows of the data, evenly spaced; None where predictions take no inputs."""
     if data.given is None:
         return None
-    some = data if data.resident else data.take(slice(0, CLOSE))
-    rows = some.alike(most)
-    index = np.unique(np.linspace(0, rows.size - 1, min(most, rows.size)).astype(int))
-    return jax.tree.map(lambda a: np.asarray(a[index]), rows.given)
+    return jax.tree.map(np.asarray, _some_rows(data, most).given)
+
+
+def _some_rows(data: Data, most: int) -> Data:
+    """At most ``most`` rows, evenly spaced; of data on file from the first ones."""
+    rows = (data if data.resident else data.take(slice(0, CLOSE))).alike(most)
+    return rows.take(np.unique(np.linspace(0, rows.size - 1, min(most, rows.size)).astype(int)))
 
 
 def agreement(first: Side, second: Side, given: PyTree, seed: int) -> Agreement:
@@ -149,10 +152,8 @@ def scored(side: Side, data: Data, seed: int) -> Scored:
 
 def log_likelihoods(model: Model, positions: np.ndarray, data: Data) -> np.ndarray:
     """(chain, draw, row) log p(y_n | x_n, θ) at positions (chain, draw, d), for some of the rows."""
-    some = data if data.resident else data.take(slice(0, CLOSE))
-    rows = some.alike(ROWS)
-    index = np.unique(np.linspace(0, rows.size - 1, min(ROWS, rows.size)).astype(int))
-    flat = np.asarray(_row_likelihoods(model, positions.reshape(-1, positions.shape[-1]), rows.take(index).arrays()))
+    rows = _some_rows(data, ROWS).arrays()
+    flat = np.asarray(_row_likelihoods(model, positions.reshape(-1, positions.shape[-1]), rows))
     return flat.reshape(*positions.shape[:2], -1).astype(np.float64)
 
 

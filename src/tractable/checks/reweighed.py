@@ -10,6 +10,7 @@ from tractable.beliefs.belief import values_of
 from tractable.checks.climbs import Mode
 from tractable.checks.importance import khat
 from tractable.checks.target import Target
+from tractable.kernels.annealed import shares
 from tractable.tools.tree import PyTree
 
 FREEDOM = 4.0  # degrees of freedom of the t's from which places are drawn
@@ -124,15 +125,9 @@ def reweigh(
         if round_ == ROUNDS - 1 and not long:
             break
     finite = np.where(np.isfinite(log_weights), log_weights, -np.inf)
-    weights = _shares(finite)
+    weights = shares(finite)
     tail = khat(finite[np.isfinite(finite)])  # a place where the density is zero says nothing about the tail
     return Reweighed(positions, values, weights, finite, float(1 / np.sum(weights**2)), tail)
-
-
-def _shares(logs: np.ndarray) -> np.ndarray:
-    """exp(logs) over their sum: exactly one in all, also where the logarithms are so large that exp rounds."""
-    shares = np.exp(logs - logs.max())
-    return shares / shares.sum()
 
 
 def _first(centre: np.ndarray, root: np.ndarray, modes: Sequence[Mode], size: int) -> list[Proposal]:
@@ -160,7 +155,7 @@ def _next(
     finite = np.where(np.isfinite(log_weights), log_weights, -np.inf)
     cut = logsumexp(finite) - 0.5 * np.log(count) - np.log(2.0)
     clipped = np.minimum(finite, cut)
-    w = _shares(clipped)
+    w = shares(clipped)
     mean, whole, ess = _fitted(positions, w, before[0].root) if size <= ADAPTED else (*before[0][:2], 0.0)
     inflate = 1.0 if size > 3 else 1.15
     found = [Proposal(mean, inflate * whole, 0.5)]

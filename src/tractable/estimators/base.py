@@ -206,34 +206,31 @@ class Explaining(Bayesian):
         if before is None:
             self._scaling = tables.scaling(rows, self._measured and self._standardised)
             self._rows = float(rows.weight.sum())
+            self._double = need_double(self._targets(rows.y), weights=rows.weight)
         elif np.shape(self._scaling.middle) != rows.y.shape[1:]:
             first = f"{self._scaling.outputs} outputs" if self._scaling.outputs else "one output"
             raise DataError(f"y had {first} a row in the first call; got y of shape {y.shape}. Give as many.")
-        if before is None:
-            targets = self._scaling.targets(rows.y) if self._measured else rows.y
-            self._double = need_double(targets, weights=rows.weight)
         with in_double(self._double):
-            self._infer(rows, x[back], y[back], before)
+            model, count = self._model(), tables.length(len(rows.y))
+            prior = model if before is None else updated(model, *moments(before))
+            dtype = jnp.result_type(float) if self._measured else int
+            # Tables are padded to one of a few lengths, so that few programs are compiled; padding rows weigh 0.
+            targets = tables.padded(self._targets(rows.y).astype(dtype), count)
+            weights = tables.padded(rows.weight, count, 0.0)
+            data = Data(targets, given=self._inputs(rows.x, count), weights=weights)
+            held_out = None
+            if back.any():
+                held_out = Data(self._targets(y[back]).astype(dtype), given=self._inputs(x[back], int(back.sum())))
+            fitted = self._inferred(prior, data, lowered(self._chosen(), count), self.verify, held_out)
+            # The report is made while the rows are at hand; the posterior is kept without them, with the first prior.
+            found = fitted.found | ({"double": True} if self._double else {})
+            report = fitted.report()
+            self._keep(dataclasses.replace(fitted, model=model, data=None, standing=None, judged=report, found=found))
         warn_of(self.report_)
 
-    def _infer(self, rows: tables.Rows, x: np.ndarray, y: np.ndarray, before: Posterior | None) -> None:
-        """Set ``posterior_``, learnt from ``rows``; x and y are held out."""
-        model = self._model()
-        prior = model if before is None else updated(model, *moments(before))
-        count = tables.length(len(rows.y))
-        targets = self._scaling.targets(rows.y).astype(jnp.result_type(float)) if self._measured else rows.y.astype(int)
-        # Tables are padded to one of a few lengths, so that few programs are compiled; padding rows weigh 0.
-        targets, weight = tables.padded(targets, count), tables.padded(rows.weight, count, 0.0)
-        data = Data(targets, given=self._inputs(rows.x, count), weights=weight)
-        held_out = None
-        if len(y):
-            beyond = self._scaling.targets(y).astype(targets.dtype) if self._measured else y.astype(int)
-            held_out = Data(beyond, given=self._inputs(x, len(y)))
-        fitted = self._inferred(prior, data, lowered(self._chosen(), count), self.verify, held_out)
-        # The report is made while the rows are at hand; the posterior is kept without them, and with the first prior.
-        found = fitted.found | ({"double": True} if self._double else {})
-        report = fitted.report()
-        self._keep(dataclasses.replace(fitted, model=model, data=None, standing=None, judged=report, found=found))
+    def _targets(self, y: np.ndarray) -> np.ndarray:
+        """y in the model's units."""
+        return self._scaling.targets(y) if self._measured else y
 
     def _chosen(self) -> Method:
         """The method; a name means its default settings."""

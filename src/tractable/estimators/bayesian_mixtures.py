@@ -13,10 +13,10 @@ from tractable.beliefs.belief import Draws
 from tractable.beliefs.check import Check
 from tractable.core import Batch
 from tractable.estimators import rows as tables
-from tractable.estimators.base import Count, RandomState
-from tractable.estimators.density import Plan, Tolerance
+from tractable.estimators.base import Count
+from tractable.estimators.density import Plan
 from tractable.estimators.frames import Frame, framing, inwards, log_size, outwards, spread, spun
-from tractable.estimators.mixtures import COVARIANCES, Covariance, Lift, Mixture
+from tractable.estimators.mixtures import COVARIANCES, Mixture
 from tractable.estimators.rows import as_doubles, as_floats, compiled, middle
 from tractable.methods.coordinate_ascent import CoordinateAscent
 from tractable.models.conjugate_variational import Conjugate
@@ -92,21 +92,13 @@ class BayesianGaussianMixture(Mixture):
     [0.0, 0.0, 0.3, 0.7]
     """
 
-    n_components: Count = 1
     _: KW_ONLY
-    covariance_type: Covariance = "full"
-    tol: Tolerance = 1e-6
-    reg_covar: Lift = 1e-6
-    max_iter: Count = 1000
-    n_init: Count = 4
     weight_concentration_prior_type: Process = "dirichlet_process"
     weight_concentration_prior: Positive | None = None
     mean_precision_prior: Positive | None = None
     mean_prior: ArrayLike | None = None
     degrees_of_freedom_prior: float | None = None
     covariance_prior: ArrayLike | None = None
-    random_state: RandomState = None
-    warm_start: bool = False
     draws: Count = 1000
     _log_density = "predictive_log_prob"
 

@@ -88,16 +88,13 @@ class FactorAnalysis(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Density)
 
     @property
     def _n_features_out(self) -> int:
-        return self._rank()
-
-    def _rank(self) -> int:
         return self.n_features_in_ if self.n_components is None else int(self.n_components)
 
     def _model(self) -> LatentModel:
-        return factor_analysis(self.n_features_in_, self._rank(), FLOOR)
+        return factor_analysis(self.n_features_in_, self._n_features_out, FLOOR)
 
     def _check_rows(self, count: int) -> None:
-        if self._rank() > self.n_features_in_:
+        if self._n_features_out > self.n_features_in_:
             raise SettingsError(
                 f"n_components counts factors, at most the columns; got {self.n_components} for "
                 f"{self.n_features_in_} columns."

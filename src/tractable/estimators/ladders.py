@@ -5,7 +5,7 @@ import functools
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -32,19 +32,12 @@ SCORED = 100  # draws of h per row in score_samples
 FLOATS: Any = [np.float64, np.float32]
 
 
-class Support(NamedTuple):
-    """The numbers that rows can have: in words, and as a test."""
-
-    words: str
-    holds: Callable[[np.ndarray], np.ndarray]
-
-
-BINARY = Support("0 or 1", lambda x: (x == 0) | (x == 1))
-SUPPORTS = {
-    "normal": Support("any number", np.isfinite),
+BINARY = Range("0 or 1", lambda x: (x == 0) | (x == 1))
+SUPPORTS = {  # the numbers that rows can have
+    "normal": Range("any number", np.isfinite),
     "bernoulli": BINARY,
-    "continuous bernoulli": Support("from 0 to 1", lambda x: (x >= 0) & (x <= 1)),
-    "poisson": Support("counts: 0, 1, 2, …", lambda x: (x >= 0) & (x == np.floor(x))),
+    "continuous bernoulli": Range("from 0 to 1", lambda x: (x >= 0) & (x <= 1)),
+    "poisson": Range("counts: 0, 1, 2, …", lambda x: (x >= 0) & (x == np.floor(x))),
 }
 Family = Annotated[
     Literal["normal", "bernoulli", "continuous bernoulli", "poisson"], f"one of {', '.join(map(repr, SUPPORTS))}"
@@ -57,7 +50,7 @@ class LadderTransformer(Scored, ClassNamePrefixFeaturesOutMixin, TransformerMixi
 
     _model: Callable[[], Ladder]
     _method: Callable[[], Method]
-    _support: Callable[[], Support]  # the values that rows may have
+    _support: Callable[[], Range]  # the values that rows may have
     _streams = 2  # random streams: for the fit, and for samples
     posterior_: Any
     bound_: float
@@ -143,7 +136,9 @@ class LadderTransformer(Scored, ClassNamePrefixFeaturesOutMixin, TransformerMixi
         good = support.holds(x)
         if not np.all(good):
             row, column = np.argwhere(~good)[0]
-            raise DataError(f"X is {support.words} under {self!r}; row {row}, column {column} has {x[row, column]:g}.")
+            raise DataError(
+                f"X is {support.expected} under {self!r}; row {row}, column {column} has {x[row, column]:g}."
+            )
         return x
 
     def _units(self, x: np.ndarray) -> np.ndarray:
@@ -229,7 +224,7 @@ class VariationalAutoencoder(LadderTransformer):
             raise SettingsError("warmup and free_bits change the KL of objective='elbo', which 'iwae' does not have.")
         return ImportanceWeighted(**common)
 
-    def _support(self) -> Support:
+    def _support(self) -> Range:
         return SUPPORTS[self.family]
 
     def _scale(self, x: np.ndarray) -> Scaling:
@@ -288,7 +283,7 @@ class BeliefNetwork(LadderTransformer):
             )
         return kind(epochs=self.epochs, batch_size=self.batch_size) if isinstance(self.method, str) else self.method
 
-    def _support(self) -> Support:
+    def _support(self) -> Range:
         return BINARY if self.binarise is None else SUPPORTS["normal"]
 
     def _units(self, x: np.ndarray) -> np.ndarray:

@@ -89,15 +89,9 @@ class BayesianLinearRegression(BayesianRegressor):
         super()._learn(x, y, weight, before)
         by = self._scaling
         unit = by.spread if by.outputs is None else by.spread[:, None]
-        self.coef_, self.coef_std_ = (self._told_of(which, "weights") * unit / by.scale for which in ("mean", "sd"))
-        at_zero = by.middle + by.spread * self._told_of("mean", "intercept") - self.coef_ @ by.centre
+        self.coef_, self.coef_std_ = (moment * unit / by.scale for moment in _moments(self, "weights"))
+        at_zero = by.middle + by.spread * _moments(self, "intercept")[0] - self.coef_ @ by.centre
         self.intercept_ = float(at_zero) if by.outputs is None else at_zero
-
-    def _told_of(self, which: str, name: str) -> np.ndarray:
-        """Means or sds of a parameter, with a leading axis for several targets."""
-        found = getattr(self._inside, which)()
-        parts = self._inside.model.parts
-        return np.asarray(found[name] if parts is None else [found[part][name] for part in parts], np.float64)
 
     def _mean(self, x: np.ndarray, told: Prediction | None = None) -> np.ndarray:
         return x @ self.coef_.T + self.intercept_
@@ -161,10 +155,10 @@ class BayesianCountRegression(BayesianRegressor):
         if before is None:
             self._log_mean = float(np.log(np.average(y, weights=weight))) if np.any(y[weight > 0] > 0) else 0.0
         super()._learn(x, y, weight, before)
-        mean, sd, by = self._inside.mean(), self._inside.sd(), self._scaling
-        self.coef_ = np.asarray(mean["weights"], np.float64) / by.scale
-        self.coef_std_ = np.asarray(sd["weights"], np.float64) / by.scale
-        self.intercept_ = self._log_mean + float(mean["intercept"]) - float(self.coef_ @ by.centre)
+        by = self._scaling
+        self.coef_, self.coef_std_ = (moment / by.scale for moment in _moments(self, "weights"))
+        intercept = _moments(self, "intercept")[0]
+        self.intercept_ = self._log_mean + float(intercept) - float(self.coef_ @ by.centre)
 
     def _inputs(self, x: np.ndarray, count: int) -> Any:
         rows = super()._inputs(x, count)
@@ -224,14 +218,20 @@ class BayesianLogisticRegression(BayesianClassifier):
 
     def _learn(self, x: np.ndarray, y: np.ndarray, weight: np.ndarray, before: Posterior | None) -> None:
         super()._learn(x, y, weight, before)
-        mean, sd, by = self._inside.mean(), self._inside.sd(), self._scaling
-        shape = (self.n_features_in_, -1)  # one column for two classes
-        self.coef_ = (np.asarray(mean["weights"], np.float64).reshape(shape) / by.scale[:, None]).T
-        self.coef_std_ = (np.asarray(sd["weights"], np.float64).reshape(shape) / by.scale[:, None]).T
-        self.intercept_ = np.ravel(np.asarray(mean["intercept"], np.float64)) - self.coef_ @ by.centre
+        by, shape = self._scaling, (self.n_features_in_, -1)  # one column for two classes
+        self.coef_, self.coef_std_ = ((a.reshape(shape) / by.scale[:, None]).T for a in _moments(self, "weights"))
+        self.intercept_ = np.ravel(_moments(self, "intercept")[0]) - self.coef_ @ by.centre
 
 
 Linear = BayesianLinearRegression | BayesianCountRegression | BayesianLogisticRegression
+
+
+def _moments(estimator: Linear, name: str) -> list[np.ndarray]:
+    """Mean and sd of a parameter, with a leading axis for several targets."""
+    posterior = estimator._inside
+    found, parts = (posterior.mean(), posterior.sd()), posterior.model.parts
+    each = [part[name] if parts is None else [part[target][name] for target in parts] for part in found]
+    return [np.asarray(moment, np.float64) for moment in each]
 
 
 def _scale(estimator: Linear, family: str) -> float | None:

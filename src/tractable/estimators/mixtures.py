@@ -21,11 +21,19 @@ Covariance = Annotated[Literal["full", "tied", "diag", "spherical"], f"one of {'
 Lift = Annotated[float, Range("a variance, 0 or more and finite", lambda value: is_number(value) and value >= 0)]
 
 
+@dataclass(eq=False, repr=False)
 class Mixture(Density):
-    """Base of mixtures of normals: labels of rows."""
+    """Base of mixtures of normals: their common settings, and labels of rows."""
 
-    n_components: int
-    covariance_type: str
+    n_components: Count = 1
+    _: KW_ONLY
+    covariance_type: Covariance = "full"
+    tol: Tolerance = 1e-6
+    reg_covar: Lift = 1e-6
+    max_iter: Count = 1000
+    n_init: Count = 4
+    random_state: RandomState = None
+    warm_start: bool = False
 
     def fit_predict(self, X: object, y: object = None, sample_weight: object = None) -> np.ndarray:
         """``fit`` and then ``predict``."""
@@ -105,18 +113,10 @@ class GaussianMixture(Mixture):
     True
     """
 
-    n_components: Count = 1
     _: KW_ONLY
-    covariance_type: Covariance = "full"
-    tol: Tolerance = 1e-6
-    reg_covar: Lift = 1e-6
-    max_iter: Count = 1000
-    n_init: Count = 4
     weights_init: ArrayLike | None = None
     means_init: ArrayLike | None = None
     precisions_init: ArrayLike | None = None
-    random_state: RandomState = None
-    warm_start: bool = False
     removed: ClassVar = {
         "chunk_size": "write tr.infer(tr.models.gaussian_mixture(K, d), tr.Data(path), tr.EM()) for rows on file.",
         "missing": 'write tr.infer(tr.models.mixture.with_missing(K, d), tr.Data(x, missing="keep"), tr.EM()).',

@@ -50,16 +50,11 @@ def updated(model: Model, mean: np.ndarray, sd: np.ndarray) -> Model:
     structure = jax.tree.structure(model.prior, is_leaf=is_distribution)
     # A model without its own start is no network; Laplace tells the two apart by it, so none is added here.
     start = None if model.start is None else jax.tree_util.Partial(_drawn, model.bijectors, where, width)
-    return Model(
-        jax.tree.unflatten(structure, priors), model.likelihood, start=start, shared=True, parts=_parts(model, mean, sd)
-    )
-
-
-def _parts(model: Model, mean: np.ndarray, sd: np.ndarray) -> dict[str, Model] | None:
-    if model.parts is None:
-        return None
-    places = {name: model.part(name) for name in model.parts}
-    return {name: updated(part, mean[places[name]], sd[places[name]]) for name, part in model.parts.items()}
+    parts = None
+    if model.parts is not None:
+        places = {name: model.part(name) for name in model.parts}
+        parts = {name: updated(part, mean[places[name]], sd[places[name]]) for name, part in model.parts.items()}
+    return Model(jax.tree.unflatten(structure, priors), model.likelihood, start=start, shared=True, parts=parts)
 
 
 def _drawn(bijectors: list, where: PyTree, width: PyTree, key: jax.Array) -> PyTree:

@@ -55,15 +55,22 @@ def forward(
         b: (T, K, …) densities, up to a factor per step.
         parallel: whether to multiply matrices in log T steps; by default chosen by device and size.
     """
+    first = jnp.broadcast_to(_along(initial, b.ndim - 1), b.shape[1:])
     if chosen(b, parallel):
-        return _forward_in_parallel(initial, transition, b)
+        steps = _along(transition[None], b.ndim + 1) * b[:, None]  # (T, K, K, …)
+        steps = steps.at[0].set(jnp.broadcast_to((first * b[0])[None], steps.shape[1:]))
+        logs = jnp.zeros((len(steps), *b.shape[2:]), b.dtype)
+        joint = jax.lax.associative_scan(_scaled, (steps, logs))[0][:, 0]
+        total = jnp.sum(joint, axis=1)
+        filtered = joint / jnp.where(total > 0, total, 1)[:, None]
+        ahead = jnp.einsum("ti...,ij->tj...", filtered[:-1], transition, precision="highest")
+        return filtered, jnp.sum(jnp.concatenate([first[None], ahead]) * b, axis=1)
 
     def step(ahead: jax.Array, b: jax.Array) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
         filtered, scale = _updated(ahead, b)
         return _moved(filtered, transition), (filtered, scale)
 
-    first = jnp.broadcast_to(_along(initial, b.ndim - 1), b.shape[1:]).astype(b.dtype)
-    return jax.lax.scan(step, first, b)[1]
+    return jax.lax.scan(step, first.astype(b.dtype), b)[1]
 
 
 def backward(
@@ -72,7 +79,14 @@ def backward(
     """β (T, K, …), scaled so that Σ_k α_t(k) β_t(k) = 1; b and c (``scale``) as in ``forward``; β_T = 1 or ``last``."""
     ratio = b / jnp.where(scale > 0, scale, 1)[:, None]
     if last is None and chosen(b, parallel):
-        return _backward_in_parallel(transition, ratio)
+        # Row sums of the products of A diag(b/c) from each step to the end; dividing by c scales β.
+        steps = _along(transition[None], ratio.ndim + 1) * ratio[1:][:, None]
+        logs = jnp.zeros((len(steps), *ratio.shape[2:]), ratio.dtype)
+        products, logs = jax.lax.associative_scan(
+            lambda later, earlier: _scaled(earlier, later), (steps, logs), reverse=True
+        )
+        beta = jnp.sum(products, axis=2) * jnp.exp(logs)[:, None]
+        return jnp.concatenate([beta, jnp.ones_like(ratio[:1])])
 
     def step(beta: jax.Array, ratio: jax.Array) -> tuple[jax.Array, jax.Array]:
         return _moved(ratio * beta, transition.T), beta
@@ -218,36 +232,6 @@ def _moved(vector: jax.Array, matrix: jax.Array) -> jax.Array:
 def _along(array: jax.Array, rank: int) -> jax.Array:
     """The array with axes of length 1 appended up to ``rank`` axes."""
     return array.reshape(array.shape + (1,) * (rank - array.ndim))
-
-
-def _forward_in_parallel(initial: jax.Array, transition: jax.Array, b: jax.Array) -> tuple[jax.Array, jax.Array]:
-    steps = _along(transition[None], b.ndim + 1) * b[:, None]  # (T, K, K, …)
-    first = _along(initial, b.ndim - 1) * b[0]
-    steps = steps.at[0].set(jnp.broadcast_to(first[None], steps.shape[1:]))
-    joint = jax.lax.associative_scan(_product, steps)[:, 0]
-    total = jnp.sum(joint, axis=1)
-    filtered = joint / jnp.where(total > 0, total, 1)[:, None]
-    ahead = jnp.einsum("ti...,ij->tj...", filtered[:-1], transition, precision="highest")
-    ahead = jnp.concatenate([jnp.broadcast_to(_along(initial, b.ndim - 1), b.shape[1:])[None], ahead])
-    return filtered, jnp.sum(ahead * b, axis=1)
-
-
-def _backward_in_parallel(transition: jax.Array, ratio: jax.Array) -> jax.Array:
-    """β as row sums of the products of A diag(b/c) from each step to the end; dividing by c scales β."""
-    steps = _along(transition[None], ratio.ndim + 1) * ratio[1:][:, None]
-    logs = jnp.zeros((len(steps), *ratio.shape[2:]), ratio.dtype)
-    products, logs = jax.lax.associative_scan(
-        lambda later, earlier: _scaled(earlier, later), (steps, logs), reverse=True
-    )
-    beta = jnp.sum(products, axis=2) * jnp.exp(logs)[:, None]
-    return jnp.concatenate([beta, jnp.ones_like(ratio[:1])])
-
-
-def _product(a: jax.Array, b: jax.Array) -> jax.Array:
-    """A B of every step, divided by its largest entry."""
-    both = jnp.einsum("tij...,tjk...->tik...", a, b, precision="highest")
-    largest = jnp.max(both, axis=(1, 2))
-    return both / jnp.where(largest > 0, largest, 1)[:, None, None]
 
 
 def _scaled(a: tuple[jax.Array, jax.Array], b: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:

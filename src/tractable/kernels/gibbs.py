@@ -87,7 +87,7 @@ def gibbs(blocks: Sequence[Block], hidden: Callable, names: Sequence[str] = (), 
             blocks at every pick, and keeps one: a sweep costs B times as much.
     """
     count_of = len(blocks)
-    info = told_of(tuple(names))
+    info = info_of(tuple(names))
 
     def draw(key: jax.Array, count: int, state: State, batch: Batch | None = None) -> PyTree:
         keys = [jax.random.fold_in(key, b) for b in range(count_of)]
@@ -124,7 +124,7 @@ def gibbs(blocks: Sequence[Block], hidden: Callable, names: Sequence[str] = (), 
 
 
 @functools.lru_cache(maxsize=64)
-def told_of(names: tuple[str, ...]) -> Callable:
+def info_of(names: tuple[str, ...]) -> Callable:
     """``[Told, …] -> `` a sweep's info: ``gradients``, and where kernels move blocks their acceptances."""
     fields = ["gradients", *(["divergent"] if names else []), *(f"acceptance_{name}" for name in names)]
     kind: Any = namedtuple("Info", fields)
@@ -156,7 +156,7 @@ def exact(target: Target, family: Family, leaves: Sequence[int], gradients: int 
 
     def move(key: jax.Array, state: State) -> tuple[State, Told]:
         theta = target.params(state.position)
-        x, put = held(theta, leaves, family.flat)
+        x, put = gather_leaves(theta, leaves, family.flat)
         eta = family.found(lambda x: jnp.sum(target.terms(put(x), state.hidden)), x)
         new, position = put(family.drawn(key, eta)), state.position
         for i in leaves:
@@ -174,7 +174,7 @@ def miss(target: Target, family: Family, leaves: Sequence[int], key: jax.Array, 
     Infinite where q is no density.
     """
     theta = target.params(state.position)
-    x, put = held(theta, leaves, family.flat)
+    x, put = gather_leaves(theta, leaves, family.flat)
     eta = family.found(lambda x: jnp.sum(target.terms(put(x), state.hidden)), x)
     new = family.drawn(key, eta)
     here, there = (target.terms(put(place), state.hidden) for place in (x, new))
@@ -187,7 +187,7 @@ def miss(target: Target, family: Family, leaves: Sequence[int], key: jax.Array, 
     return jnp.where(family.proper(eta) & jnp.isfinite(found), found, jnp.inf)
 
 
-def held(theta: list, leaves: Sequence[int], flat: bool) -> tuple[jax.Array, Callable]:
+def gather_leaves(theta: list, leaves: Sequence[int], flat: bool) -> tuple[jax.Array, Callable]:
     """Some leaves of θ as one flat vector, or one as it is, and ``x -> θ`` with others in their place."""
     if not flat:
         i = leaves[0]
@@ -257,7 +257,7 @@ def allocations(target: Target) -> Block:
     return keyed(move)
 
 
-def together(position: Callable, theta_given: Callable) -> Block:
+def joint_draw(position: Callable, theta_given: Callable) -> Block:
     """All of θ at once, ``theta_given(key, z) -> θ`` from p(θ | x, z), and ``position(θ)``."""
 
     def move(key: jax.Array, state: State) -> tuple[State, Told]:

@@ -41,7 +41,7 @@ def hmc(
 
     kernel = blackjax.hmc.build_kernel()
 
-    def move(key: jax.Array, state: PyTree) -> tuple[Any, Info]:
+    def step(key: jax.Array, state: PyTree, batch: Batch | None = None) -> tuple[Any, Info]:
         size = step_size
         if jitter:
             key, key_size = jax.random.split(key)
@@ -51,7 +51,7 @@ def hmc(
         divergent = info.is_divergent.astype(zero.dtype)
         return state, Info(info.acceptance_rate, divergent, info.energy, zero + leapfrogs, zero)
 
-    return _kernel(blackjax.hmc.init, move, log_density)
+    return _kernel(blackjax.hmc.init, step, log_density)
 
 
 def nuts(log_density: Callable, step_size: float | jax.Array, inverse_mass: jax.Array, max_depth: int = 10) -> Kernel:
@@ -67,7 +67,7 @@ def nuts(log_density: Callable, step_size: float | jax.Array, inverse_mass: jax.
 
     kernel = blackjax.nuts.build_kernel()
 
-    def move(key: jax.Array, state: PyTree) -> tuple[Any, Info]:
+    def step(key: jax.Array, state: PyTree, batch: Batch | None = None) -> tuple[Any, Info]:
         state, info = kernel(key, state, log_density, step_size, inverse_mass, max_depth)
         kind = info.energy.dtype
         return state, Info(
@@ -78,15 +78,12 @@ def nuts(log_density: Callable, step_size: float | jax.Array, inverse_mass: jax.
             (info.num_trajectory_expansions >= max_depth).astype(kind),
         )
 
-    return _kernel(blackjax.nuts.init, move, log_density)
+    return _kernel(blackjax.nuts.init, step, log_density)
 
 
-def _kernel(start: Callable, move: Callable, log_density: Callable) -> Kernel:
+def _kernel(start: Callable, step: Callable, log_density: Callable) -> Kernel:
     def draw(key: jax.Array, count: int, state: PyTree, batch: Batch | None = None) -> jax.Array:
         return jax.random.split(key, count)  # a trajectory's length is not known beforehand
-
-    def step(key: jax.Array, state: PyTree, batch: Batch | None = None) -> tuple[Any, Info]:
-        return move(key, state)
 
     return Kernel(lambda key, position: start(position, log_density), draw, step)
 

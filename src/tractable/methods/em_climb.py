@@ -1,6 +1,7 @@
 """EM's climbs from start to end: on rows in memory, over devices, or on file; saved as they go."""
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -144,7 +145,7 @@ def _on_file(method: Any, model: Any, session: Session) -> tuple[Callable, Calla
     """The same of rows on file: a step is one pass for all starts, summed in double precision."""
     e_step, m_step = method.halves(model)
     e_steps, m_steps = jax.vmap(session.placement.sum_rows(e_step), (0, None)), jax.jit(jax.vmap(m_step))
-    prior = method.log_prior(model)
+    prior, judge = method.log_prior(model), jax.jit(functools.partial(_judge, tolerance=method.tolerance))
 
     def read(thetas: PyTree) -> tuple[np.ndarray, PyTree]:
         found = expected(e_steps, thetas, session.data, method.chunk, place=session.placement.place_chunk)
@@ -157,7 +158,7 @@ def _on_file(method: Any, model: Any, session: Session) -> tuple[Callable, Calla
         gain = values - states.objective if int(now.time) else np.zeros_like(values)
         theta = jax.tree.map(lambda new, old: new.astype(old.dtype), m_steps(statistics), states.position)
         after = states._replace(position=theta, time=states.time + 1, objective=values)
-        judged, _ = _judge(now, after, gain, values, method.tolerance, session.data.total)
+        judged, _ = judge(now, after, gain, values, total=session.data.total)
         trace = np.where(now.done, np.nan, values)[:, None]
         return _with_objective(judged, np.where(now.done, states.objective, values)), trace
 
@@ -167,7 +168,6 @@ def _on_file(method: Any, model: Any, session: Session) -> tuple[Callable, Calla
 _each_where = jax.jit(jax.vmap(tree.where))
 
 
-@jax.jit
 def _judge(
     now: Climbing, states: PyTree, gain: jax.Array, objective: jax.Array, tolerance: float, total: float | jax.Array
 ) -> tuple[Climbing, jax.Array]:

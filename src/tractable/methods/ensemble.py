@@ -19,7 +19,7 @@ from tractable.methods.drawing import Drawing
 from tractable.methods.method import Check, Method, Outcome, Session, from_settings, named
 from tractable.methods.points import MAP
 from tractable.tools.errors import RunError
-from tractable.tools.jobs import finished, several
+from tractable.tools.jobs import finished, many_processes
 from tractable.tools.settings import Jobs, at_least
 from tractable.tools.stopping import interruptible
 
@@ -79,8 +79,8 @@ class DeepEnsemble(Method):
         if isinstance(member, Drawing):
             member = dataclasses.replace(member, chains=1)  # each chain is a member
         ends: dict[int, Outcome] = {}
-        beside = several(self.n_jobs, "DeepEnsemble")
-        shared = session.alone()._replace(stop=_never, saver=session.saver) if beside else session
+        parallel = many_processes(self.n_jobs, "DeepEnsemble")
+        shared = session.alone()._replace(stop=_never, saver=session.saver) if parallel else session
         shared = shared._replace(model=None, data=None)
         work = functools.partial(_learnt, member=member, model=session.model, data=session.data, session=shared)
         for ended in finished(

@@ -14,7 +14,7 @@ from tractable import run as loop
 from tractable.checks.learnt import Learnt
 from tractable.checks.report import chain_checks, check_share
 from tractable.core import Kernel, Model, PyTree
-from tractable.kernels.gibbs import allocations, exact, gibbs, in_turn, moved, together
+from tractable.kernels.gibbs import allocations, exact, gibbs, in_turn, joint_draw, moved
 from tractable.methods.drawing import Drawing, WarmUp
 from tractable.methods.hamiltonian import NUTS, divergences
 from tractable.methods.method import Check, Method, Outcome, Program, Session, from_settings
@@ -85,7 +85,7 @@ class Scan:
             elif not self.at_once:
                 blocks.append(exact(target, entry.part.family, entry.part.leaves, entry.part.gradients))
             elif (given := full.all_given(model, rows)) is not None:
-                blocks.append(together(*given))
+                blocks.append(joint_draw(*given))
         if first:  # z comes first where these do not look at it
             blocks[0] = in_turn([*first, blocks[0]])
         names = [entry.name for entry in those]

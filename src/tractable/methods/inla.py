@@ -497,7 +497,7 @@ def _suited(model: Model, data: Data | None, where: np.ndarray) -> list[_Block]:
     if linear is not None and np.any(linear.laplace[linear.weights > 0]):
         linear = None
     elif linear is None and pool is None:
-        linear = quadrature.together(model, data)
+        linear = quadrature.joint_structure(model, data)
     return [] if linear is None or data is None else [_Block(model, data, linear, nested, where, pool, narrow)]
 
 

@@ -154,22 +154,17 @@ def as_network(network: PyTree, example: PyTree) -> Network:
         return Network(network[0], network[1], example)
     import equinox  # imported here because it is slow
 
-    if isinstance(network, equinox.Module):
-        return _from_equinox(network, example)
-    raise ModelError(
-        "neural_network expects mlp(...), an Equinox module, or a pair (params, apply); got "
-        f"{type(network).__name__}. A Flax module goes through tractable.adapters.flax.from_nnx."
-    )
-
-
-def _from_equinox(module: PyTree, example: PyTree) -> Network:
-    import equinox
+    if not isinstance(network, equinox.Module):
+        raise ModelError(
+            "neural_network expects mlp(...), an Equinox module, or a pair (params, apply); got "
+            f"{type(network).__name__}. A Flax module goes through tractable.adapters.flax.from_nnx."
+        )
 
     def stateful(layer: equinox.Module) -> bool:
         return isinstance(layer, equinox.nn.StatefulLayer) and layer.is_stateful()
 
     # The innermost layers have the most telling names.
-    for layer in _layers(module, equinox.Module):
+    for layer in _layers(network, equinox.Module):
         kind = type(layer).__name__
         if stateful(layer) and not any(stateful(inner) for inner in _layers(layer, equinox.Module)[1:]):
             raise ModelError(
@@ -181,9 +176,9 @@ def _from_equinox(module: PyTree, example: PyTree) -> Network:
                 f"The network has a {kind} layer that drops units at random, so it has no likelihood of its weights. "
                 "Take it out, or switch it off with equinox.nn.inference_mode(network)."
             )
-    if not callable(module):
-        raise ModelError(f"{type(module).__name__} cannot be called with an x; give it a __call__.")
-    params, static = equinox.partition(module, equinox.is_inexact_array)
+    if not callable(network):
+        raise ModelError(f"{type(network).__name__} cannot be called with an x; give it a __call__.")
+    params, static = equinox.partition(network, equinox.is_inexact_array)
     return Network(params, lambda params, x: equinox.combine(params, static)(x), example, output_axis=0)
 
 

@@ -1,7 +1,6 @@
 """Censored data: the density of y where y was observed, its mass between bounds where only bounds are known."""
 
 import functools
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -155,16 +154,6 @@ class Censored(dist.Distribution):
         return jnp.where(wide, most + jnp.log(-jnp.expm1(-jnp.where(wide, gap, 1.0))), narrow)
 
 
-class _Observed:
-    """``observe(params, η)`` for a y known by bounds."""
-
-    def __init__(self, observe: Callable[[PyTree, jax.Array], dist.Distribution]) -> None:
-        self.observe = observe
-
-    def __call__(self, params: PyTree, eta: jax.Array) -> Censored:
-        return Censored(self.observe(params, eta))
-
-
 @shared
 def with_censoring(model: Model) -> Model:
     """The model for censored data ``censored(y, …)``, (n, 2), of the same y.
@@ -181,7 +170,8 @@ def with_censoring(model: Model) -> Model:
             "with_censoring expects a model whose likelihood goes Through a predictor; this one does not. Let its "
             "likelihood return tr.models.Censored(...) of the distribution that it returns."
         )
-    return replace(model, likelihood=Through(through.predictor, _Observed(through.observe)))
+    observe = through.observe
+    return replace(model, likelihood=Through(through.predictor, lambda params, eta: Censored(observe(params, eta))))
 
 
 def censors(model: Model, given: PyTree) -> bool:

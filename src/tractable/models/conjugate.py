@@ -116,21 +116,6 @@ class LinearPosterior(NamedTuple):
         return np.sqrt(np.diag(self.covariance))
 
 
-def rows_of_regression(x: Numbers, y: Numbers) -> tuple[np.ndarray, np.ndarray]:
-    """Inputs (n, D) and outputs (n,) as float64; raises DataError if the shapes do not fit."""
-    x, y = np.asarray(x, np.float64), np.asarray(y, np.float64)
-    if x.ndim != 2 or y.shape != x.shape[:1]:
-        raise DataError(f"Expected x of shape (n, D) and y of shape (n,); got {x.shape} and {y.shape}.")
-    return x, y
-
-
-class Predictive(NamedTuple):
-    """N(mean, sd²) for each new y."""
-
-    mean: np.ndarray  # (n,)
-    sd: np.ndarray  # (n,) of a new y, noise included
-
-
 def linear_regression(x: Numbers, y: Numbers, noise_sd: Real, weight_sd: Real) -> LinearPosterior:
     """The posterior of the weights of a linear regression with known noise.
 
@@ -151,7 +136,9 @@ def linear_regression(x: Numbers, y: Numbers, noise_sd: Real, weight_sd: Real) -
     -1.0
     """
     positive(noise_sd=noise_sd, weight_sd=weight_sd)
-    x, y = rows_of_regression(x, y)
+    x, y = np.asarray(x, np.float64), np.asarray(y, np.float64)
+    if x.ndim != 2 or y.shape != x.shape[:1]:
+        raise DataError(f"Expected x of shape (n, D) and y of shape (n,); got {x.shape} and {y.shape}.")
     n, d = x.shape
     factor = linalg.cho_factor(np.eye(d) / weight_sd**2 + x.T @ x / noise_sd**2, lower=True)
     mean = linalg.cho_solve(factor, x.T @ y / noise_sd**2)
@@ -164,22 +151,6 @@ def linear_regression(x: Numbers, y: Numbers, noise_sd: Real, weight_sd: Real) -
         - 0.5 * (np.sum((y - x @ mean) ** 2) / noise_sd**2 + np.sum(mean**2) / weight_sd**2)
     )
     return LinearPosterior(mean, (covariance + covariance.T) / 2, float(log_evidence))
-
-
-def linear_predictive(posterior: LinearPosterior, x: Numbers, noise_sd: Real) -> Predictive:
-    """The predictive of new y at x (n, D), for a posterior of ``linear_regression`` with noise σ: N(xᵀμ, xᵀΣx + σ²).
-
-    >>> posterior = linear_regression([[1.0]], [2.0], 1.0, 1.0)
-    >>> mean, sd = linear_predictive(posterior, [[2.0]], 1.0)
-    >>> mean.round(9).tolist(), (sd**2).round(9).tolist()
-    ([2.0], [3.0])
-    """
-    positive(noise_sd=noise_sd)
-    x = np.asarray(x, np.float64)
-    if x.ndim != 2 or x.shape[1] != posterior.mean.size:
-        raise DataError(f"Expected x of shape (n, {posterior.mean.size}); got {x.shape}.")
-    epistemic = np.einsum("nd,de,ne->n", x, posterior.covariance, x)
-    return Predictive(x @ posterior.mean, np.sqrt(epistemic + noise_sd**2))
 
 
 class Grid(NamedTuple):

@@ -1,6 +1,5 @@
 """Closed-form variational Bayes: conjugate-exponential models with q(θ) q(z), by coordinate ascent."""
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -11,7 +10,7 @@ from jax.scipy.special import digamma, gammaln
 
 from tractable.core import Model, PyTree
 from tractable.kernels.em import OfRows
-from tractable.models.conjugate import LOG_2PI, Number, Real
+from tractable.models.conjugate import LOG_2PI, Number
 from tractable.models.latent import LatentModel
 
 Self = TypeVar("Self", bound="ConjugateModel")
@@ -137,10 +136,3 @@ def log_normal_of_unknown_precision(off: jax.Array, variance: jax.Array, shape: 
         - 0.5 * (LOG_2PI + log_variance + (off**2)[:, None] * jnp.exp(-log_variance))
     )
     return jax.nn.logsumexp(terms, axis=1) + jnp.log(step)
-
-
-def log_evidence(of_mean: float, size: int, prior: tuple[Real, Real], posterior: tuple[Real, Real]) -> float:
-    """log p of ``size`` normal rows whose precision has prior Gamma(a₀, b₀) and posterior Gamma(a, b)."""
-    (shape, rate), (a, b) = prior, posterior
-    of_mean = of_mean + shape * math.log(rate) - a * math.log(b)
-    return of_mean + math.lgamma(a) - math.lgamma(shape) - 0.5 * size * LOG_2PI

@@ -116,9 +116,6 @@ class _Reached(constraints.ParameterFreeConstraint):
         p, t = self.plan.common, len(self.plan.sds)
         return jnp.all(jnp.isfinite(x), -1) & jnp.all(x[..., p : p + t] > 0, -1)
 
-    def feasible_like(self, prototype: jax.Array) -> jax.Array:
-        return jnp.ones_like(prototype)
-
 
 biject_to.register(_Reached, lambda constraint: _ToEffects(constraint.plan))
 

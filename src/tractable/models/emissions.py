@@ -143,7 +143,7 @@ class Emission:
         """Whether the prior can be sampled."""
         return self.counts > 0
 
-    def laid(self, y: PyTree) -> jax.Array:
+    def arrange(self, y: PyTree) -> jax.Array:
         """Sequences (n, T) or (n, T, d) as (T, d, n), or (T, d) if n = 1."""
         x = jnp.asarray(y, jnp.result_type(float)).reshape(*y.shape[:2], -1)
         return x[0] if len(x) == 1 else jnp.transpose(x, (1, 2, 0))

@@ -9,8 +9,7 @@ import numpy as np
 import numpyro.distributions as dist
 
 from tractable.core import Data, Model, log_density
-from tractable.tools.errors import DataError
-from tractable.tools.words import nearest
+from tractable.tools.words import find
 
 Window = tuple[tuple[float, float], tuple[float, float]]
 FINE = 401  # points along each side of the grid
@@ -71,11 +70,7 @@ def failure(name: str) -> Failure:
     >>> failure("funnel").title
     'A scale, and a number on that scale'
     """
-    if name not in FAILURES:
-        raise DataError(
-            f"There is no failure {name!r}; expected one of {', '.join(FAILURES)}.{nearest(name, FAILURES)}"
-        )
-    return FAILURES[name]
+    return find("failure", name, FAILURES)
 
 
 def _density(function: Callable[[jax.Array], jax.Array]) -> Callable[[], Built]:

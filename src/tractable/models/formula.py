@@ -155,26 +155,23 @@ def formula_model(encoder: Encoder, priors: Mapping[str, Prior] | None = None) -
         }
         model = replace(beside(parts, family), of_table=of_table)
     elif family == "categorical":
-        model = replace(_of_classes(encoder, rows, own), of_table=of_table)
+        # C − 1 predictors, log odds against the first class, each with its own effects.
+        names = list(map(str, encoder.target.classes))[1:]
+        codes, given = np.asarray(rows.y), _by_part(own, names)
+        parts = {
+            name: _of_one(encoder, rows._replace(y=(codes == k).astype(float)), "bernoulli", given[name])
+            for k, name in enumerate(names, 1)
+        }
+        model = replace(joined(parts, _log_odds), of_table=of_table)
     else:
         model = replace(_of_one(encoder, rows, family, own), of_table=of_table)
     model = with_censoring(model) if encoder.target.censoring else model
     return remember(model, made_from, lambda: {"encoder": encoder.to_dict(), "priors": _written(priors or {})})
 
 
-def _of_classes(encoder: Encoder, rows: Encoded, priors: Mapping[str, Prior]) -> Model:
-    """A model of C classes with C − 1 predictors, log odds against the first class, each with its own effects."""
-    names = list(map(str, encoder.target.classes))[1:]
-    codes, given = np.asarray(rows.y), _by_part(priors, names)
-    parts = {
-        name: _of_one(encoder, rows._replace(y=(codes == k).astype(float)), "bernoulli", given[name])
-        for k, name in enumerate(names, 1)
-    }
-
-    def observe(params: PyTree, eta: jax.Array) -> dist.Distribution:
-        return dist.CategoricalLogits(jnp.concatenate([jnp.zeros(1, eta.dtype), eta]))
-
-    return joined(parts, observe)
+def _log_odds(params: PyTree, eta: jax.Array) -> dist.Distribution:
+    """Classes by their log odds (C − 1,) against the first."""
+    return dist.CategoricalLogits(jnp.concatenate([jnp.zeros(1, eta.dtype), eta]))
 
 
 def _by_part(priors: Mapping[str, Prior], names: Sequence[str]) -> dict[str, dict[str, Prior]]:
@@ -198,9 +195,9 @@ def _of_one(encoder: Encoder, rows: Encoded, family: str, priors: Mapping[str, P
     about = np.zeros_like(mean) if kind.intercept else mean
     scales = _scales(family, names, x, rows)
     parts = {part: features for part, features in formula.parts.items() if set(features) <= set(names)}
-    told = _Given(priors, names, parts, terms, kind.others(len(encoder.target.classes)), scales)
+    effects, sds, others = _priors_of(priors, names, parts, terms, kind.others(len(encoder.target.classes)), scales)
     centred = _centred(x, rows, terms, family in ("lognormal", "gamma", "weibull", "exponential"))
-    prior = {"effects": Effects(_coordinates(names, x, rows, terms, centred, told, scales)), **told.others}
+    prior = {"effects": Effects(_coordinates(names, x, rows, terms, centred, (effects, sds), scales)), **others}
 
     def predictor(params: dict[str, Any], given: PyTree) -> jax.Array:
         given = given if isinstance(given, dict) else {"x": given}
@@ -253,55 +250,51 @@ def _scales(family: str, names: list[str], x: np.ndarray, rows: Encoded) -> Scal
     return Scales(centre, unit, np.where(sds > 1e-12, sds, 1.0), np.where(spread > 1e-12, spread, 1.0))
 
 
-class _Given:
-    """The prior of every parameter: the user's, else the default."""
-
-    def __init__(
-        self, priors: Mapping[str, Prior], names: list[str], parts: Mapping[str, list[str]], terms: list[Term],
-        others: dict[str, Prior], scales: Scales,
-    ) -> None:  # fmt: skip
-        sds = [f"sd({term.name})" for term in terms]
-        if "noise" in others:
-            others = others | {"noise": dist.Exponential(1 / scales.unit)}
-        for name, prior in priors.items():
-            if name not in {*names, *parts, *sds, *others}:
-                known = [*names, *(part for part in parts if part not in names), *sds, *others]
-                raise ModelError(
-                    f"priors has {name!r}, and the formula no such parameter; it has {listing(known)}."
-                    f"{nearest(name, known)}"
-                )
-            if name in others:
-                if prior.shape() != others[name].shape() or type(prior.support) is not type(others[name].support):
-                    like = type(others[name]).__name__
-                    raise ModelError(
-                        f"The prior of {name!r} expects the support of {like}; got {type(prior).__name__}."
-                    )
-                continue
-            if prior.shape() != ():
-                raise ModelError(f"The prior of {name!r} is a distribution of one number; got {prior!r}.")
-            if prior.support is not (constraints.positive if name in sds else constraints.real):
-                what = "above 0, such as dist.HalfNormal" if name in sds else "any sign, such as dist.Normal"
-                raise ModelError(f"The prior of {name!r} expects numbers of {what}; got {type(prior).__name__}.")
-        whole = {each: priors[part] for part, features in parts.items() if part in priors for each in features}
-        own = whole | {name: prior for name, prior in priors.items() if name in names}
-        self.effects = {i: own[name] for i, name in enumerate(names) if name in own}
-        self.sds = [
-            priors.get(name, dist.HalfNormal(WIDE * scales.unit / scale))
-            for name, scale in zip(sds, scales.slopes, strict=True)
-        ]
-        self.others = {name: priors.get(name, prior) for name, prior in others.items()}
+def _priors_of(
+    priors: Mapping[str, Prior], names: list[str], parts: Mapping[str, list[str]], terms: list[Term],
+    others: dict[str, Prior], scales: Scales,
+) -> tuple[dict[int, Prior], list[Prior], dict[str, Prior]]:  # fmt: skip
+    """The user's priors of effects by number; those of sds and of further parameters, the user's or the default."""
+    sds = [f"sd({term.name})" for term in terms]
+    if "noise" in others:
+        others = others | {"noise": dist.Exponential(1 / scales.unit)}
+    for name, prior in priors.items():
+        if name not in {*names, *parts, *sds, *others}:
+            known = [*names, *(part for part in parts if part not in names), *sds, *others]
+            raise ModelError(
+                f"priors has {name!r}, and the formula no such parameter; it has {listing(known)}."
+                f"{nearest(name, known)}"
+            )
+        if name in others:
+            if prior.shape() != others[name].shape() or type(prior.support) is not type(others[name].support):
+                like = type(others[name]).__name__
+                raise ModelError(f"The prior of {name!r} expects the support of {like}; got {type(prior).__name__}.")
+            continue
+        if prior.shape() != ():
+            raise ModelError(f"The prior of {name!r} is a distribution of one number; got {prior!r}.")
+        if prior.support is not (constraints.positive if name in sds else constraints.real):
+            what = "above 0, such as dist.HalfNormal" if name in sds else "any sign, such as dist.Normal"
+            raise ModelError(f"The prior of {name!r} expects numbers of {what}; got {type(prior).__name__}.")
+    whole = {each: priors[part] for part, features in parts.items() if part in priors for each in features}
+    own = whole | {name: prior for name, prior in priors.items() if name in names}
+    of_sds = zip(sds, scales.slopes, strict=True)
+    return (
+        {i: own[name] for i, name in enumerate(names) if name in own},
+        [priors.get(name, dist.HalfNormal(WIDE * scales.unit / scale)) for name, scale in of_sds],
+        {name: priors.get(name, prior) for name, prior in others.items()},
+    )
 
 
 def _coordinates(
-    names: list[str], x: np.ndarray, rows: Encoded, terms: list[Term], centred: list[np.ndarray], told: _Given,
-    scales: Scales,
+    names: list[str], x: np.ndarray, rows: Encoded, terms: list[Term], centred: list[np.ndarray],
+    priors: tuple[dict[int, Prior], list[Prior]], scales: Scales,
 ) -> Coordinates:  # fmt: skip
     p, at = len(names), names.index("Intercept") if "Intercept" in names else -1
     mean = np.where(np.arange(p) == at, 0.0, x.mean(0)) if at >= 0 else np.zeros(p)
     scale = WIDE * scales.unit / scales.columns
     loc = np.where(np.arange(p) == at, scales.centre, 0.0)
     means, sds = loc.copy(), scale.copy()  # prior means and sds; NaN if not normal
-    for i, prior in told.effects.items():
+    for i, prior in priors[0].items():
         means[i], sds[i] = (prior.loc, prior.scale) if type(prior) is dist.Normal else (np.nan, np.nan)
     normal = None if terms or np.isnan(sds).any() else (np.zeros(p), np.ones(p))
     origin, root, free = np.zeros(p), np.zeros((p, p)), np.arange(p) != at
@@ -331,7 +324,7 @@ def _coordinates(
             lean[t, names.index(slopes[t])] = 1.0
     order = sorted(range(count), key=lambda t: slopes[t] == "1")
     return Coordinates(
-        origin, root, at, mean, loc, scale, told.effects, told.sds, centred, scales.unit / scales.slopes, lean,
+        origin, root, at, mean, loc, scale, *priors, centred, scales.unit / scales.slopes, lean,
         slopes_in, order, normal,
     )  # fmt: skip
 

@@ -12,7 +12,7 @@ from numpyro.distributions import constraints
 from tractable.core import Data, Model, PyTree, counted_log_likelihoods, whole
 from tractable.kernels import conditionals
 from tractable.kernels.conditionals import FAMILIES, MOST, Family
-from tractable.kernels.gibbs import State, Target, held, miss
+from tractable.kernels.gibbs import State, Target, gather_leaves, miss
 from tractable.models.conjugate_variational import conjugate_model
 from tractable.models.latent import latent_model
 from tractable.tools import tree
@@ -182,7 +182,7 @@ def misses_of(
         for b, part in enumerate(parts):
             family = part.family
             off.append(miss(target, family, part.leaves, jax.random.fold_in(key, b), state))
-            x, put = held(theta, part.leaves, family.flat)
+            x, put = gather_leaves(theta, part.leaves, family.flat)
 
             def log_joint(x: jax.Array, put: Callable = put) -> jax.Array:
                 return jnp.sum(target.terms(put(x), state.hidden))

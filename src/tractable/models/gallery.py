@@ -12,9 +12,8 @@ import numpyro.distributions as dist
 from tractable.core import Data, Model
 from tractable.models import conjugate, linear
 from tractable.models.conjugate import Real
-from tractable.tools.errors import DataError
 from tractable.tools.shared import shared
-from tractable.tools.words import nearest
+from tractable.tools.words import find
 
 ALPHA = BETA = 5.0  # of the coin's prior
 NOISE_SD, PRIOR_SD = 2.0, 10.0  # of the normal mean
@@ -57,11 +56,7 @@ def example(name: str) -> Example:
     >>> example("beta-bernoulli").title
     'One hundred flips of a coin with a Beta(5, 5) prior'
     """
-    if name not in EXAMPLES:
-        raise DataError(
-            f"There is no example {name!r}; expected one of {', '.join(EXAMPLES)}.{nearest(name, EXAMPLES)}"
-        )
-    return EXAMPLES[name]
+    return find("example", name, EXAMPLES)
 
 
 @shared

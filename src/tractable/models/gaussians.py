@@ -252,11 +252,8 @@ class Setting(NamedTuple):
         return position, Gaussians(constraints.simplex, constraints.real, positive)
 
     def examine(self, theta: Gaussians, size: int) -> list[Check]:
-        """The report's checks of a maximum."""
-        return [*linear_mixture.counts_check(theta, size, self.features + 1), *self._floor_checks(theta, size)]
-
-    def _floor_checks(self, theta: Gaussians, size: int) -> list[Check]:
-        """A check that counts components whose least variance is at the floor."""
+        """The report's checks of a maximum: the least rows, and how many components have a variance at the floor."""
+        checks = linear_mixture.counts_check(theta, size, self.features + 1)
         count, floor = np.asarray(theta.weights, np.float64) * size, self.floor
         given = np.asarray(theta.covariances, np.float64)
         if is_matrix(self.covariance):
@@ -267,14 +264,14 @@ class Setting(NamedTuple):
         rounding = float(jnp.finfo(jnp.result_type(float)).eps * np.ptp(np.asarray(theta.means), axis=0).max()) ** 2
         at = least <= max(4 * floor, rounding)
         if not at.any():
-            return []
+            return checks
         if np.any(count[at] < 2 * (self.features + 1)):
             verdict, what = "reject", "collapsed onto few rows, where the likelihood is unbounded"
         elif floor == 0:
             verdict, what = "reject", "collapsed onto rows that are equal, where the likelihood is unbounded"
         else:
             verdict, what = "caution", "the floor holds them up"
-        return [Check("components at the floor", float(at.sum()), verdict, f"of variance, {floor:g}: {what}")]
+        return [*checks, Check("components at the floor", float(at.sum()), verdict, f"of variance, {floor:g}: {what}")]
 
     def conditionals(self, theta: Gaussians, x: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
         """log π_k N(x_o; μ_k, Σ_k) (K, n); for z = x − μ_k: E[z | x_o, k] (K, n, d), E[zzᵀ | x_o, k] (K, n, d, d)."""

@@ -174,8 +174,17 @@ def layer(
     _check_size(size)
     net = mlp(above, hidden, kind.width(size), activation) if network is None else network
     if network is not None:
-        _check_network(net, above, kind, size)
-
+        try:
+            made = jax.eval_shape(net.apply, net.params, jax.ShapeDtypeStruct((above,), jnp.result_type(float)))
+        except (TypeError, ValueError) as error:
+            raise ModelError(
+                f"The layer's network could not be called with the {above} numbers of its neighbour: {error}"
+            ) from error
+        shape, wanted = getattr(made, "shape", type(made).__name__), (kind.width(size),)
+        if shape != wanted:
+            raise ModelError(
+                f"{size} {kind.name} units take {wanted[0]} numbers; the layer's network returns shape {shape}."
+            )
     return Layer(
         size, kind, functools.partial(started, net),
         lambda params, above: kind.distribution(mapped(net.apply, params, above)),
@@ -247,19 +256,3 @@ def started(net: Network, key: jax.Array) -> PyTree:
 def _check_size(size: object) -> None:
     if not is_whole(size):
         raise ModelError(f"A layer has 1 unit or more; got size={size!r}.")
-
-
-def _check_network(net: Network, above: int, family: Family, size: int) -> None:
-    x = jax.ShapeDtypeStruct((above,), jnp.result_type(float))
-    try:
-        made = jax.eval_shape(net.apply, net.params, x)
-    except (TypeError, ValueError) as error:
-        raise ModelError(
-            f"The layer's network could not be called with the {above} numbers of its neighbour: {error}"
-        ) from error
-    wanted = (family.width(size),)
-    if getattr(made, "shape", None) != wanted:
-        raise ModelError(
-            f"{size} {family.name} units take {wanted[0]} numbers; the layer's network returns shape "
-            f"{getattr(made, 'shape', type(made).__name__)}."
-        )

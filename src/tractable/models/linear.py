@@ -17,7 +17,7 @@ from jax.typing import ArrayLike
 from tractable.core import Model, Through
 from tractable.models.causes import base_of
 from tractable.models.conjugate import Real, positive
-from tractable.models.families import CLASSES, FAMILIES, BernoulliLogits, SphericalT
+from tractable.models.families import CLASSES, FAMILIES, SphericalT
 from tractable.tools.errors import ModelError
 from tractable.tools.priors import is_distribution
 from tractable.tools.shared import shared
@@ -94,7 +94,7 @@ def generalised_linear(
         weights = dist.ZeroSumNormal(weight_scale, (classes,)).expand((features,))
         prior = {"intercept": dist.ZeroSumNormal(intercept_scale, (classes,)), "weights": weights}
     else:
-        weights = pooled(features) if weight_scale is None else _normals(features, weight_scale)
+        weights = pooled(features) if weight_scale is None else dist.Normal(jnp.zeros(features), weight_scale)
         prior = {"weights": weights} | kind.others(classes or 0)
         if kind.intercept:
             prior["intercept"] = dist.Normal(0.0, intercept_scale)
@@ -201,27 +201,9 @@ def bayesian_linear(features: int, noise_sd: Real, weight_sd: Real) -> Model:
     """
     positive(features=features, noise_sd=noise_sd, weight_sd=weight_sd)
     return Model(
-        {"weights": _normals(features, weight_sd)},
+        {"weights": dist.Normal(jnp.zeros(features), weight_sd)},
         Through(lambda params, x: jnp.dot(x, params["weights"]), lambda params, eta: dist.Normal(eta, noise_sd)),
     )
-
-
-@shared
-def logistic_laplace(features: int, scale: Real = 1.0) -> Model:
-    """Logistic regression with Laplace priors, as Welling & Teh 2011 (section 5.2) fit to the a9a data.
-
-        y ~ Bernoulli(1 / (1 + e^−(a + xᵀw))),   p(w) = e^(−|w|/scale) / (2 scale),   the same for a
-
-    Args:
-        features: D, columns of x.
-        scale: > 0, mean of |w|; a weight's prior sd is √2 · scale.
-
-    Returns:
-        A Model with ``intercept`` () and ``weights`` (D,); y in {0, 1}.
-    """
-    positive(features=features, scale=scale)
-    prior = {"intercept": dist.Laplace(0.0, scale), "weights": dist.Laplace(jnp.zeros(features), scale)}
-    return Model(prior, Through(predictor, lambda params, eta: BernoulliLogits(eta)))
 
 
 @shared
@@ -255,7 +237,3 @@ def draw_mixture(size: int, theta: tuple[float, float] = (0.0, 1.0), seed: int =
 def predictor(params: dict[str, Any], x: ArrayLike) -> jax.Array:
     """η = a + xᵀw of one datum: (), or (C,) with a column of weights per class."""
     return params.get("intercept", 0.0) + jnp.dot(x, params["weights"])
-
-
-def _normals(features: int, scale: Real) -> dist.Distribution:
-    return dist.Normal(jnp.zeros(features), scale)

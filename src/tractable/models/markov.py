@@ -111,8 +111,18 @@ def hidden_markov(
     >>> hidden_markov(3).parameters
     14
     """
+    expect_whole("states", states, ModelError)
+    if steps is not None:
+        expect_whole("steps", steps, ModelError)
+    if not 0 <= prior_counts < np.inf:
+        raise ModelError(f"prior_counts is 0 or more and finite; got {prior_counts}.")
     if callable(emission):
-        return _of_own(states, emission, prior, prior_counts, steps)
+        if prior is None or not all(map(is_distribution, jax.tree.leaves(prior, is_leaf=is_distribution))):
+            raise ModelError(
+                "An emission that is a function has parameters: give prior=, a pytree of distributions for one state, "
+                'such as {"rate": dist.Gamma(2.0, 1.0)}.'
+            )
+        return Chain(Own(int(states), None, float(prior_counts), emission, prior), float(prior_counts), steps).model()
     if prior is not None:
         raise ModelError("prior= is of an emission that is a function; a built-in one has prior_counts=.")
     if emission not in FAMILIES:
@@ -126,7 +136,6 @@ def built_in(
     centre: Numbers | Real | None, scale: Numbers | Real | None, floor: Real, steps: int | None,
 ) -> "HiddenMarkovModel":  # fmt: skip
     """``hidden_markov`` with a built-in emission; equal arguments give the same model object."""
-    _check_sizes(states, prior_counts, steps)
     if features is not None:
         expect_whole("features", features, ModelError)
     if not 0 <= floor < np.inf:
@@ -161,26 +170,6 @@ def _numbers(name: str, value: Numbers | Real, count: int, positive: bool = Fals
     return tuple(found.tolist())
 
 
-def _check_sizes(states: int, prior_counts: Real, steps: int | None) -> None:
-    expect_whole("states", states, ModelError)
-    if steps is not None:
-        expect_whole("steps", steps, ModelError)
-    if not 0 <= prior_counts < np.inf:
-        raise ModelError(f"prior_counts is 0 or more and finite; got {prior_counts}.")
-
-
-def _of_own(
-    states: int, emission: Callable, prior: PyTree, prior_counts: Real, steps: int | None
-) -> "HiddenMarkovModel":
-    _check_sizes(states, prior_counts, steps)
-    if prior is None or not all(map(is_distribution, jax.tree.leaves(prior, is_leaf=is_distribution))):
-        raise ModelError(
-            "An emission that is a function has parameters: give prior=, a pytree of distributions for one state, such "
-            'as {"rate": dist.Gamma(2.0, 1.0)}.'
-        )
-    return Chain(Own(int(states), None, float(prior_counts), emission, prior), float(prior_counts), steps).model()
-
-
 @dataclass(frozen=True, eq=False)
 class Own(Emission):
     """An emission that is the user's function; its statistics are the sequences themselves."""
@@ -193,7 +182,7 @@ class Own(Emission):
         """The priors of all states, leading axis K."""
         return jax.tree.map(lambda d: d.expand((self.states, *d.batch_shape)), self.prior, is_leaf=is_distribution)
 
-    def laid(self, y: PyTree) -> PyTree:
+    def arrange(self, y: PyTree) -> PyTree:
         return y
 
     def there(self, x: PyTree) -> jax.Array:
@@ -280,7 +269,9 @@ class Chain(NamedTuple):
         made = HiddenMarkovModel.from_steps(
             self.e_step, None if own else self.m_step, self.log_prob, position, support=support, prior=prior,
             responsibilities=self.smoothed, sample=None if self.length is None else self.sample,
-            begin=self.begin, examine=self.examine, canonical=self.by_share, permute=self.permuted,
+            begin=self.begin, examine=self.examine, permute=self.permuted,
+            # States sorted by the share of time spent in them, the largest first.
+            canonical=lambda theta: self.permuted(theta, jnp.argsort(-shares(theta))),
             drawn=self.drawn_paths, complete=self.complete,
         )  # fmt: skip
         made.chain = self
@@ -291,11 +282,11 @@ class Chain(NamedTuple):
     # Groups of sequences, computed in parallel.
 
     def log_b(self, theta: HiddenMarkov, rows: PyTree) -> jax.Array:
-        return self.emission.log_density(theta.emission, self.emission.laid(rows))
+        return self.emission.log_density(theta.emission, self.emission.arrange(rows))
 
     def passed(self, theta: HiddenMarkov, rows: PyTree, weights: jax.Array) -> tuple:
         """The rows in the emission's layout, weighted p(z_t | x) (T, K, n), π's and A's counts, and Σ w log p(x)."""
-        x = self.emission.laid(rows)
+        x = self.emission.arrange(rows)
         found, log_prob = fb.passed(theta.initial, theta.transition, self.emission.log_density(theta.emission, x))
         weights = weights if log_prob.ndim else weights[0]
         counted = after(self.emission.there(x)) * weights[None]  # (T, n), or (T,) for one sequence
@@ -318,7 +309,11 @@ class Chain(NamedTuple):
             sums = self.emission.sums(theta.emission, x, shares, jnp.sum(batch.mask))
             return Expected(Passes(first, moves, sums), log_prob)
 
-        return _one_by_one(lambda theta: accumulate(of_group, theta, y, weights, self.lanes(y)))(theta)
+        def of_all(theta: HiddenMarkov) -> Expected:
+            return accumulate(of_group, theta, y, weights, self.lanes(y))
+
+        # A CPU takes several θ one after another: in parallel their loops would exceed ``SMALL``.
+        return (jax.custom_batching.sequential_vmap(of_all) if jax.default_backend() == "cpu" else of_all)(theta)
 
     def in_pieces(self, theta: HiddenMarkov, rows: jax.Array, weights: jax.Array) -> Expected:
         """The E-step of long sequences on a processor, a piece of their steps at a time."""
@@ -327,17 +322,17 @@ class Chain(NamedTuple):
         count = -(-steps // each)
         filled = jnp.full((n, count * each - steps, *rows.shape[2:]), jnp.nan, rows.dtype)
         rows, total = jnp.concatenate([rows, filled], axis=1), jnp.sum(weights)
-        there = after(emission.there(emission.laid(rows)))
+        there = after(emission.there(emission.arrange(rows)))
         counted = (there * (weights[None] if n > 1 else weights[0])).reshape(count, each, *there.shape[1:])
         y = rows.reshape(n, count, each, *rows.shape[2:]).swapaxes(0, 1)
         pieces = y, counted, jnp.concatenate([counted[1:, 0], jnp.zeros_like(counted[:1, 0])])
 
         def log_b(piece: tuple) -> jax.Array:
-            return emission.log_density(theta.emission, emission.laid(piece[0]))
+            return emission.log_density(theta.emission, emission.arrange(piece[0]))
 
         def told(piece: tuple, found: fb.Passed, across: jax.Array) -> tuple[PyTree, jax.Array]:
             y, counted, later = piece
-            sums = emission.sums(theta.emission, emission.laid(y), found.smoothed * counted[:, None], total / count)
+            sums = emission.sums(theta.emission, emission.arrange(y), found.smoothed * counted[:, None], total / count)
             moves = fb.moves(theta.transition, found, counted[1:])
             return sums, moves + jnp.sum((across * later[None, None]).reshape(k, k, -1), axis=2)
 
@@ -353,25 +348,32 @@ class Chain(NamedTuple):
         side = SMALL // (k * jnp.dtype(jnp.result_type(float)).itemsize)
         return side - side % 8 if side >= 8 else max(side, 4)
 
+    def by_group(self, function: Callable, rows: PyTree) -> PyTree:
+        """``function`` of as many sequences at a time as run in parallel."""
+        rows = self._checked(rows)
+        return in_groups(function, rows, self.lanes(rows))
+
+    def as_rows(self, path: jax.Array, x: PyTree) -> jax.Array:
+        """Paths (T, …) as (n, T), −1 after the last observed step."""
+        return jnp.where(after(self.emission.there(x)), path, -1).reshape(len(path), -1).T
+
     def log_prob(self, theta: HiddenMarkov, rows: PyTree) -> jax.Array:
         """log p(x_n | θ), (n,), nats."""
 
         def of_group(rows: PyTree) -> jax.Array:
             return jnp.atleast_1d(fb.log_prob(theta.initial, theta.transition, self.log_b(theta, rows)))
 
-        rows = self._checked(rows)
-        return in_groups(of_group, rows, self.lanes(rows))
+        return self.by_group(of_group, rows)
 
     def smoothed(self, theta: HiddenMarkov, rows: PyTree) -> jax.Array:
         """p(z_t | x_n, θ), (n, T, K); 0 after the last observed step."""
 
         def of_group(rows: PyTree) -> jax.Array:
-            x = self.emission.laid(rows)
+            x = self.emission.arrange(rows)
             found = fb.passed(theta.initial, theta.transition, self.emission.log_density(theta.emission, x))[0]
             return _rows(found.smoothed * after(self.emission.there(x))[:, None])
 
-        rows = self._checked(rows)
-        return in_groups(of_group, rows, self.lanes(rows))
+        return self.by_group(of_group, rows)
 
     def filtered(self, theta: HiddenMarkov, rows: PyTree) -> jax.Array:
         """p(z_t | x_1 … x_t, θ), (n, T, K)."""
@@ -380,22 +382,18 @@ class Chain(NamedTuple):
             b, _ = fb.log_b_scaled(self.log_b(theta, rows))
             return _rows(fb.forward(theta.initial, theta.transition, b)[0])
 
-        rows = self._checked(rows)
-        return in_groups(of_group, rows, self.lanes(rows))
+        return self.by_group(of_group, rows)
 
     def paths(self, theta: HiddenMarkov, rows: PyTree) -> tuple[jax.Array, jax.Array]:
         """Viterbi's path (n, T), −1 after the last observed step, and log p(x, path | θ) (n,)."""
 
         def of_group(rows: PyTree) -> tuple[jax.Array, jax.Array]:
-            x = self.emission.laid(rows)
-            later = after(self.emission.there(x))
+            x = self.emission.arrange(rows)
             logs = self.emission.log_density(theta.emission, x)
             path, value = fb.viterbi(theta.initial, theta.transition, logs)
-            path = jnp.where(later, path, -1)
-            return path.reshape(len(path), -1).T, jnp.atleast_1d(value)
+            return self.as_rows(path, x), jnp.atleast_1d(value)
 
-        rows = self._checked(rows)
-        return in_groups(of_group, rows, self.lanes(rows))
+        return self.by_group(of_group, rows)
 
     def drawn_paths(self, key: jax.Array, theta: HiddenMarkov, rows: PyTree) -> jax.Array:
         """A path for each sequence from p(z | x, θ), (n, T); −1 after the last observed step."""
@@ -404,12 +402,10 @@ class Chain(NamedTuple):
         uniform = jax.random.uniform(key, y.shape[:2], theta.initial.dtype)
 
         def of_group(both: tuple[PyTree, jax.Array]) -> jax.Array:
-            x = self.emission.laid(both[0])
+            x = self.emission.arrange(both[0])
             b, _ = fb.log_b_scaled(self.emission.log_density(theta.emission, x))
             filtered, _ = fb.forward(theta.initial, theta.transition, b)
-            path = fb.drawn_path(_lanes(both[1]), theta.transition, filtered)
-            path = jnp.where(after(self.emission.there(x)), path, -1)
-            return path.reshape(len(path), -1).T
+            return self.as_rows(fb.drawn_path(_lanes(both[1]), theta.transition, filtered), x)
 
         return in_groups(of_group, (rows, uniform), self.lanes(rows))
 
@@ -470,10 +466,6 @@ class Chain(NamedTuple):
         emission = jax.tree.map(lambda a: a[order], theta.emission)
         return HiddenMarkov(theta.initial[order], theta.transition[order][:, order], emission)
 
-    def by_share(self, theta: HiddenMarkov) -> HiddenMarkov:
-        """θ with its states sorted by the share of time spent in them, the largest first."""
-        return self.permuted(theta, jnp.argsort(-shares(theta)))
-
     def sample(self, key: jax.Array, theta: HiddenMarkov, n: int) -> tuple[jax.Array, jax.Array]:
         """Sequences (n, T) or (n, T, d) and their states (n, T)."""
         return self.simulated(key, theta, n, self.length or 1)
@@ -516,7 +508,7 @@ class Chain(NamedTuple):
             raise SettingsError(f"predict(x) of sequences expects {what}; got {x!r}.")
         count = (1 if x is None else int(x)) if given is None else jax.tree.leaves(x)[0].shape[1]
         now = self.filtered(theta, rows)  # (n, T, K)
-        there = self.emission.there(self.emission.laid(rows))
+        there = self.emission.there(self.emission.arrange(rows))
         seen = after(there[:, None] if there.ndim == 1 else there)  # (T, n), of one sequence too
         last = jnp.maximum(jnp.sum(seen, axis=0).astype(int) - 1, 0)
         now = jnp.take_along_axis(now, last[:, None, None], axis=1)[:, 0]
@@ -648,12 +640,6 @@ def shares(theta: HiddenMarkov) -> jax.Array:
 
 def _counting(rows: PyTree, weights: jax.Array) -> PyTree:
     """The rows, with those of weight 0, which may hold anything, set to NaN (missing)."""
-    y = rows[0] if isinstance(rows, tuple) else rows
-    y = jnp.asarray(y, weights.dtype)
+    y = jnp.asarray(rows[0] if isinstance(rows, tuple) else rows, weights.dtype)
     y = jnp.where((weights > 0).reshape(-1, *(1,) * (y.ndim - 1)), y, jnp.nan)
     return (y, rows[1]) if isinstance(rows, tuple) else y
-
-
-def _one_by_one(function: Callable) -> Callable:
-    """On a CPU, maps over several θ sequentially: in parallel their loops would exceed ``SMALL``."""
-    return jax.custom_batching.sequential_vmap(function) if jax.default_backend() == "cpu" else function

@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -199,7 +199,7 @@ def neural_network(
         if name in (extra or {}):
             raise ModelError(f"{name!r} names the network's own parameters; call that of extra= something else.")
     arguments = (network, jnp.result_type(float), likelihood, prior, noise, float(df), tuple((extra or {}).items()))
-    return network.made(_model, *arguments) if _hashable(arguments) else _model(*arguments)
+    return _made(network, _model, arguments)
 
 
 def _model(
@@ -208,22 +208,15 @@ def _model(
 ) -> Model:  # fmt: skip
     """The Model for checked arguments; ``precision`` is only part of the cache's key."""
     arguments = (network, precision, likelihood, _is_relevance(prior), noise, df, extra)
-    parts = network.made(_parts, *arguments) if _hashable(arguments) else _parts(*arguments)
-    return Model({"weights": _priors(prior, network), **parts.priors}, parts.likelihood, start=parts.start)
-
-
-class _Parts(NamedTuple):
-    """The parts that models of one network share, whatever the weights' prior: the same functions, compiled once."""
-
-    priors: dict[str, PyTree]  # of all parameters but the weights
-    likelihood: Through
-    start: Callable[[jax.Array], dict[str, Any]]
+    others, through, start = _made(network, _parts, arguments)
+    return Model({"weights": _priors(prior, network), **others}, through, start=start)
 
 
 def _parts(
     network: Network, precision: np.dtype, likelihood: str | Callable, relevance: bool, noise: Real | None, df: float,
     extra: tuple,
-) -> _Parts:  # fmt: skip
+) -> tuple[dict[str, PyTree], Through, Callable]:  # fmt: skip
+    """What models of one network share whatever the weights' prior: priors of the others, likelihood and start."""
     others = dict(extra)
     if likelihood in NOISY:
         others |= {"noise": dist.HalfNormal(1.0)} if noise is None else {}
@@ -231,10 +224,13 @@ def _parts(
         others |= FAMILIES[likelihood].others(0)
     scales = _scale_priors(network) if relevance else None
 
+    def scaled(scale: jax.Array, weight: jax.Array) -> jax.Array:  # s · v, with one scale or one per input
+        return weight * (jnp.expand_dims(scale, network.output_axis) if jnp.ndim(scale) else scale)
+
     def predictor(params: dict[str, Any], x: PyTree) -> jax.Array:
         weights = params["weights"]
         if scales is not None:
-            weights = jax.tree.map(functools.partial(_scaled, network.output_axis), params["scales"], weights)
+            weights = jax.tree.map(scaled, params["scales"], weights)
         return applied(network, weights, x)
 
     def observe(params: dict[str, Any], output: jax.Array) -> dist.Distribution | None:
@@ -255,7 +251,7 @@ def _parts(
         output = jax.eval_shape(functools.partial(applied, network), network.params, network.example)
         if isinstance(likelihood, str):
             _check_output(likelihood, output)
-    return _Parts(others if scales is None else {**others, "scales": scales}, Through(predictor, observe), start)
+    return others if scales is None else {**others, "scales": scales}, Through(predictor, observe), start
 
 
 def _check_output(likelihood: str, output: PyTree) -> None:
@@ -272,9 +268,19 @@ def _check_output(likelihood: str, output: PyTree) -> None:
 
 def _priors(prior: PyTree, network: Network) -> PyTree:
     """The prior of every leaf of the weights."""
-    one = _prior_of_each(prior, network)
+    prior_of, priors = _prior_of_each(prior, network), []
     leaves, treedef = jax.tree_util.tree_flatten_with_path(network.params)
-    return jax.tree.unflatten(treedef, [_shaped(path_name(path), one, jnp.shape(leaf)) for path, leaf in leaves])
+    for path, leaf in leaves:
+        name, shape = path_name(path), jnp.shape(leaf)
+        found = prior_of(name, shape)
+        if not is_distribution(found):
+            raise ModelError(f"The prior of the weight {name!r} is {type(found).__name__}; expected a distribution.")
+        if found.shape() not in ((), shape):
+            raise ModelError(
+                f"The prior of the weight {name!r} has shape {found.shape()}; expected {shape}, or () for each number."
+            )
+        priors.append(found if found.shape() == shape else found.expand(shape))
+    return jax.tree.unflatten(treedef, priors)
 
 
 def _prior_of_each(prior: PyTree, network: Network) -> Callable[[str, tuple[int, ...]], Any]:
@@ -325,22 +331,6 @@ def _scale_priors(network: Network) -> PyTree:
     return jax.tree.unflatten(treedef, [one.expand(features) if i == first else one for i in range(len(shapes))])
 
 
-def _scaled(output_axis: int, scale: jax.Array, weight: jax.Array) -> jax.Array:
-    """s · v, with one scale or one per input."""
-    return weight * (jnp.expand_dims(scale, output_axis) if jnp.ndim(scale) else scale)
-
-
-def _shaped(path: str, one: Callable, shape: tuple[int, ...]) -> dist.Distribution:
-    found = one(path, shape)
-    if not is_distribution(found):
-        raise ModelError(f"The prior of the weight {path!r} is {type(found).__name__}; expected a distribution.")
-    if found.shape() not in ((), shape):
-        raise ModelError(
-            f"The prior of the weight {path!r} has shape {found.shape()}; expected {shape}, or () for each number."
-        )
-    return found if found.shape() == shape else found.expand(shape)
-
-
 def _near(prior: dist.Distribution, key: jax.Array) -> jax.Array:
     """A starting value: uniform within 1 of the unconstrained origin, mapped to the prior's support."""
     bijection = biject_to(prior.support)
@@ -348,9 +338,10 @@ def _near(prior: dist.Distribution, key: jax.Array) -> jax.Array:
     return bijection(jax.random.uniform(key, like.shape, like.dtype, -1.0, 1.0))
 
 
-def _hashable(arguments: tuple) -> bool:
+def _made(network: Network, function: Callable, arguments: tuple) -> Any:
+    """``function(*arguments)``, kept with the network where the arguments can be hashed."""
     try:
         hash(arguments)
     except TypeError:
-        return False
-    return True
+        return function(*arguments)
+    return network.made(function, *arguments)

@@ -28,9 +28,8 @@ def matched(model: LatentModel, rows: PyTree, positions: np.ndarray) -> np.ndarr
         model: one with exchangeable components: it has ``symmetry.permute`` and ``responsibilities``.
         rows: ``data.arrays()``; positions: (s, d) unconstrained draws.
     """
-    permute = model.symmetry.permute
     orders = labels(model, rows, positions)
-    return np.asarray(_reordered(model, permute, jnp.asarray(positions), jnp.asarray(orders)))
+    return np.asarray(_reordered(model, model.symmetry.permute, jnp.asarray(positions), jnp.asarray(orders)))
 
 
 def labels(model: LatentModel, rows: PyTree, positions: np.ndarray) -> np.ndarray:
@@ -95,8 +94,6 @@ def _agreement(model: LatentModel, shares: OfRows, rows: PyTree, flat: jax.Array
 @functools.partial(jax.jit, static_argnames=("model", "permute"))
 def _reordered(model: LatentModel, permute: PyTree, flat: jax.Array, orders: jax.Array) -> jax.Array:
     def one(now: tuple[jax.Array, jax.Array]) -> jax.Array:
-        u, order = now
-        theta = permute(model.params(u), order)
-        return model.position_of(theta)
+        return model.position_of(permute(model.params(now[0]), now[1]))
 
     return jax.lax.map(one, (flat, orders), batch_size=BATCH)

@@ -66,7 +66,14 @@ class ContinuousBernoulliLogits(dist.Distribution):
         super().__init__(self.logits.shape, (), validate_args=validate_args)
 
     def log_prob(self, value: ArrayLike, intermediates: PyTree = None) -> jax.Array:
-        return jnp.asarray(value) * self.logits - jax.nn.softplus(self.logits) + _log_constant(self.logits)
+        eta = self.logits
+        # log(η / tanh(η/2)), even in η and log 2 at 0; by a series where the quotient loses digits.
+        near = jnp.abs(eta) < 0.05
+        safe = jnp.where(near, 1.0, eta)
+        square = jnp.square(jnp.where(near, eta, 0.0))
+        series = math.log(2) + square / 12 - jnp.square(square) * 7 / 1440
+        log_constant = jnp.where(near, series, jnp.log(safe / jnp.tanh(safe / 2)))
+        return jnp.asarray(value) * eta - jax.nn.softplus(eta) + log_constant
 
     def sample(self, key: jax.Array, sample_shape: tuple[int, ...] = ()) -> jax.Array:
         u = jax.random.uniform(key, (*sample_shape, *self.batch_shape), self.logits.dtype)
@@ -95,12 +102,3 @@ class ContinuousBernoulliLogits(dist.Distribution):
         safe = jnp.where(near, 1.0, size)
         exact = 1 / jnp.square(safe) - jnp.exp(-safe) / jnp.square(jnp.expm1(-safe))
         return jnp.where(near, 1 / 12 - jnp.square(size) / 240, exact)
-
-
-def _log_constant(eta: jax.Array) -> jax.Array:
-    """log(η / tanh(η/2)), even in η and log 2 at 0; by a series where the quotient loses digits."""
-    near = jnp.abs(eta) < 0.05
-    safe = jnp.where(near, 1.0, eta)
-    square = jnp.square(jnp.where(near, eta, 0.0))
-    series = math.log(2) + square / 12 - jnp.square(square) * 7 / 1440
-    return jnp.where(near, series, jnp.log(safe / jnp.tanh(safe / 2)))

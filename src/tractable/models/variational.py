@@ -183,5 +183,6 @@ def normal_gamma_posterior(x: Numbers, mean: Real, strength: Real, shape: Real, 
     where = mean + float(np.sum(x - mean)) / total
     a = shape + x.size / 2
     b = rate + 0.5 * (float(np.sum((x - where) ** 2)) + strength * (where - mean) ** 2)
-    evidence = conjugate_variational.log_evidence(0.5 * math.log(strength / total), x.size, (shape, rate), (a, b))
+    evidence = 0.5 * math.log(strength / total) + shape * math.log(rate) - a * math.log(b)
+    evidence += math.lgamma(a) - math.lgamma(shape) - 0.5 * x.size * LOG_2PI
     return NormalGammaPosterior(where, float(total), float(a), b, evidence)

@@ -109,7 +109,13 @@ class Beliefs(NamedTuple):
         """The part of E log π_k N(x; μ_k, Λ_k⁻¹) that does not depend on x or the frame, (K,)."""
         q, (_, features, covariance, *_) = on_device(q), self.setting
         lost = log_det_lost(q.degrees_of_freedom, covariance, features)
-        return self.expected_log_weights(q.concentration) + lost - 0.5 * features * (1 / q.mean_precision + LOG_2PI)
+        if self.process:
+            total = digamma(jnp.sum(q.concentration, axis=0))
+            piece, left = digamma(q.concentration[0]) - total, digamma(q.concentration[1]) - total
+            log_weights = piece + jnp.append(0, jnp.cumsum(left)[:-1])  # E log π
+        else:
+            log_weights = digamma(q.concentration) - digamma(jnp.sum(q.concentration))
+        return log_weights + lost - 0.5 * features * (1 / q.mean_precision + LOG_2PI)
 
     def m_step(self, statistics: Moments) -> MixturePosterior:
         setting, beta = self.setting, self.beta
@@ -126,14 +132,6 @@ class Beliefs(NamedTuple):
             return self.alpha + count
         later = jnp.append(jnp.cumsum(count[::-1])[::-1][1:], 0)  # Σ_{j>k} N_j
         return jnp.stack([1 + count, self.alpha + later])
-
-    def expected_log_weights(self, concentration: jax.Array) -> jax.Array:
-        """E log π, (K,)."""
-        if not self.process:
-            return digamma(concentration) - digamma(jnp.sum(concentration))
-        total = digamma(jnp.sum(concentration, axis=0))
-        piece, left = digamma(concentration[0]) - total, digamma(concentration[1]) - total
-        return piece + jnp.append(0, jnp.cumsum(left)[:-1])
 
     def expected_weights(self, concentration: jax.Array) -> jax.Array:
         """E π, (K,); for a process (K + 1,), with the rest of the stick last."""

@@ -11,18 +11,17 @@ import numpyro.distributions as dist
 from jax.scipy.special import digamma
 from jax.typing import DTypeLike
 from numpyro.distributions import constraints
-from scipy import linalg
 
 from tractable.core import Batch, Model, PyTree
 from tractable.kernels.em import Expected
 from tractable.models import conjugate_variational
-from tractable.models.conjugate import LOG_2PI, Number, Numbers, Real, positive, rows_of_regression
+from tractable.models.conjugate import LOG_2PI, Number, Real, positive
 from tractable.models.conjugate_variational import Conjugate, ConjugateModel
 from tractable.tools.errors import DataError, ModelError
-from tractable.tools.settings import expect_whole, is_whole
+from tractable.tools.settings import expect_whole
 from tractable.tools.shared import shared
 
-SWEEPS = 1000  # most sweeps of an M-step with sweeps=None
+SWEEPS = 1000  # most sweeps of an M-step
 
 
 class Regression(NamedTuple):
@@ -53,20 +52,10 @@ class Products(NamedTuple):
     yy: Any  # ()
 
 
-class Spectrum(NamedTuple):
-    """Products in the coordinates of the eigenvectors of Σ xxᵀ."""
-
-    values: jax.Array  # (D,)
-    vectors: jax.Array  # (D, D)
-    along: jax.Array  # (D,), Σ xy
-    yy: jax.Array  # ()
-
-
 @shared
 def bayesian_linear_regression(
-    features: int, prior_precision: Real | Sequence[Real] = 1.0, shape: Real = 1.0, rate: Real = 1.0,
-    scaled: bool = False, sweeps: int | None = None,
-) -> ConjugateModel:  # fmt: skip
+    features: int, prior_precision: Real | Sequence[Real] = 1.0, shape: Real = 1.0, rate: Real = 1.0
+) -> ConjugateModel:
     """Linear regression with learnt noise and, optionally, learnt size of the weights; by mean field.
 
         y ~ N(xᵀw, 1/τ),   τ ~ Gamma(a₀, b₀),   w ~ N(0, I/α),   α fixed or ~ Gamma(c₀, d₀);   q(w) q(τ) q(α)
@@ -85,9 +74,6 @@ def bayesian_linear_regression(
         prior_precision: α > 0, fixed; or (c₀, d₀), shape and rate, each > 0, of a learnt α.
         shape: a₀ > 0.
         rate: b₀ > 0, in the units of y².
-        scaled: the weights' prior is in units of the noise, w ~ N(0, I/(α τ)); for a fixed α
-            ``normal_gamma_regression`` gives the exact posterior.
-        sweeps: ≥ 1, the sweeps of an M-step, always starting from τ at w = 0; by default until convergence.
 
     Returns:
         A ConjugateModel with λ ``RegressionPosterior`` and θ ``Regression``: ``weights``, ``noise_precision`` and, if
@@ -102,8 +88,6 @@ def bayesian_linear_regression(
     """
     expect_whole("features", features, ModelError)
     positive(shape=shape, rate=rate)
-    if sweeps is not None and not is_whole(sweeps):
-        raise ModelError(f"sweeps is a whole number, 1 or more, or None; got {sweeps}.")
     if isinstance(prior_precision, Sequence):
         if len(prior_precision) != 2:
             raise ModelError(f"prior_precision is a number or (shape, rate); got {prior_precision}.")
@@ -113,7 +97,7 @@ def bayesian_linear_regression(
     else:
         positive(prior_precision=prior_precision)
         alpha, gamma = float(prior_precision), None
-    beliefs = Beliefs(features, alpha, gamma, float(shape), float(rate), scaled, sweeps)
+    beliefs = Beliefs(features, alpha, gamma, float(shape), float(rate))
     made = Conjugate(
         beliefs.e_step, beliefs.m_step, beliefs.divergence, beliefs.sample, beliefs.mean, beliefs.predictive_log_prob,
         beliefs.prior(),
@@ -136,30 +120,26 @@ def likelihood(theta: Regression, x: jax.Array | np.ndarray) -> dist.Distributio
 
 
 class Beliefs(NamedTuple):
-    """The prior's parameters and the M-step's settings, with the closed forms of a ``Conjugate``."""
+    """The prior's parameters, with the closed forms of a ``Conjugate``."""
 
     features: int  # D
     alpha: float  # E α
     gamma: tuple[float, float] | None  # (c₀, d₀); None if α is fixed
     shape: float  # a₀
     rate: float  # b₀
-    scaled: bool
-    sweeps: int | None
 
     def prior(self) -> RegressionPosterior:
         """The prior's λ."""
-        variance = 1 / (self.alpha * self.shape / self.rate) if self.scaled else 1 / self.alpha
         of_alpha = ((), ()) if self.gamma is None else tuple(map(np.asarray, self.gamma))
+        covariance = 1 / self.alpha * np.eye(self.features)
         return RegressionPosterior(
-            np.zeros(self.features), variance * np.eye(self.features), np.asarray(self.shape), np.asarray(self.rate),
-            *of_alpha,
-        )  # fmt: skip
+            np.zeros(self.features), covariance, np.asarray(self.shape), np.asarray(self.rate), *of_alpha
+        )
 
     def log_prior(self, theta: Regression) -> jax.Array:
         alpha = self.alpha if self.gamma is None else theta.weight_precision
-        precision = alpha * theta.noise_precision if self.scaled else alpha
         value = dist.Gamma(self.shape, self.rate).log_prob(theta.noise_precision)
-        value = value + jnp.sum(dist.Normal(0.0, 1 / jnp.sqrt(precision)).log_prob(theta.weights))
+        value = value + jnp.sum(dist.Normal(0.0, 1 / jnp.sqrt(alpha)).log_prob(theta.weights))
         return jnp.asarray(value if self.gamma is None else value + dist.Gamma(*self.gamma).log_prob(alpha))
 
     def alpha_of(self, q: RegressionPosterior) -> tuple[Number, Number]:
@@ -192,56 +172,41 @@ class Beliefs(NamedTuple):
     def m_step(self, statistics: Products) -> RegressionPosterior:
         count, xx, xy, yy = jax.tree.map(jnp.asarray, statistics)
         values, vectors = jnp.linalg.eigh((xx + xx.T) / 2)
-        values = jnp.maximum(values, 0)
-        spectrum = Spectrum(values, vectors, jnp.matmul(xy, vectors, precision="highest"), yy)
-        half = self.features / 2
-        a = jnp.asarray(self.shape + count / 2 + (half if self.scaled else 0), yy.dtype)
-        c = jnp.asarray(0.0 if self.gamma is None else self.gamma[0] + half, yy.dtype)
-        tau, alpha, b, d = self.rested(spectrum, a, c)
-        mean, variances = self.of_weights(spectrum, tau, alpha)
+        values, along = jnp.maximum(values, 0), jnp.matmul(xy, vectors, precision="highest")  # by eigenvectors of Σ xxᵀ
+        a = jnp.asarray(self.shape + count / 2, yy.dtype)
+        c = jnp.asarray(0.0 if self.gamma is None else self.gamma[0] + self.features / 2, yy.dtype)
+
+        def of_weights(tau: jax.Array, alpha: jax.Array) -> tuple[jax.Array, jax.Array]:
+            """Mean and variances of q(w) given E τ and E α, (D,) each, along the eigenvectors."""
+            variances = 1 / (tau * values + alpha)
+            return tau * along * variances, variances
+
+        def again(carry: tuple) -> jax.Array:
+            count, (tau, alpha), (tau_before, alpha_before), _ = carry
+            moved = jnp.maximum(jnp.abs(tau / tau_before - 1), jnp.abs(alpha / alpha_before - 1))
+            return (count == 0) | ((moved > 4 * jnp.finfo(moved.dtype).eps) & (count < SWEEPS))
+
+        def sweep(carry: tuple) -> tuple:
+            """New E τ and E α, those before, and the rates of q(τ) and q(α) from the q(w) optimal for these."""
+            count, (tau, alpha), _, _ = carry
+            mean, variances = of_weights(tau, alpha)
+            size = jnp.sum(mean**2 + variances)  # E wᵀw
+            left = yy - 2 * jnp.sum(along * mean) + jnp.sum(values * (mean**2 + variances))  # E Σ (y − xᵀw)²
+            b = self.rate + 0.5 * jnp.maximum(left, 0)
+            if self.gamma is None:
+                return count + 1, (a / b, alpha), (tau, alpha), (tau, alpha, b, alpha)
+            d = self.gamma[1] + 0.5 * size
+            return count + 1, (a / b, c / d), (tau, alpha), (tau, alpha, b, d)
+
+        first = (a / (self.rate + 0.5 * yy), jnp.asarray(self.alpha, yy.dtype))
+        tau, alpha, b, d = jax.lax.while_loop(again, sweep, (jnp.array(0), first, first, (*first, *first)))[3]
+        mean, variances = of_weights(tau, alpha)
         covariance = jnp.einsum("ij,j,kj->ik", vectors, variances, vectors, precision="highest")
         of_alpha = ((), ()) if self.gamma is None else (c, d)
         return RegressionPosterior(jnp.matmul(vectors, mean, precision="highest"), covariance, a, b, *of_alpha)
 
-    def of_weights(self, spectrum: Spectrum, tau: jax.Array, alpha: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Mean and variances of q(w) given E τ and E α, (D,) each, along the eigenvectors."""
-        variances = 1 / (tau * spectrum.values + alpha * (tau if self.scaled else 1))
-        return tau * spectrum.along * variances, variances
-
-    def sweep(self, spectrum: Spectrum, a: jax.Array, tau: jax.Array, alpha: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """The new rates of q(τ) and q(α), from the q(w) that is optimal for E τ and E α."""
-        mean, variances = self.of_weights(spectrum, tau, alpha)
-        size = jnp.sum(mean**2 + variances)  # E wᵀw
-        # E Σ (y − xᵀw)²
-        left = spectrum.yy - 2 * jnp.sum(spectrum.along * mean) + jnp.sum(spectrum.values * (mean**2 + variances))
-        b = self.rate + 0.5 * (jnp.maximum(left, 0) + (alpha * size if self.scaled else 0))
-        if self.gamma is None:
-            return b, alpha  # α is fixed
-        return b, self.gamma[1] + 0.5 * size * (a / b if self.scaled else 1)
-
-    def rested(self, spectrum: Spectrum, a: jax.Array, c: jax.Array) -> tuple:
-        """Sweep to convergence: the E τ and E α before the last sweep, and its rates of q(τ) and q(α)."""
-
-        def again(carry: tuple) -> jax.Array:
-            count, (tau, alpha), (tau_before, alpha_before), _ = carry
-            if self.sweeps is not None:
-                return count < self.sweeps
-            moved = jnp.maximum(jnp.abs(tau / tau_before - 1), jnp.abs(alpha / alpha_before - 1))
-            return (count == 0) | ((moved > 4 * jnp.finfo(moved.dtype).eps) & (count < SWEEPS))
-
-        def body(carry: tuple) -> tuple:
-            count, now, _, _ = carry
-            b, d = self.sweep(spectrum, a, *now)
-            return count + 1, (a / b, d if self.gamma is None else c / d), now, (*now, b, d)
-
-        first = (a / (self.rate + 0.5 * spectrum.yy), jnp.asarray(self.alpha, spectrum.yy.dtype))
-        return jax.lax.while_loop(again, body, (jnp.array(0), first, first, (*first, *first)))[3]
-
     def divergence(self, q: RegressionPosterior) -> jax.Array:
         precision, log_precision = self.alpha_of(q)
-        if self.scaled:
-            precision = precision * q.shape / q.rate
-            log_precision = log_precision + digamma(q.shape) - jnp.log(q.rate)
         size = jnp.sum(q.mean**2) + jnp.trace(q.covariance)
         root = jnp.linalg.cholesky(q.covariance)
         log_det = 2 * jnp.sum(jnp.log(jnp.diagonal(root)))
@@ -272,46 +237,3 @@ class Beliefs(NamedTuple):
 def spread(q: RegressionPosterior, x: jax.Array) -> jax.Array:
     """xᵀ V x, (n,): the variance of a prediction due to the weights."""
     return jnp.sum(jnp.matmul(x, q.covariance, precision="highest") * x, axis=1)
-
-
-class NormalGammaRegression(NamedTuple):
-    """τ ~ Gamma(shape, rate), w | τ ~ N(mean, scale/τ)."""
-
-    mean: np.ndarray  # (D,)
-    scale: np.ndarray  # (D, D)
-    shape: float
-    rate: float
-    log_evidence: float  # log p(y | X), nats
-
-
-def normal_gamma_regression(
-    x: Numbers, y: Numbers, prior_precision: Real, shape: Real, rate: Real
-) -> NormalGammaRegression:
-    """The exact posterior of a regression with a prior in units of the noise, in NumPy's float64.
-
-        y ~ N(Xw, I/τ),   w | τ ~ N(0, I/(α τ)),   τ ~ Gamma(a₀, b₀)
-        S = (XᵀX + α I)⁻¹,  m = S Xᵀy,  A = a₀ + n/2,  B = b₀ + ½ [|y − Xm|² + α |m|²]
-        log p(y | X) = ½ log |S| + D/2 log α + a₀ log b₀ − A log B + log Γ(A) − log Γ(a₀) − n/2 log 2π
-
-    Bishop 2006, exercises 3.12 and 3.23.
-
-    Args: as for ``bayesian_linear_regression``, and x (n, D) and y (n,).
-
-    Raises:
-        DataError: the shapes of x and y do not fit.
-
-    With a single input of 1 this is ``normal_gamma_posterior`` with prior mean 0:
-
-    >>> print(np.exp(normal_gamma_regression([[1.0]], [0.0], 1.0, 1.0, 1.0).log_evidence).round(9))
-    0.25
-    """
-    positive(prior_precision=prior_precision, shape=shape, rate=rate)
-    x, y = rows_of_regression(x, y)
-    n, d = x.shape
-    factor = linalg.cho_factor(x.T @ x + prior_precision * np.eye(d), lower=True)
-    mean = linalg.cho_solve(factor, x.T @ y)
-    a = shape + n / 2
-    b = rate + 0.5 * float(np.sum((y - x @ mean) ** 2) + prior_precision * np.sum(mean**2))
-    of_mean = -float(np.sum(np.log(np.diag(factor[0])))) + 0.5 * d * math.log(prior_precision)
-    evidence = conjugate_variational.log_evidence(of_mean, n, (shape, rate), (a, b))
-    return NormalGammaRegression(mean, linalg.cho_solve(factor, np.eye(d)), float(a), b, evidence)

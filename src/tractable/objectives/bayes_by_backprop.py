@@ -12,7 +12,7 @@ from jax.typing import ArrayLike
 from tractable.beliefs.approximations import log_normal, log_softplus, softplus, softplus_rate
 from tractable.core import Batch, Model, Objective, PyTree, batch_log_likelihood, is_distribution
 from tractable.models.causes import base_of, log_prob_of
-from tractable.objectives.weight_noise import Noise, WeightNoise, flipout, local_reparameterisation
+from tractable.objectives.weight_noise import WeightNoise, flipout, local_reparameterisation
 from tractable.tools import tree
 from tractable.tools.errors import ModelError
 from tractable.tools.settings import Count, expect
@@ -144,7 +144,17 @@ def _once(fixed: _Fixed, noise: PyTree, phi: PyTree, batch: Batch | None) -> tup
             return fixed.likelihood(fixed.model.space.ravel(unconstrained), batch, times) / times, log_ratio
         params = fixed.model.constrain(unconstrained)
         return batch_log_likelihood(fixed.model, params, batch), log_ratio
-    terms = _layered_terms(fixed, theirs, phi["mean"], sds, drawn, batch)
+    n = batch.mask.shape[0]
+    cut = theirs._replace(
+        example=jax.tree.map(lambda a: a[:n], theirs.example), signs=jax.tree.map(lambda a: a[:n], theirs.signs)
+    )
+    y, x = batch.data
+    eta = fixed.layered.call(cut, phi["mean"], jax.tree.unflatten(fixed.structure, sds), x)
+    # Parameters that only the predictor may use are NaN outside it.
+    shown = [jnp.full_like(w, jnp.nan) if leaf.inside else w for leaf, w in zip(fixed.leaves, drawn, strict=True)]
+    seen, likelihood = fixed.model.constrain(jax.tree.unflatten(fixed.structure, shown)), fixed.model.through
+    assert likelihood is not None  # ``_layers`` has checked it
+    terms = jax.vmap(lambda e, y: log_prob_of(likelihood.observe(seen, e), y))(eta, y)
     return jnp.sum(batch.counted(terms)), log_ratio
 
 
@@ -164,22 +174,6 @@ def _log_ratio(fixed: _Fixed, drawn: list, means: list, rhos: list) -> jax.Array
         if leaf.normal is None:
             log_ratio += value - jnp.sum(log_normal(w - m, rho))
     return log_ratio
-
-
-def _layered_terms(fixed: _Fixed, noise: Noise, mean: PyTree, sds: list, drawn: list, batch: Batch) -> jax.Array:
-    """(n,) log p(y_n|·) of every row, with the layers' noise of its own for each example."""
-    likelihood: Any = fixed.model.likelihood
-    layered: Any = fixed.layered
-    y, x = batch.data
-    n = batch.mask.shape[0]
-    cut = noise._replace(
-        example=jax.tree.map(lambda a: a[:n], noise.example), signs=jax.tree.map(lambda a: a[:n], noise.signs)
-    )
-    eta = layered.call(cut, mean, jax.tree.unflatten(fixed.structure, sds), x)
-    # Parameters that only the predictor may use are NaN outside it.
-    shown = [jnp.full_like(w, jnp.nan) if leaf.inside else w for leaf, w in zip(fixed.leaves, drawn, strict=True)]
-    seen = fixed.model.constrain(jax.tree.unflatten(fixed.structure, shown))
-    return jax.vmap(lambda e, y: log_prob_of(likelihood.observe(seen, e), y))(eta, y)
 
 
 @jax.custom_vjp

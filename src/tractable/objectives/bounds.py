@@ -37,16 +37,6 @@ class Bounds(NamedTuple):
     samples: int  # K
 
 
-class _Sums(NamedTuple):
-    """Sums over draws, for every row (n,)."""
-
-    first: jax.Array  # Σ log w
-    second: jax.Array  # Σ (log w)²
-    weight: jax.Array  # log Σ w
-    square: jax.Array  # log Σ w²
-    costs: jax.Array  # (L, n) Σ log q − log p
-
-
 def numbers() -> int:
     """Most numbers in memory at once; the draws do not depend on it."""
     return CACHED if jax.default_backend() == "cpu" else HELD
@@ -77,11 +67,20 @@ def bounds(ladder: Ladder, params: PyTree, data: Data, key: jax.Array, samples: 
         found = _bounds(ladder, samples, params, rows, jnp.asarray(index), key)
         count = min(width, data.size - start)
         parts.append([np.asarray(a)[..., :count] for a in found])
-    return _told([np.concatenate(each, axis=-1) for each in zip(*parts, strict=True)], samples)
+    first, second, weight, square, costs = (np.concatenate(each, axis=-1) for each in zip(*parts, strict=True))
+    elbo = first / samples
+    spread = np.maximum(second / samples - np.square(elbo), 0)
+    one = max(samples - 1, 1)
+    log_evidence = weight - math.log(samples)
+    ess = np.exp(2 * weight - square)
+    # Var w / (K mean²) = (K Σw² / (Σw)² − 1) / (K − 1)
+    error = np.sqrt(np.maximum(samples / ess - 1, 0) / one)
+    return Bounds(elbo, np.sqrt(spread / one), log_evidence, error, ess, np.moveaxis(costs, 0, -1) / samples, samples)
 
 
 @functools.partial(jax.jit, static_argnames=("ladder", "samples"))
-def _bounds(ladder: Ladder, samples: int, params: PyTree, rows: PyTree, index: jax.Array, key: jax.Array) -> _Sums:
+def _bounds(ladder: Ladder, samples: int, params: PyTree, rows: PyTree, index: jax.Array, key: jax.Array) -> tuple:
+    """Sums over draws: Σ log w, Σ (log w)², log Σ w and log Σ w² of every row, (n,), and Σ log q − log p, (L, n)."""
     n, together = len(index), min(samples, TOGETHER)
     keys = jax.vmap(lambda i: jax.random.split(jax.random.fold_in(key, i)))(index)
     x = jax.vmap(lambda key, row: ladder.look(key, row[None])[0])(keys[:, 0], rows)
@@ -91,40 +90,26 @@ def _bounds(ladder: Ladder, samples: int, params: PyTree, rows: PyTree, index: j
         log_w, costs = log_weights(ladder, params, x[None], h, q)
         return log_w[:, 0], costs[..., 0]
 
-    def some(sums: _Sums, first: jax.Array) -> tuple[_Sums, None]:
+    def some(sums: tuple, first: jax.Array) -> tuple[tuple, None]:
         now = jax.vmap(lambda key: jax.random.fold_in(key, first))(keys[:, 1])
         log_w, costs = jax.vmap(of_row, out_axes=-1)(now, x)
         counts = (first + jnp.arange(together) < samples)[:, None]
         kept = jnp.where(counts, log_w, -jnp.inf)
-        added = _Sums(
+        added = (
             jnp.sum(jnp.where(counts, log_w, 0), 0),
             jnp.sum(jnp.where(counts, jnp.square(log_w), 0), 0),
             jax.nn.logsumexp(kept, axis=0),
             jax.nn.logsumexp(2 * kept, axis=0),
             jnp.sum(jnp.where(counts[None], costs, 0), 1),
         )
-        return _Sums(
-            sums.first + added.first, sums.second + added.second, jnp.logaddexp(sums.weight, added.weight),
-            jnp.logaddexp(sums.square, added.square), sums.costs + added.costs,
-        ), None  # fmt: skip
+        ways = (jnp.add, jnp.add, jnp.logaddexp, jnp.logaddexp, jnp.add)
+        return tuple(way(total, more) for way, total, more in zip(ways, sums, added, strict=True)), None
 
     dtype = jnp.result_type(float)
     zero, none = jnp.zeros(n, dtype), jnp.full(n, -jnp.inf, dtype)
     times = -(-samples // together)
-    begin = _Sums(zero, zero, none, none, jnp.zeros((ladder.depth, n), dtype))
+    begin = zero, zero, none, none, jnp.zeros((ladder.depth, n), dtype)
     return jax.lax.scan(some, begin, jnp.arange(times) * together)[0]
-
-
-def _told(sums: list[np.ndarray], samples: int) -> Bounds:
-    first, second, weight, square, costs = sums
-    elbo = first / samples
-    spread = np.maximum(second / samples - np.square(elbo), 0)
-    one = max(samples - 1, 1)
-    log_evidence = weight - math.log(samples)
-    ess = np.exp(2 * weight - square)
-    # Var w / (K mean²) = (K Σw² / (Σw)² − 1) / (K − 1)
-    error = np.sqrt(np.maximum(samples / ess - 1, 0) / one)
-    return Bounds(elbo, np.sqrt(spread / one), log_evidence, error, ess, np.moveaxis(costs, 0, -1) / samples, samples)
 
 
 def moments(p: Distribution) -> tuple[jax.Array, jax.Array]:

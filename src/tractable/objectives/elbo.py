@@ -75,7 +75,26 @@ def elbo(
 
     if gradient != "score":
         return Objective(_normals(q, samples), value)
-    return Objective(_normals(q, samples), value, _remember(control), _score_slope(weigh, q, control))
+
+    def remember(phi: PyTree) -> PyTree:
+        """The initial memory of a control variate: zero sums, and the zero weight in them."""
+        if control == "running-mean":
+            return (jnp.zeros((), jax.tree.leaves(phi)[0].dtype),) * 2
+        return (jax.tree.map(jnp.zeros_like, phi),) * 2 if control == "fitted" else ()
+
+    def slope(noise: jax.Array, phi: PyTree, batch: Batch | None, memory: PyTree) -> tuple:
+        """(1/S) Σ_s (f_s − b) ∇ log q(z_s) with f = log p/T − log q."""
+        z = jax.lax.stop_gradient(_sampled(q, phi, noise))
+        signal = jax.lax.stop_gradient(weigh(phi, z, batch))  # (S,)
+        bound = jnp.mean(signal)
+        if control == "fitted":
+            return bound, *_fitted(q, phi, z, signal, memory)
+        baseline, memory = _baseline(control, signal, bound, memory)
+        centred = signal - baseline
+        surrogate = jax.grad(lambda phi: jnp.mean(centred * jax.vmap(lambda z: q.log_prob(phi, z))(z)))
+        return bound, surrogate(phi), memory
+
+    return Objective(_normals(q, samples), value, remember, slope)
 
 
 def _normals(q: Approximation, samples: int) -> Callable:
@@ -90,34 +109,6 @@ def _normals(q: Approximation, samples: int) -> Callable:
 def _sampled(q: Approximation, phi: PyTree, noise: jax.Array) -> jax.Array:
     """(S, d) z of every ε."""
     return jax.vmap(lambda eps: q.sample(phi, eps))(noise)
-
-
-def _remember(control: str | None) -> Callable:
-    """The initial memory of a control variate: zero sums, and the zero weight in them."""
-
-    def remember(phi: PyTree) -> PyTree:
-        if control == "running-mean":
-            return (jnp.zeros((), jax.tree.leaves(phi)[0].dtype),) * 2
-        return (jax.tree.map(jnp.zeros_like, phi),) * 2 if control == "fitted" else ()
-
-    return remember
-
-
-def _score_slope(weigh: Callable, q: Approximation, control: str | None) -> Callable:
-    """The ``slope`` of the score function, (1/S) Σ_s (f_s − b) ∇ log q(z_s) with f = log p/T − log q."""
-
-    def slope(noise: jax.Array, phi: PyTree, batch: Batch | None, memory: PyTree) -> tuple:
-        z = jax.lax.stop_gradient(_sampled(q, phi, noise))
-        signal = jax.lax.stop_gradient(weigh(phi, z, batch))  # (S,)
-        bound = jnp.mean(signal)
-        if control == "fitted":
-            return bound, *_fitted(q, phi, z, signal, memory)
-        baseline, memory = _baseline(control, signal, bound, memory)
-        centred = signal - baseline
-        surrogate = jax.grad(lambda phi: jnp.mean(centred * jax.vmap(lambda z: q.log_prob(phi, z))(z)))
-        return bound, surrogate(phi), memory
-
-    return slope
 
 
 def _baseline(control: str | None, signal: jax.Array, bound: jax.Array, memory: PyTree) -> tuple[jax.Array, PyTree]:

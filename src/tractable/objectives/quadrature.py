@@ -66,14 +66,14 @@ def structure(model: Model, data: Data | None) -> Linear | None:
     normal, laplace, centre, scale = map(np.concatenate, zip(*columns, strict=True))
     acting, (y, given) = np.any(found != 0, 0), _few(data)
     # A normal parameter that the likelihood uses other than through η, as a log noise scale, is integrated over too.
-    linear = normal & ~np.asarray(beside(model, y, given, jax.random.key(0)))
+    linear = normal & ~np.asarray(seen_beyond_eta(model, y, given, jax.random.key(0)))
     others = np.flatnonzero(~linear)
     if len(others) > 1 or np.any(acting[others]):
         return None
     return Linear(linear.astype(float), int(others[0]) if len(others) else None, laplace, centre, scale)
 
 
-def together(model: Model, data: Data | None) -> Linear | None:
+def joint_structure(model: Model, data: Data | None) -> Linear | None:
     """``structure`` for models whose parameters are all covered by one Laplace approximation; None for others.
 
     η, of one or several numbers, is linear in weights with normal priors, and the likelihood has a few more parameters:
@@ -118,15 +118,14 @@ def climb(
         gtol=1e-6 * max(1, data.size),
     )  # fmt: skip
     value, slope = uphill(result.x)
-    found = {
-        "objective": value,
-        "gain": float(slope @ (result.hess_inv @ slope)) / 2,  # what a quasi-Newton step would still add
-        "gain error": 0.0,
-        "evaluations": int(result.nfev),
-        "agreement": 0.0,
-        "solver": "quadrature",
-    }
-    return unravel(jnp.asarray(result.x, dtype)), found, result.trace
+    gain = float(slope @ (result.hess_inv @ slope)) / 2  # what a quasi-Newton step would still add
+    return unravel(jnp.asarray(result.x, dtype)), figures(value, gain, int(result.nfev)), result.trace
+
+
+def figures(objective: float, gain: float, evaluations: int) -> dict[str, Any]:
+    """What a climb by quadrature reports; it has no noise, and one start."""
+    known = {"gain error": 0.0, "evaluations": evaluations, "agreement": 0.0, "solver": "quadrature"}
+    return {"objective": objective, "gain": gain, **known}
 
 
 def expected(
@@ -162,7 +161,13 @@ def expected(
                 return total(model.params(mean.at[other].set(u)), etas)
 
             data = jax.lax.map(at, mean[other] + sd[other] * nodes) @ shares
-        prior = jnp.sum(jnp.where(linear.weights > 0, _expected_prior(linear, mean, sd), 0.0))
+        away = mean - linear.centre
+        normal = -(jnp.square(away) + jnp.square(sd)) / (2 * jnp.square(linear.scale)) - jnp.log(linear.scale)
+        ratio = away / sd
+        folded = sd * jnp.sqrt(2 / jnp.pi) * jnp.exp(-jnp.square(ratio) / 2) + away * jax.lax.erf(ratio / jnp.sqrt(2.0))
+        laplace = -folded / linear.scale - jnp.log(2 * linear.scale)
+        of_weights = jnp.where(linear.laplace, laplace, normal - approximations.LOG_2PI / 2)  # E_q log p(z), (d,)
+        prior = jnp.sum(jnp.where(linear.weights > 0, of_weights, 0.0))
         if other is not None:
             priors = jax.vmap(functools.partial(other_prior, model, linear, other))
             prior = prior + priors(mean[other] + sd[other] * nodes) @ shares
@@ -193,29 +198,17 @@ def covariance(phi: PyTree, features: jax.Array, other: int) -> jax.Array:
     return jnp.zeros(len(features), features.dtype)
 
 
-def _expected_prior(linear: Linear, mean: jax.Array, sd: jax.Array) -> jax.Array:
-    """E_q log p(z) of every weight, (d,)."""
-    away = mean - linear.centre
-    normal = -(jnp.square(away) + jnp.square(sd)) / (2 * jnp.square(linear.scale)) - jnp.log(linear.scale)
-    ratio = away / sd
-    folded = sd * jnp.sqrt(2 / jnp.pi) * jnp.exp(-jnp.square(ratio) / 2) + away * jax.lax.erf(ratio / jnp.sqrt(2.0))
-    laplace = -folded / linear.scale - jnp.log(2 * linear.scale)
-    return jnp.where(linear.laplace, laplace, normal - approximations.LOG_2PI / 2)
-
-
 def other_prior(model: Model, linear: Linear, other: int, u: jax.Array) -> jax.Array:
     """Log prior and log-determinant of the one parameter that is not a weight."""
 
-    def total(z: jax.Array) -> jax.Array:
-        unconstrained = model.space.unravel(z)
-        params = model.constrain(unconstrained)
-        return model.log_prior(params) + model.log_jacobian(unconstrained, params)
-
     weights = jnp.where(linear.weights > 0, linear.centre, 0.0)
+    unconstrained = model.space.unravel(weights.at[other].set(u))
+    params = model.constrain(unconstrained)
     at_centre = jnp.where(
         linear.laplace, -jnp.log(2 * linear.scale), -jnp.log(linear.scale) - approximations.LOG_2PI / 2
     )
-    return total(weights.at[other].set(u)) - jnp.sum(jnp.where(linear.weights > 0, at_centre, 0.0))
+    total = model.log_prior(params) + model.log_jacobian(unconstrained, params)
+    return total - jnp.sum(jnp.where(linear.weights > 0, at_centre, 0.0))
 
 
 @compiled("model", "q", "other", if_few=COMPILE_FASTEST)
@@ -256,8 +249,8 @@ def slopes(model: Model, data: Data | None) -> np.ndarray | None:
     if not isinstance(slopes, jax.Array):  # η is several arrays
         return None
     slopes = np.asarray(slopes)
-    alike = np.allclose(slopes, slopes[:1], rtol=1e-4, atol=1e-5 * max(1.0, float(np.abs(slopes[0]).max())))
-    return slopes[0] if alike else None
+    same = np.allclose(slopes, slopes[:1], rtol=1e-4, atol=1e-5 * max(1.0, float(np.abs(slopes[0]).max())))
+    return slopes[0] if same else None
 
 
 @compiled("model", if_few=COMPILE_FASTEST)
@@ -267,13 +260,13 @@ def _probe(model: Model, given: PyTree, key: jax.Array) -> jax.Array:
 
 
 @compiled("model", if_few=COMPILE_FASTEST)
-def beside(model: Model, y: PyTree, given: PyTree, key: jax.Array) -> jax.Array:
+def seen_beyond_eta(model: Model, y: PyTree, given: PyTree, key: jax.Array) -> jax.Array:
     """(d,) whether the likelihood depends on each parameter while η is held fixed."""
     likelihood: Any = model.likelihood
 
     def slope(z: jax.Array, y: PyTree, x: PyTree) -> jax.Array:
-        held = eta(model, z, x)
-        return jax.grad(lambda z: log_prob_of(likelihood.observe(model.params(z), held), y))(z)
+        fixed = eta(model, z, x)
+        return jax.grad(lambda z: log_prob_of(likelihood.observe(model.params(z), fixed), y))(z)
 
     points = jax.random.normal(key, (PROBED, model.space.size))
     slopes = jax.vmap(lambda z: jax.vmap(lambda y, x: slope(z, y, x))(y, given))(points)  # (point, row, d)

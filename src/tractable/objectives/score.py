@@ -61,21 +61,6 @@ class Memory(NamedTuple):
         return jnp.sqrt(jnp.maximum(1, self.variance / jnp.where(self.weight > 0, self.weight, 1)))
 
 
-class Seen(NamedTuple):
-    """Sums over rows of l_i − C_i − c_i, each row's averaged over its draws."""
-
-    rows: jax.Array  # () how many count
-    away: jax.Array  # (L,)
-    square: jax.Array  # (L,), of squares
-
-
-class Signals(NamedTuple):
-    """Weights of one step's gradients, (L, draw, row), held constant."""
-
-    inference: jax.Array  # weight of ∇ log q(h^i | ·)
-    baseline: jax.Array  # weight of ∇ C_i
-
-
 def nvil(ladder: Ladder, *, samples: int = 1, **switches: Any) -> Objective:
     """Neural variational inference and learning, the ELBO climbed by the score function (Mnih & Gregor 2014).
 
@@ -178,10 +163,10 @@ def slope_at(
         if switches.baseline is not None:
             guess = baselines(params["psi"], seen_below(ladder, params, x, h, switches.baseline), told.shape)
         residual = told - jax.lax.stop_gradient(guess)
-        weights = centred(switches, residual, memory)
-        mine = jnp.sum(log_p, 0) + jnp.sum(weights.inference * log_q + weights.baseline * guess, 0)
+        of_inference, of_baseline = centred(switches, residual, memory)
+        mine = jnp.sum(log_p, 0) + jnp.sum(of_inference * log_q + of_baseline * guess, 0)
         bound = jnp.mean(jnp.sum(log_p, 0) - jnp.sum(log_q, 0), axis=0)
-        return jnp.mean(mine, axis=0), (jnp.sum(part.counted(bound)), seen_of(residual, part.mask, memory))
+        return jnp.mean(mine, axis=0), (jnp.sum(part.counted(bound)), row_sums(residual, part.mask, memory))
 
     gradient, (bound, seen) = climbed(ladder, params, terms, batch)
     value = batch.scale * bound + ladder.log_prior(params["theta"])
@@ -237,35 +222,39 @@ def baselines(psi: PyTree, seen: Sequence[jax.Array], shape: tuple[int, ...]) ->
     return jnp.stack([jnp.broadcast_to(guess, shape[1:]) for guess in each])
 
 
-def seen_of(residual: jax.Array, mask: jax.Array, memory: Memory) -> Seen:
-    """What the memory learns of rows: sums about c, so that no digits are lost to a large mean."""
+def row_sums(residual: jax.Array, mask: jax.Array, memory: Memory) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """How many rows count, (), and their sums of l_i − C_i − c_i and of its squares, (L,), averaged over draws.
+
+    About c, so that no digits are lost to a large mean.
+    """
     away = residual - memory.centre()[:, None, None]
     counts = mask > 0
 
     def total(terms: jax.Array) -> jax.Array:
         return jnp.sum(jnp.where(counts[None], jnp.mean(terms, axis=1), 0), axis=1)
 
-    return Seen(jnp.sum(counts, dtype=residual.dtype), total(away), total(jnp.square(away)))
+    return (jnp.sum(counts, dtype=residual.dtype), total(away), total(jnp.square(away)))
 
 
-def remembered(switches: Reductions, memory: Memory, seen: Seen) -> Memory:
-    """The memory after a batch, from sums over all its rows."""
-    rows = jnp.maximum(seen.rows, 1)
-    away = seen.away / rows
-    spread = jnp.maximum(seen.square / rows - jnp.square(away), 0)
+def remembered(switches: Reductions, memory: Memory, sums: tuple[jax.Array, jax.Array, jax.Array]) -> Memory:
+    """The memory after a batch, from ``row_sums`` of all its rows."""
+    count, away, square = sums
+    rows = jnp.maximum(count, 1)
+    away = away / rows
+    spread = jnp.maximum(square / rows - jnp.square(away), 0)
     keep, add = switches.decay, 1 - switches.decay
     mean = keep * memory.mean + add * (memory.centre() + away)
     return Memory(mean, keep * memory.variance + add * spread, keep * memory.weight + add)
 
 
-def centred(switches: Reductions, residual: jax.Array, memory: Memory) -> Signals:
-    """Signals from l_i − C_i, (L, draw, row)."""
+def centred(switches: Reductions, residual: jax.Array, memory: Memory) -> tuple[jax.Array, jax.Array]:
+    """Weights of ∇ log q(h^i | ·) and of ∇ C_i from l_i − C_i, (L, draw, row) each, held constant."""
     own = mine = residual - memory.centre()[:, None, None] if switches.centre else residual
     if switches.leave_one_out:
         mine = residual - (jnp.sum(residual, axis=1, keepdims=True) - residual) / (residual.shape[1] - 1)
     if switches.normalise:
         own, mine = own / memory.scale()[:, None, None], mine / memory.scale()[:, None, None]
-    return Signals(mine, own)
+    return mine, own
 
 
 def check(ladder: Ladder, switches: Reductions, samples: int) -> None:

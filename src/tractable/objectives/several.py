@@ -60,7 +60,7 @@ def structure(model: Model, data: Data | None) -> Factors | None:
         return None
     (y, given), _ = apart(data.arrays())
     some = jax.tree.map(lambda a: a[: quadrature.PROBED], (y, given))
-    if np.any(quadrature.beside(model, *some, jax.random.key(0))):
+    if np.any(quadrature.seen_beyond_eta(model, *some, jax.random.key(0))):
         return None
     precision = np.asarray(_precision(model, jax.random.key(1)))  # (point, d, d)
     diagonal = np.diagonal(precision, axis1=1, axis2=2)
@@ -116,14 +116,7 @@ def climb(
         values.append(float(value))
         gain = values[-1] - values[-WINDOW] if len(values) >= WINDOW else math.inf
     away, white = _opened(flat, size)
-    found = {
-        "objective": max(values, default=math.nan),
-        "gain": gain,
-        "gain error": 0.0,
-        "evaluations": len(values),
-        "agreement": 0.0,
-        "solver": "quadrature",
-    }
+    found = quadrature.figures(max(values, default=math.nan), gain, len(values))
     return approximations.of_root(middle + unit @ away, jnp.tril(unit @ white)), found, np.array(values)
 
 

@@ -40,13 +40,6 @@ class Variances(NamedTuple):
         return "\n".join(lines)
 
 
-class _Fixed(NamedTuple):
-    """What one setting keeps fixed over draws."""
-
-    psi: PyTree  # () without a baseline
-    memory: score.Memory
-
-
 def gradient_variance(
     ladder: Ladder,
     params: dict[str, PyTree],
@@ -108,8 +101,8 @@ def _measured(
     def pair(key: jax.Array) -> tuple[jax.Array, jax.Array]:
         h, _ = ladder.drawn(key, params, x, 2)
         weights = jnp.stack([  # of ∇ log q(h^i | ·), (setting, L, draw, row)
-            score.centred(s, _residual(ladder, s, f.psi, params, x, h), f.memory).inference
-            for s, f in zip(chosen, fixed, strict=True)
+            score.centred(s, _residual(ladder, s, psi, params, x, h), memory)[0]
+            for s, (psi, memory) in zip(chosen, fixed, strict=True)
         ])  # fmt: skip
         back = jax.vjp(lambda phi: log_q(phi, h), params["phi"])[1]
         sign = jnp.asarray([1.0, -1.0], weights.dtype)[None, :, None]
@@ -137,8 +130,10 @@ def _residual(ladder: Ladder, setting: score.Reductions, psi: PyTree, params: Py
     return told - score.baselines(psi, score.seen_below(ladder, params, x, h, setting.baseline), told.shape)
 
 
-def _fixed(ladder: Ladder, setting: score.Reductions, params: PyTree, x: PyTree, key: jax.Array) -> _Fixed:
-    """c, σ̂ and C from a first pass over the batch."""
+def _fixed(
+    ladder: Ladder, setting: score.Reductions, params: PyTree, x: PyTree, key: jax.Array
+) -> tuple[PyTree, score.Memory]:
+    """ψ, () without a baseline, and the memory of c and σ̂, from a first pass over the batch."""
     draw_key, psi_key = jax.random.split(key)
     h, _ = ladder.drawn(draw_key, params, x, FIRST)
     psi = () if setting.baseline is None else params.get("psi", ())
@@ -149,7 +144,7 @@ def _fixed(ladder: Ladder, setting: score.Reductions, params: PyTree, x: PyTree,
         psi = {name: _regressed(begun[name], *each) for name, *each in zip(begun, seen, told, strict=True)}
     residual = _residual(ladder, setting, psi, params, x, h)
     one = jnp.ones((), residual.dtype)
-    return _Fixed(psi, score.Memory(jnp.mean(residual, (1, 2)), jnp.var(residual, (1, 2)), one))
+    return psi, score.Memory(jnp.mean(residual, (1, 2)), jnp.var(residual, (1, 2)), one)
 
 
 def _regressed(psi: dict[str, jax.Array], seen: jax.Array, target: jax.Array) -> dict[str, jax.Array]:

@@ -15,7 +15,6 @@ import jax.numpy as jnp
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, jaxpr_as_fun, primitives
 
 from tractable.tools import tree
-from tractable.tools.errors import DataError, ModelError, SettingsError
 from tractable.tools.tree import PyTree
 
 CALLS = (primitives.jit_p, primitives.closed_call_p, primitives.remat_p)  # opened, to find the weights inside
@@ -88,9 +87,6 @@ def shared_draw(apply: Callable, params: PyTree, x: PyTree) -> WeightNoise:
         apply: ``(params, x) -> outputs`` for one example; any JAX function, any pytree of outputs.
         params: pytree of floating-point arrays, or their ShapeDtypeStructs.
         x: one example, or its ShapeDtypeStructs.
-
-    Raises:
-        ModelError: no parameters, or one that is not floating-point.
     """
     return _weight_noise(apply, params, x, lambda leaf, uses: leaf._replace(why="as asked"))
 
@@ -98,7 +94,7 @@ def shared_draw(apply: Callable, params: PyTree, x: PyTree) -> WeightNoise:
 def independent_draws(apply: Callable, params: PyTree, x: PyTree) -> WeightNoise:
     """A draw of the weights for each example, at n × the memory and time: a reference for the others.
 
-    Arguments and errors as for ``shared_draw``.
+    Arguments as for ``shared_draw``.
     """
     return _weight_noise(apply, params, x, lambda leaf, uses: leaf._replace(way="own"))
 
@@ -115,7 +111,7 @@ def local_reparameterisation(apply: Callable, params: PyTree, x: PyTree) -> Weig
 
     An sd whose square underflows (below 1e-19 in float32) counts as 0. Calls under ``jax.jit`` and ``jax.checkpoint``
     are opened, which loses the latter's saving of memory; scans and functions with custom derivatives are not opened.
-    Arguments and errors as for ``shared_draw``.
+    Arguments as for ``shared_draw``.
 
     >>> layer = lambda params, x: x @ params["w"] + params["b"]
     >>> params = {"w": jnp.zeros((3, 2)), "b": jnp.zeros(2)}
@@ -148,7 +144,7 @@ def flipout(apply: Callable, params: PyTree, x: PyTree) -> WeightNoise:
     flipout is right where local reparameterisation is not, and costs a second product instead of a normal for each
     output. A weight added to an activation (a bias) is drawn for each example; all others share a draw (``shared`` says
     why). A layer's perturbations of two examples are uncorrelated, not independent: they share ε.
-    Wen, Vicol, Ba, Tran & Grosse 2018, eq. 4. Arguments, errors and opened calls as for ``local_reparameterisation``.
+    Wen, Vicol, Ba, Tran & Grosse 2018, eq. 4. Arguments and opened calls as for ``local_reparameterisation``.
 
     >>> layer = lambda params, x: x @ params["w"] + params["b"]
     >>> flipout(layer, {"w": jnp.zeros((3, 2)), "b": jnp.zeros(2)}, jnp.zeros((7, 3))).transformed
@@ -233,33 +229,22 @@ def _weight_noise(
     params, x = jax.eval_shape(lambda *a: a, params, x)
     jaxpr, consts, outputs = _trace(apply, params, x)
     paths = jax.tree_util.tree_flatten_with_path(params)[0]
-    if not paths:
-        raise ModelError("A network with noise on its weights needs at least one parameter; params is empty.")
-    if not jax.tree.leaves(x):
-        raise DataError("A network needs an input, one example; x has no arrays.")
-    leaves = []
-    for (path, shape), uses in zip(paths, _uses(jaxpr, len(paths)), strict=True):
-        name = tree.path_name(path)
-        if not jnp.issubdtype(shape.dtype, jnp.floating):
-            raise ModelError(
-                f"Parameter {name!r} is {shape.dtype}; noise needs floating-point weights. Keep other arrays out of "
-                "params, in apply itself (with equinox: eqx.partition(network, eqx.is_inexact_array))."
-            )
-        leaves.append(decide(_Leaf(name, shape), uses))
+    every = zip(paths, _uses(jaxpr, len(paths)), strict=True)
+    leaves = [decide(_Leaf(tree.path_name(path), shape), uses) for (path, shape), uses in every]
 
     def draw(key: jax.Array, count: int, size: int) -> Noise:
-        if count < 1 or size < 1:
-            raise SettingsError(f"Noise needs count ≥ 1 evaluations of size ≥ 1 examples; got {count} and {size}.")
         key_normals, key_signs = jax.random.split(key)
         batch = {leaf.name: leaf.like for leaf in leaves if leaf.way in ("shared", "flipout")}
         shapes = {leaf.name: leaf.like if leaf.way == "own" else leaf.output for leaf in leaves}
         example = {name: _batched(shape, size) for name, shape in shapes.items() if name not in batch}
         signs = {leaf.name: tuple(_batched(s, size) for s in leaf.signs) for leaf in leaves if leaf.way == "flipout"}
         batch, example = tree.normal_like(key_normals, (batch, example), count)
-        return Noise(batch, example, _signs_like(key_signs, signs, count))
+        shapes, treedef = jax.tree.flatten(signs)
+        keys = jax.random.split(key_signs, max(1, len(shapes)))
+        flips = [jax.random.rademacher(k, (count, *a.shape), a.dtype) for k, a in zip(keys, shapes, strict=False)]
+        return Noise(batch, example, jax.tree.unflatten(treedef, flips))
 
     def call(noise: Noise, mean: PyTree, sd: PyTree, x_batch: PyTree) -> PyTree:
-        _check(noise, mean, sd, x_batch, params, x)
         means, sds = ([jnp.asarray(a) for a in jax.tree.leaves(part)] for part in (mean, sd))
 
         def one(example: dict, signs: dict, x: PyTree) -> PyTree:
@@ -359,38 +344,3 @@ def _uses(jaxpr: Jaxpr, count: int) -> list[list[_Use]]:
 
 def _batched(shape: jax.ShapeDtypeStruct, size: int) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct((size, *shape.shape), shape.dtype)
-
-
-def _signs_like(key: jax.Array, shapes: PyTree, count: int) -> PyTree:
-    """±1 in these shapes, with a leading axis of ``count``."""
-    leaves, treedef = jax.tree.flatten(shapes)
-    keys = jax.random.split(key, max(1, len(leaves)))
-    drawn = [jax.random.rademacher(k, (count, *a.shape), a.dtype) for k, a in zip(keys, leaves, strict=False)]
-    return jax.tree.unflatten(treedef, drawn)
-
-
-def _check(noise: Noise, mean: PyTree, sd: PyTree, x_batch: PyTree, params: PyTree, x: PyTree) -> None:
-    """Raise where an argument of a call is not shaped like what was traced."""
-    got_mean, got_sd, got_x = jax.eval_shape(lambda *a: a, mean, sd, x_batch)
-
-    def told(tree: PyTree, axes: int = 0) -> PyTree:
-        return jax.tree.map(lambda a: (a.shape[axes:], a.dtype), tree)
-
-    for name, got in (("mean", got_mean), ("sd", got_sd)):
-        if told(got) != told(params):
-            raise ModelError(
-                f"{name} should be like the parameters the network was traced with, {params}; got {got}. "
-                "Give it their structure, shapes and dtypes."
-            )
-    sizes = {a.shape[0] if a.shape else None for a in jax.tree.leaves(got_x)}
-    if len(sizes) != 1 or None in sizes or told(got_x, 1) != told(x):
-        raise DataError(
-            f"x should be a batch of what the network was traced with, {x}, with a leading axis; got {got_x}."
-        )
-    drawn = {a.shape[:1] for a in jax.tree.leaves((noise.example, noise.signs))}
-    size = sizes.pop()
-    if drawn and drawn != {(size,)}:
-        raise DataError(
-            f"The batch has {size} examples, the noise (n, …) is for {sorted(drawn)}. Draw noise for the "
-            "batch's size, and pass that of one evaluation, without the leading axis of draws."
-        )

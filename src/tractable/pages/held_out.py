@@ -127,7 +127,10 @@ def scores_of_numbers(
         *(Score(f"RMSE{of}", calibration.rmse(y, mean), ROOT) for of, y, mean, *_ in each),
         *(Score(f"CRPS{of}", float(np.mean(crps)), DISTANCE) for of, *_, crps in each),
         *(Score(f"coverage {100 * a:g} %", covered(below, a), "share of rows inside") for a in LEVELS),
-        *(Score(f"sharpness{of}", calibration.sharpness(low, high).width, width) for of, _, _, low, high, _ in each),
+        *(
+            Score(f"sharpness{of}", float(np.mean(np.asarray(high, float) - np.asarray(low, float))), width)
+            for of, _, _, low, high, _ in each
+        ),
     ]
 
 

@@ -370,7 +370,12 @@ def simulate(model: Model, data: Data, key: jax.Array) -> tuple[PyTree, Data]:
         DataError: rows that are not finite: the prior reaches where the likelihood overflows.
     """
     params, y = _simulated(model, key, data.given, np.arange(data.size))
-    y = jax.tree.map(_in_form, y, data.y)
+
+    def in_form(new: jax.Array, y: np.ndarray) -> np.ndarray:
+        """Drawn numbers in the precision of y, NaN where y is NaN; never truncated to integers."""
+        return np.where(np.isnan(y), np.nan, new).astype(y.dtype) if y.dtype.kind == "f" else np.asarray(new)
+
+    y = jax.tree.map(in_form, y, data.y)
     if censors(model, data.given):
         y = as_seen(y, data.y)
     return params, Data(y, data.given, missing="keep" if data.missing == "keep" else "raise", resident=True)
@@ -385,13 +390,6 @@ def _simulated(model: Model, key: jax.Array, given: PyTree, index: jax.Array | n
         return sample_of(model.datum(params, x), jax.random.fold_in(below, i))
 
     return params, jax.vmap(row)(given, jnp.asarray(index))
-
-
-def _in_form(new: jax.Array, y: np.ndarray) -> np.ndarray:
-    """Drawn numbers in the precision of y, NaN where y is NaN; never truncated to integers."""
-    if y.dtype.kind != "f":
-        return np.asarray(new)
-    return np.where(np.isnan(y), np.nan, new).astype(y.dtype)
 
 
 def _run(

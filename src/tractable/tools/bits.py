@@ -36,20 +36,14 @@ def need_double(y: PyTree, given: PyTree = None, weights: np.ndarray | None = No
     """
     if jnp.result_type(float) != jnp.float32 or jax.default_backend() in SINGLE_ONLY:
         return False
-    sides = ((y, True), (given, False))
-    return any(
-        exceeds_range(np.asarray(a)) or rounding(np.asarray(a), weights, counts) > ERROR
-        for rows, counts in sides
-        for a in jax.tree.leaves(rows)
-    )
-
-
-def exceeds_range(leaf: np.ndarray) -> bool:
-    """Whether squares of some of these numbers vanish or overflow in single precision."""
-    if leaf.dtype.kind not in "iuf" or not leaf.size:
-        return False
-    size = np.abs(np.asarray(leaf[:: -(-leaf.size // SEEN)], np.float64))
-    return bool(np.any((size < LEAST) & (size > 0)) or np.any((size > MOST) & np.isfinite(size)))
+    for rows, counts in ((y, True), (given, False)):
+        for leaf in map(np.asarray, jax.tree.leaves(rows)):
+            if leaf.dtype.kind in "iuf" and leaf.size:
+                size = np.abs(np.asarray(leaf[:: -(-leaf.size // SEEN)], np.float64))
+                exceeds_range = np.any((size < LEAST) & (size > 0)) or np.any((size > MOST) & np.isfinite(size))
+                if exceeds_range or rounding(leaf, weights, counts) > ERROR:
+                    return True
+    return False
 
 
 def rounding(leaf: np.ndarray, weights: np.ndarray | None = None, counts: bool = True) -> float:

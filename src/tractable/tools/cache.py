@@ -35,7 +35,12 @@ def cache(folder: str | Path | None = None) -> Path:
     import jax
 
     named = folder or os.environ.get(VARIABLE) or platformdirs.user_cache_dir("tractable")
-    here = Path(named).expanduser() / _processor()
+    about = [platform.machine(), platform.processor()]
+    with contextlib.suppress(OSError):
+        lines = INFORMATION.read_text().splitlines()
+        about += sorted({line for line in lines if line.startswith(("model name", "flags", "Features"))})
+    # A name for this kind of processor, from its model and instruction sets.
+    here = Path(named).expanduser() / f"{about[0]}-{hashlib.sha256(repr(about).encode()).hexdigest()[:12]}"
     try:
         here.mkdir(parents=True, exist_ok=True)
         _prune(here)
@@ -52,15 +57,6 @@ def cache_for_commands() -> None:
     if os.environ.get(VARIABLE, "").lower() != "off" and "JAX_COMPILATION_CACHE_DIR" not in os.environ:
         with contextlib.suppress(SettingsError):
             cache()
-
-
-def _processor() -> str:
-    """A name for this kind of processor, from its model and instruction sets."""
-    told = [platform.machine(), platform.processor()]
-    with contextlib.suppress(OSError):
-        lines = INFORMATION.read_text().splitlines()
-        told += sorted({line for line in lines if line.startswith(("model name", "flags", "Features"))})
-    return f"{platform.machine()}-{hashlib.sha256(repr(told).encode()).hexdigest()[:12]}"
 
 
 def _prune(folder: Path) -> None:

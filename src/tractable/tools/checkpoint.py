@@ -51,7 +51,12 @@ def save(folder: str | Path, arrays: Mapping[str, np.ndarray], manifest: dict, *
         for path in folder.glob(".tmp-*"):  # what a killed process left
             own = path.is_dir() and not path.is_symlink()
             shutil.rmtree(path, ignore_errors=True) if own else path.unlink(missing_ok=True)
-        _check_space(folder, sum(array.nbytes for array in arrays.values()))
+        needed, free = sum(array.nbytes for array in arrays.values()) + _SLACK, shutil.disk_usage(folder).free
+        if free < needed:
+            raise CheckpointError(
+                f"A checkpoint in {folder} needs {needed} bytes; {free} are free. Free some space or choose another "
+                "folder; checkpoints written before are untouched."
+            )
         tmp = folder / f".tmp-{final.name}"
         try:
             _write(tmp, arrays, entries)
@@ -200,15 +205,6 @@ def _entries(arrays: dict[str, np.ndarray], manifest: dict, step: int) -> dict:
         for name, a in arrays.items()
     }
     return {**plain(manifest), "step": step, "arrays": about, "format": _FORMAT}
-
-
-def _check_space(folder: Path, size: int) -> None:
-    free = shutil.disk_usage(folder).free
-    if free < size + _SLACK:
-        raise CheckpointError(
-            f"A checkpoint in {folder} needs {size + _SLACK} bytes; {free} are free. Free some space or "
-            "choose another folder; checkpoints written before are untouched."
-        )
 
 
 def _write(tmp: Path, arrays: dict[str, np.ndarray], entries: dict) -> None:

@@ -69,7 +69,11 @@ def around(
     size = start.shape[0]
     nodes, log_weights = (jnp.asarray(a, start.dtype) for a in (nodes, log_weights))
     place, curvature = _peak(f, start)
-    upper = jnp.swapaxes(_safe_inverse_root(curvature), -1, -2)  # L of (C Cᵀ)⁻¹ = C⁻ᵀ C⁻¹
+    root = _inverse_root(curvature)
+    # From the diagonal alone where the curvature is not positive definite.
+    diagonal = jnp.maximum(jnp.abs(jnp.diagonal(curvature)), jnp.finfo(curvature.dtype).eps)
+    root = jnp.where(jnp.all(jnp.isfinite(root)), root, jnp.diag(1 / jnp.sqrt(diagonal)))
+    upper = jnp.swapaxes(root, -1, -2)  # L of (C Cᵀ)⁻¹ = C⁻ᵀ C⁻¹
     places = place + nodes @ upper.T
     log_volume = jnp.sum(jnp.log(jnp.diagonal(upper))) + size * math.log(2 * math.pi) / 2
     return places, log_weights + jnp.sum(jnp.square(nodes), 1) / 2 + log_volume
@@ -103,10 +107,3 @@ def _peak(f: Callable[[jax.Array], jax.Array], start: jax.Array) -> tuple[jax.Ar
 def _inverse_root(a: jax.Array) -> jax.Array:
     """C⁻¹ for A = C Cᵀ; NaN if A is not positive definite."""
     return 1 / jnp.sqrt(a) if len(a) == 1 else inverse_root(a)
-
-
-def _safe_inverse_root(curvature: jax.Array) -> jax.Array:
-    """C⁻¹ for A = C Cᵀ; from A's diagonal alone if A is not positive definite."""
-    root = _inverse_root(curvature)
-    diagonal = jnp.maximum(jnp.abs(jnp.diagonal(curvature)), jnp.finfo(curvature.dtype).eps)
-    return jnp.where(jnp.all(jnp.isfinite(root)), root, jnp.diag(1 / jnp.sqrt(diagonal)))

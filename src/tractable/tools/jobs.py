@@ -65,7 +65,7 @@ def why(error: Exception, heard: object = None) -> str:
     return str(error) if isinstance(error, TractableError) else f"{type(error).__name__}: {error}"
 
 
-def several(n_jobs: int | None, what: str) -> bool:
+def many_processes(n_jobs: int | None, what: str) -> bool:
     """Whether jobs run beside each other: by ``n_jobs``, or by ``joblib.parallel_config`` where it is None."""
     expect(f"{what}(n_jobs)", n_jobs, Jobs | None)
     workers: Any = n_jobs
@@ -95,7 +95,7 @@ def finished(
     Raises:
         SettingsError: a backend that forks, or something in ``work`` that no pickle holds; before anything runs.
     """
-    if not several(n_jobs, what):
+    if not many_processes(n_jobs, what):
         yield from (Ended(index, work(index)) for index in todo if not stop())
         return
     backend: Any = get_active_backend()[0]
@@ -300,27 +300,22 @@ def _settings() -> tuple[dict[str, Any], dict[str, str]]:
     return {name: jax.config.values[name] for name in CONFIG}, {"PJRT_NPROC": width, **flags}
 
 
-_held: dict[str, functools.partial] = {}  # the last work that was sent to this process, which so compiles once
+_sent_work: dict[str, functools.partial] = {}  # the last work that was sent to this process, which so compiles once
 
 
-def _received(settings: tuple[dict[str, Any], dict[str, str]], digest: str, sent: np.ndarray) -> functools.partial:
-    found = _held.get(digest)
-    if found is None:
-        config, environment = settings
-        os.environ.update(environment)
-        for name, value in config.items():  # before arrays are unpacked: their precision depends on it
-            if jax.config.values[name] != value:
-                jax.config.update(name, value)
-        try:
-            found = unpacked(sent.tobytes())
-        except (ImportError, AttributeError) as error:
-            raise SettingsError(
-                f"Another process cannot import what it is to run ({error}). Install that module where the processes "
-                "run, or send it whole: cloudpickle.register_pickle_by_value(module)."
-            ) from error
-        _held.clear()
-        _held[digest] = found
-    return found
+def _receive(settings: tuple[dict[str, Any], dict[str, str]], sent: np.ndarray) -> functools.partial:
+    config, environment = settings
+    os.environ.update(environment)
+    for name, value in config.items():  # before arrays are unpacked: their precision depends on it
+        if jax.config.values[name] != value:
+            jax.config.update(name, value)
+    try:
+        return unpacked(sent.tobytes())
+    except (ImportError, AttributeError) as error:
+        raise SettingsError(
+            f"Another process cannot import what it is to run ({error}). Install that module where the processes "
+            "run, or send it whole: cloudpickle.register_pickle_by_value(module)."
+        ) from error
 
 
 def _beside(work: Callable, index: int) -> Ended:
@@ -333,7 +328,11 @@ def _away(settings: tuple[dict[str, Any], dict[str, str]], digest: str, sent: np
     with ending(leave=False), interruptible() as stop:
         if stop():
             return packed(Ended(index, None))
-        work = _received(settings, digest, sent)
+        work = _sent_work.get(digest)
+        if work is None:
+            work = _receive(settings, sent)
+            _sent_work.clear()
+            _sent_work[digest] = work
         # Warnings are caught for a process, not for a thread; those of a cluster's threads stay in its logs.
         only = threading.current_thread() is threading.main_thread()
         with warnings.catch_warnings(record=True) if only else contextlib.nullcontext() as heard:

@@ -57,7 +57,12 @@ def held(folder: str | Path | None) -> Iterator[None]:
         yield
     finally:
         mine.discard(known)
-        _let_go(path, descriptor)
+        if descriptor in _open:  # else it belongs to the parent of this forked process
+            with contextlib.suppress(OSError):  # the folder may be gone
+                if _same(path, descriptor):
+                    path.unlink()
+            _open.discard(descriptor)
+            os.close(descriptor)
 
 
 def _taken(path: Path) -> int:
@@ -77,7 +82,12 @@ def _taken(path: Path) -> int:
                 os.close(descriptor)
                 continue
             if before := _owner(descriptor):
-                _check_stale(path, before)
+                if before.get("host") != _host():
+                    raise CheckpointError(
+                        f"{path.parent} is written by a run on another host: {_words(before)}. Wait for it; if it has "
+                        f"ended, delete {path}, or choose another folder."
+                    )
+                tell(f"{path.parent} was left by a run that has gone ({_words(before)}); its lock is taken over.")
             os.ftruncate(descriptor, 0)
             since = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime())
             os.pwrite(descriptor, json.dumps({"process": os.getpid(), "host": _host(), "since": since}).encode(), 0)
@@ -97,25 +107,6 @@ def _refuse_others(path: Path, descriptor: int) -> None:
             f"{path} is no lock of a run, so it is left as it is. Delete it if nobody needs it, or choose another "
             "folder."
         )
-
-
-def _check_stale(path: Path, before: dict[str, object]) -> None:
-    if before.get("host") != _host():
-        raise CheckpointError(
-            f"{path.parent} is written by a run on another host: {_words(before)}. Wait for it; if it has ended, "
-            f"delete {path}, or choose another folder."
-        )
-    tell(f"{path.parent} was left by a run that has gone ({_words(before)}); its lock is taken over.")
-
-
-def _let_go(path: Path, descriptor: int) -> None:
-    if descriptor not in _open:  # it belongs to the parent of this forked process
-        return
-    with contextlib.suppress(OSError):  # the folder may be gone
-        if _same(path, descriptor):
-            path.unlink()
-    _open.discard(descriptor)
-    os.close(descriptor)
 
 
 def _same(path: Path, descriptor: int) -> bool:

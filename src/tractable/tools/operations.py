@@ -69,10 +69,6 @@ def _convolution(equation: JaxprEqn) -> float:
     return 2.0 * _size(equation.outvars[0]) * _size(kernel) / _shape(kernel)[numbers.rhs_spec[0]]
 
 
-def _scattered(equation: JaxprEqn) -> float:
-    return 10.0 * _size(equation.invars[2])
-
-
 def _cubic(share: float) -> Callable[[JaxprEqn], float]:
     """Of matrices (…, n, n): ``share`` n operations a number."""
     return lambda equation: share * _size(equation.invars[0]) * _shape(equation.invars[0])[-1]
@@ -82,7 +78,10 @@ def _cubic(share: float) -> Callable[[JaxprEqn], float]:
 PARTICULAR: dict[str, Callable[[JaxprEqn], float]] = {
     "dot_general": _product,
     "conv_general_dilated": _convolution,
-    **dict.fromkeys(("scatter", "scatter_add", "scatter-add", "scatter_max", "scatter_min", "scatter_mul"), _scattered),
+    **dict.fromkeys(
+        ("scatter", "scatter_add", "scatter-add", "scatter_max", "scatter_min", "scatter_mul"),
+        lambda equation: 10.0 * _size(equation.invars[2]),
+    ),
     "sort": lambda equation: _size(equation.invars[0]) * math.log2(1 + _shape(equation.invars[0])[-1]),
     "integer_pow": lambda equation: _size(equation.outvars[0]) * max(1, int(math.log2(abs(equation.params["y"]) or 1))),
     "triangular_solve": lambda equation: _size(equation.outvars[0]) * _shape(equation.invars[0])[-1],

@@ -110,8 +110,13 @@ class DrawStore:
                 ``count`` stays.
         """
         refuse_links_in(self.path)
+        lengths = {block.shape[1] for block in draws.values() if block.ndim > 1}
+        wanted = {k: (self.chains, *lengths, *shape, np.dtype(t)) for k, (shape, t) in self.fields.items()}
+        found = {name: (*block.shape, block.dtype) for name, block in draws.items()}
+        if len(lengths) != 1 or found != wanted:
+            raise CheckpointError(f"Expected draws {wanted} with one number of draws; got {found}.")
         start = self.count
-        stop = start + self._length(draws)
+        stop = start + lengths.pop()
         with disk_errors(self.path):
             for name, block in draws.items():
                 array = self._array(name)
@@ -197,14 +202,6 @@ class DrawStore:
     def _resize(self, array: zarr.Array, name: str, length: int) -> None:
         if array.shape[1] != length:  # shrinking deletes the files past the end
             array.resize((self.chains, length, *self.fields[name][0]))
-
-    def _length(self, draws: Mapping[str, np.ndarray]) -> int:
-        lengths = {block.shape[1] for block in draws.values() if block.ndim > 1}
-        wanted = {k: (self.chains, *lengths, *shape, np.dtype(t)) for k, (shape, t) in self.fields.items()}
-        found = {name: (*block.shape, block.dtype) for name, block in draws.items()}
-        if len(lengths) != 1 or found != wanted:
-            raise CheckpointError(f"Expected draws {wanted} with one number of draws; got {found}.")
-        return lengths.pop()
 
     def identity(self, count: int) -> str:
         """SHA-256 of the first ``count`` draws' description and full chunks' sums; "" if an earlier version wrote them.

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import ClassVar, ParamSpec, TypeVar
 
-from tractable.tools.errors import ArgumentError, TractableWarning
+from tractable.tools.errors import ArgumentError, DataError, TractableWarning
 from tractable.tools.shown import printable
 
 P = ParamSpec("P")
@@ -41,6 +41,17 @@ def nearest(name: object, names: Iterable[object]) -> str:
     known = {str(each).lower(): str(each) for each in names}
     found = difflib.get_close_matches(str(name).lower(), known, n=1)
     return f" Did you mean {known[found[0]]!r}?" if found else ""
+
+
+def find(kind: str, name: str, known: Mapping[str, T]) -> T:
+    """The entry of that name.
+
+    Raises:
+        DataError: there is none; the message lists the names.
+    """
+    if name not in known:
+        raise DataError(f"There is no {kind} {name!r}; expected one of {', '.join(known)}.{nearest(name, known)}")
+    return known[name]
 
 
 def _check_spelling(
