@@ -75,7 +75,7 @@ def same(one: tr.Posterior, other: tr.Posterior) -> None:
         np.testing.assert_array_equal(value, other.found[name])
 
 
-@pytest.mark.parametrize(("where", "calls"), [("memory", 5), ("file", 11), ("file", 45), ("bound", 5)])
+@pytest.mark.parametrize(("where", "calls"), [("memory", 5), ("file", 3), ("file", 11), ("bound", 5)])
 def test_killed_and_resumed(where, calls, tmp_path):
     model, method = (bayesian_gaussian_mixture(2, 2), BOUND) if where == "bound" else (MIXTURE, METHOD)
     data, folder, seen = data_of(where, tmp_path), tmp_path / "run", []
@@ -84,8 +84,8 @@ def test_killed_and_resumed(where, calls, tmp_path):
         tr.infer(model, data, method, seed=3, checkpoint=folder, progress=after(calls, kill))
     resumed = tr.infer(model, data, method, seed=3, checkpoint=folder, progress=lambda *now: seen.append(now))
     same(resumed, unbroken)
-    first, of = seen[0][1:]
-    assert first * (4 if where == "file" else 1) >= calls and first > 1 and of == seen[-1][2], seen[0]  # it went on
+    first, of = seen[0][1:3]
+    assert first >= calls and first > 1 and of == seen[-1][2], seen[0]  # it went on
     finished = tr.infer(model, data, method, seed=3, checkpoint=folder, progress=lambda *now: seen.append(now))
     same(finished, unbroken)
 

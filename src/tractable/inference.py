@@ -51,7 +51,9 @@ def infer(
         data: Data or arrays; None for a model that is just a log density.
         method: how to learn, for example ``NUTS()``.
         seed: of all randomness: equal seeds give equal results on equal machines.
-        progress: True, False, or ``(phase, done, of) -> None``; by default a bar on a terminal.
+        progress: True, False, or ``(phase, done, of, values) -> None``, with the newest values of the climb's curve by
+            name ({"objective": …, "held-out score": …}; a function of three arguments is called without); by default a
+            bar on a terminal.
         draws: where kept draws go: None for memory, "moments" to keep only their running mean and sd, or a folder to
             stream them to (zarr).
         checkpoint: a folder. The run is saved there as it goes, whatever the method. A run that was killed continues
