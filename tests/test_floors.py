@@ -173,7 +173,7 @@ KINDS = {
     "comparison.py": (2, "a door"),
     "estimators/base.py": (1, "a door"),
     "evidence/estimate.py": (1, "a door"),
-    "evidence/at_theta.py": (1, "a door"),
+    "evidence/problem.py": (1, "a door"),
     "estimators/ladders.py": (2, "a method by name, or itself"),
     "methods/ensemble.py": (
         4,

@@ -42,10 +42,9 @@ def files(folder: Path) -> dict[str, bytes]:
 
 @pytest.fixture
 def small(monkeypatch):
-    """Chunks of 500 rows, and a note after every thousand."""
+    """Chunks of 500 rows."""
     monkeypatch.setattr(packing, "CHUNK", 500 * 4 * WIDE)
     monkeypatch.setattr(packing, "APPENDED", 1)
-    monkeypatch.setattr(packing, "NOTED", 1000 * 4 * WIDE)
     for module in (packing, writing):  # no power is cut here
         monkeypatch.setattr(module, "sync", lambda path: None)
 
@@ -116,7 +115,7 @@ class Killed(Exception):
 
 
 def test_killed_anywhere_it_ends_in_the_same_bytes(tmp_path, small):
-    """Stopped at every report of progress, with bytes behind what was noted: it goes on, and packs the same."""
+    """Stopped at every report of progress, also amid a row: it goes on, and packs the same."""
     np.save(tmp_path / "a.npy", numbered())
     whole, calls = tmp_path / "whole", []
     tr.pack(tmp_path / "a.npy", whole, rows_per_shard=PER, progress=lambda *said: calls.append(said))
@@ -135,7 +134,7 @@ def test_killed_anywhere_it_ends_in_the_same_bytes(tmp_path, small):
             tr.pack(tmp_path / "a.npy", out, rows_per_shard=PER, progress=kill)
         if calls[after][0] == "scattering":
             with open(out / packing.WORK / f"{5:05d}", "ab") as bucket:
-                bucket.write(b"half a row")  # of a chunk that was not noted
+                bucket.write(b"half a row")
         tr.pack(tmp_path / "a.npy", out, rows_per_shard=PER, progress=False)
         assert files(out) == wanted, f"after {after} reports"
         packing.shutil.rmtree(out)

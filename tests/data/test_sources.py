@@ -29,6 +29,6 @@ def test_arrays_of_other_lengths_are_refused():
 @pytest.mark.parametrize("lengths", [[7], [2, 3, 2], [1] * 7, [0, 7, 0], [4, 0, 3]])
 def test_frames_are_cut_to_one_length(lengths):
     whole, ends = pd.DataFrame({"a": range(7)}), np.cumsum(lengths)
-    cut = list(sources._cut(iter([whole[end - n : end] for n, end in zip(lengths, ends, strict=True)]), 3))
+    cut = list(sources._cut(iter([whole[end - n : end] for n, end in zip(lengths, ends, strict=True)]), 0, 3))
     assert [list(frame["a"]) for frame in cut] == [[0, 1, 2], [3, 4, 5], [6]]
     assert all(list(frame.index) == list(range(len(frame))) for frame in cut)

@@ -14,7 +14,7 @@ from montecarlo import Scores, Z, assert_holds, broken, error
 from scipy import stats
 
 import tractable as tr
-from tractable.evidence import targets, weights
+from tractable.evidence import proposals, targets
 from tractable.models.latent import LatentModel
 from tractable.tools.errors import ModelError, SettingsError
 
@@ -102,16 +102,16 @@ def _no_jacobian(code: Any) -> Any:
     return code._replace(log_base=lambda u: a.log_prob(jax.nn.sigmoid(u[0])) + b.log_prob(u[1]))
 
 
-RIGHT, RIGHT_INVERSE, RIGHT_TARGET = weights.student_log_prob, weights.inverse, targets.cause_target
+RIGHT, RIGHT_INVERSE, RIGHT_TARGET = proposals.student_log_prob, proposals.inverse, targets.cause_target
 WRONG: dict[str, tuple[Any, str, Callable, Callable]] = {
     "q without its volume": (
-        weights, "student_log_prob", lambda w, v, nu: RIGHT(w, 0 * v, nu), where_q_is_the_posterior
+        proposals, "student_log_prob", lambda w, v, nu: RIGHT(w, 0 * v, nu), where_q_is_the_posterior
     ),
     "q of another width": (
-        weights, "student_log_prob", lambda w, v, nu: RIGHT(1.1 * w, v, nu), where_q_is_the_posterior
+        proposals, "student_log_prob", lambda w, v, nu: RIGHT(1.1 * w, v, nu), where_q_is_the_posterior
     ),
-    "q of other degrees": (weights, "student_log_prob", lambda w, v, nu: RIGHT(w, v, 2 * nu), averages),
-    "the root for its transpose": (weights, "inverse", lambda f: jnp.swapaxes(RIGHT_INVERSE(f), 1, 2), averages),
+    "q of other degrees": (proposals, "student_log_prob", lambda w, v, nu: RIGHT(w, v, 2 * nu), averages),
+    "the root for its transpose": (proposals, "inverse", lambda f: jnp.swapaxes(RIGHT_INVERSE(f), 1, 2), averages),
     "no log-determinant": (targets, "cause_target", lambda *a: _no_jacobian(RIGHT_TARGET(*a)), averages),
 }  # fmt: skip
 

@@ -8,7 +8,7 @@ import numpy as np
 from tractable.beliefs.check import Check
 from tractable.checks.importance import khat, khat_limit
 from tractable.checks.report import lines_of, worst
-from tractable.kernels.annealed import Summed, effective, shares
+from tractable.kernels.annealed import Summed, shares
 
 QUANTILE = 2.5758  # of a normal, 99 % two-sided
 NO_ROWS = np.zeros(0)
@@ -30,14 +30,13 @@ class Evidence(NamedTuple):
     Attributes:
         estimate: log p(y), nats; for a latent model at a given θ and for a ladder's rows, Σ_n log p(x_n|θ).
         standard_error: of the estimate, by the delta method; NaN where there is none (Laplace).
-        lower, upper: contain log p(y) with 99 %, if the checks hold. "monte-carlo", "rejection": the estimate ∓ 2.58
-            standard errors. "annealed": stochastic bounds, each with 99.5 %, from 16 blocks of chains: the mean forward
-            log mean weight less 2.95 of its standard errors (t, 15 degrees of freedom), and minus the mean backward log
-            mean inverse weight plus 2.95 of its own; +∞ without a backward run. "importance": the lower bound likewise,
-            from the weights before smoothing; the upper one is the estimate plus 2.58 standard errors. "laplace": NaN.
-            At a given θ: the estimate ∓ 2.58 standard errors, the upper bound raised by the bias; for "annealed" it is
-            +∞ or, with z, the backward estimates' sum plus t standard errors from their spread over data; for
-            "enumeration" both bounds are the estimate.
+        lower, upper: contain log p(y) with 99 %, if the checks hold: the estimate ∓ 2.58 standard errors, the upper
+            bound raised by the bias. "rejection": without the bias. "annealed": stochastic bounds, each with 99.5 %,
+            from 16 blocks of chains: the mean forward log mean weight less 2.95 of its standard errors (t, 15 degrees
+            of freedom), and minus the mean backward log mean inverse weight plus 2.95 of its own; +∞ without a backward
+            run. At a given θ its lower bound is as above, and its upper one the backward estimates' sum plus t standard
+            errors from their spread over data. "importance" of log p(y): the lower bound from blocks too, of the
+            weights before smoothing. "laplace": NaN. "enumeration": both are the estimate.
         checks: of the weights and bounds.
         log_weights: (S,), whose log mean is the estimate (before smoothing); for Laplace those of its normal. At a
             given θ (N, S), whose rows' log means add up to the estimate. Empty where weights were summed as they came.
@@ -98,24 +97,28 @@ class Evidence(NamedTuple):
 
 
 def of_rows(
-    found: Summed, draws: int, checks: list[Check], good: float | None = None, upper: float | None = None,
+    found: Summed, draws: int, checks: list[Check], good: tuple[float, float] | None = None, upper: float | None = None,
     log_weights: np.ndarray = NO_ROWS, back: np.ndarray | None = None,
 ) -> Evidence:  # fmt: skip
     """Σ_n log p(x_n|θ) from each row's sum of ``draws`` weights.
 
     Args:
-        good: the effective number that every row's weights should have; None where ``checks`` already test it.
+        good: the least effective numbers of every row's weights for trust and for caution; None where ``checks``
+            already test them.
         upper: an upper bound to use in place of the one from the estimate's own error.
     """
     estimate, error, bias = found.estimate, found.error, found.bias
     size, least = len(found.estimates), float(found.effective.min())
     graded = "reject" if -bias > 0.1 * size else "trust" if -bias <= max(0.1, error / 2) else "caution"
     sigmas = abs(bias) / error if error > 0 else 0.0
-    low = f"nats by which the sum is too low, −Σ var/(2S) over {size} data, if the weights are tame: {sigmas:.2g} "
-    checks = [Check("Jensen bias", bias, graded, f"{low}standard errors, not corrected for"), *checks]
+    over = f" over {size} data" if size > 1 else ""
+    said = f"nats by which the estimate is too low, −Σ var/(2S){over}, if the weights are tame: {sigmas:.2g} "
+    checks = [Check("Jensen bias", bias, graded, f"{said}standard errors, not corrected for"), *checks]
     if good is not None:
-        seen = f"effective draws of {draws}, least of {size} data"
-        checks = [size_check(least, good, 0.2 * good, seen), *checks]
+        seen = f"effective draws of {draws}" + (f", least of {size} data" if size > 1 else "")
+        if least < good[0]:
+            seen += "; the mean is that of a few draws, and too low where the peak was not met"
+        checks = [size_check(least, *good, seen), *checks]
     upper = estimate - bias + QUANTILE * error if upper is None else upper
     return Evidence(
         estimate, error, estimate - QUANTILE * error, upper, checks, log_weights, back,
@@ -141,18 +144,20 @@ def gap_check(gap: float | None, sentence: str, rows: int | None = None) -> Chec
     return Check("gap", gap, grade(gap, trust, caution) if gap >= 0 else "reject", sentence)
 
 
-def weight_checks(log_weights: np.ndarray, good: float) -> list[Check]:
-    """Checks the weights (S,) of one density: their effective number, their tail and the largest."""
-    size, number_of, largest = len(log_weights), effective(log_weights), float(np.max(shares(log_weights)))
-    threshold = khat_limit(size)
-    finite = log_weights[np.isfinite(log_weights)]
-    # An impossible draw has weight 0, which says nothing about the upper tail.
-    floor = finite.min() if len(finite) else 0.0
-    tail = khat(np.maximum(log_weights, floor)) if len(finite) > size // 2 else math.inf
-    low = "; the mean is that of a few draws, and too low where the peak was not met" if number_of < good else ""
+def tail_checks(log_weights: np.ndarray) -> list[Check]:
+    """Checks the weights (S,) of one density: their tail and the largest."""
+    threshold, tail = khat_limit(len(log_weights)), tail_index(log_weights)
+    largest, said = float(np.max(shares(log_weights))), "tail of the weights; their mean can be relied on up to"
     return [
-        size_check(number_of, good, 20.0, f"effective draws of {size}{low}"),
-        Check("k-hat", tail, grade(tail, threshold, 0.7),
-              f"tail of the weights; their mean can be relied on up to {threshold:.2g}"),
+        Check("k-hat", tail, grade(tail, threshold, 0.7), f"{said} {threshold:.2g}"),
         Check("largest weight", largest, grade(largest, 0.05, 0.2), "share of the sum that one draw carries"),
-    ]  # fmt: skip
+    ]
+
+
+def tail_index(log_weights: np.ndarray) -> float:
+    """k̂ of the possible weights among (S,); ∞ where at most half are.
+
+    An impossible draw has weight 0, which says nothing about the upper tail.
+    """
+    finite = log_weights[np.isfinite(log_weights)]
+    return khat(np.maximum(log_weights, finite.min())) if len(finite) > len(log_weights) // 2 else math.inf

@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 import pandas as pd
+from pyarrow import dataset
 
 from tractable.data.arrays import arrays_of
 from tractable.data.columns import Values
@@ -90,30 +91,35 @@ def of_table(path: Path) -> Source:
     """A CSV, Parquet, Arrow or Feather file; parts are frames. The types of CSV's columns are not known yet."""
     if not path.is_file():
         raise DataError(f"{path} does not exist. Expected a .csv, .parquet, .arrow or .feather file.")
-    about = {"files": [identity(path)]}
-    name = path.name.lower()
+    about, name = {"files": [identity(path)]}, path.name.lower()
     if name.endswith(TEXTS):
         return Source(0, about, _csv(path, None))
-    whole, pieces = _parquet(path) if name.endswith((".parquet", ".pq")) else _arrow(path)
-    return Source(whole, about, lambda first, count: _cut(_kept(path, pieces(first, count)), count))
+    parquet = name.endswith((".parquet", ".pq"))
+    fault = f"{path} is not {'a Parquet' if parquet else 'an Arrow or Feather'} file, or is damaged"
+    with parsing(fault):
+        rows = dataset.dataset(path, format="parquet" if parquet else "ipc")
+        size = rows.count_rows()
+
+    def read(count: int) -> Iterator[Frame]:
+        with parsing(fault):
+            # One batch at a time: more would be read ahead into memory.
+            for batch in rows.to_batches(batch_size=count, batch_readahead=0, fragment_readahead=0):
+                yield batch.to_pandas()
+
+    return Source(_some(path, size), about, lambda first, count: _cut(read(count), first, count))
 
 
-def typed(source: Source, path: Path, say: Say) -> tuple[Source, dict[str, str]]:
+def typed(source: Source, path: Path, say: Say) -> Source:
     """A table that knows its rows and types: of CSV by a pass over it, as each part by itself may look like another."""
     if source.size:
-        return source, {}
-    size, found = 0, {}
+        return source
+    size, kinds = 0, {}
     for frame in source.read(0, FRAME):
         size += len(frame)
         for name, column in frame.items():
-            found[str(name)] = _wider(found.get(str(name)), column)
+            kinds[str(name)] = _wider(kinds.get(str(name)), column)
         say("reading", size, size)
-    return known(source, path, _some(path, size), found), found
-
-
-def known(source: Source, path: Path, size: int, kinds: dict[str, str]) -> Source:
-    """The table as ``typed`` found it before."""
-    return replace(source, size=size, read=_csv(path, kinds)) if kinds else source
+    return replace(source, size=_some(path, size), read=_csv(path, kinds))
 
 
 def _wider(known: str | None, column: Values) -> str:
@@ -147,63 +153,17 @@ def _csv(path: Path, kinds: dict[str, str] | None) -> Callable[[int, int], Itera
     return read
 
 
-def _kept(path: Path, pieces: Iterator[Any]) -> Iterator[Frame]:
-    with parsing(f"{path} is damaged"):
-        for piece in pieces:
-            yield piece.to_pandas()
-
-
-def _cut(frames: Iterator[Frame], count: int) -> Iterator[Frame]:
-    """Frames of ``count`` rows, of frames of any length."""
-    held: list[Frame] = []
+def _cut(frames: Iterator[Frame], first: int, count: int) -> Iterator[Frame]:
+    """Frames of ``count`` rows from row ``first`` on, of frames of any length."""
+    rest, skipped = pd.DataFrame(), first
     for frame in frames:
-        held.append(frame)
-        while sum(map(len, held)) >= count:
-            whole = pd.concat(held, ignore_index=True) if len(held) > 1 else held[0].reset_index(drop=True)
-            yield whole.iloc[:count]
-            held = [whole.iloc[count:].reset_index(drop=True)] if len(whole) > count else []
-    if rest := [frame for frame in held if len(frame)]:
-        yield pd.concat(rest, ignore_index=True)
-
-
-def _parquet(path: Path) -> tuple[int, Callable[[int, int], Iterator[Any]]]:
-    import pyarrow.parquet
-
-    def pieces(first: int, count: int) -> Iterator[Any]:
-        with pyarrow.parquet.ParquetFile(path) as file:
-            start = 0
-            for group in range(file.num_row_groups):
-                rows = file.metadata.row_group(group).num_rows
-                if start + rows > first:
-                    for batch in file.iter_batches(batch_size=count, row_groups=[group]):
-                        if start + len(batch) > first:
-                            yield batch.slice(max(0, first - start))
-                        start += len(batch)
-                else:
-                    start += rows
-
-    with parsing(f"{path} is not a Parquet file, or is damaged"), pyarrow.parquet.ParquetFile(path) as file:
-        size = file.metadata.num_rows
-    return _some(path, size), pieces
-
-
-def _arrow(path: Path) -> tuple[int, Callable[[int, int], Iterator[Any]]]:
-    import pyarrow
-    import pyarrow.ipc
-
-    def pieces(first: int, count: int) -> Iterator[Any]:
-        with pyarrow.memory_map(str(path)) as file:
-            table, start = pyarrow.ipc.open_file(file), 0
-            for i in range(table.num_record_batches):
-                batch = table.get_batch(i)
-                for at in range(max(0, first - start), len(batch), count):
-                    yield batch.slice(at, count)
-                start += len(batch)
-
-    with parsing(f"{path} is not an Arrow or Feather file, or is damaged"), pyarrow.memory_map(str(path)) as file:
-        table = pyarrow.ipc.open_file(file)
-        size = sum(table.get_batch(i).num_rows for i in range(table.num_record_batches))
-    return _some(path, size), pieces
+        kept, skipped = frame.iloc[skipped:], max(0, skipped - len(frame))
+        rest = pd.concat([rest, kept], ignore_index=True) if len(rest) else kept.reset_index(drop=True)
+        while len(rest) >= count:
+            yield rest.iloc[:count]
+            rest = rest.iloc[count:].reset_index(drop=True)
+    if len(rest):
+        yield rest
 
 
 def _some(path: Path, size: int) -> int:

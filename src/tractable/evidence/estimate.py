@@ -1,6 +1,7 @@
 """The marginal likelihood p(y) = ∫ p(y|θ) p(θ) dθ of any model: an estimate, how far off it may be, a verdict."""
 
 import contextlib
+import dataclasses
 import math
 import time
 from collections.abc import Callable, Iterator
@@ -13,27 +14,31 @@ from jax.sharding import Mesh
 
 from tractable.beliefs import approximations
 from tractable.beliefs.check import Check
-from tractable.checks import preflight
-from tractable.checks.evidence import QUANTILE, Evidence, gap_check, grade, size_check, weight_checks
-from tractable.core import Data, Model, PyTree, as_data, is_distribution
-from tractable.data.sharding import OverDevices, over_rows
-from tractable.evidence import targets, weights
-from tractable.evidence.annealing import both_ways, pilot_of_parameters
-from tractable.evidence.at_theta import at_theta, latent_problem
-from tractable.evidence.settings import Annealing, Importance, Laplace, MonteCarlo, Way, check_resident, settings_of
-from tractable.evidence.targets import Normal
-from tractable.evidence.weights import WIDER, Mode, StudentT, Watch, around, laplace_value, modes_of
+from tractable.checks import evidence, importance
+from tractable.checks.evidence import QUANTILE, Evidence
+from tractable.core import Data, Model, PyTree
+from tractable.data.sharding import OverDevices
+from tractable.evidence import annealing, proposals, weights
+from tractable.evidence.problem import Problem, problem_at_theta, problem_of_parameters
+from tractable.evidence.targets import Targets
+from tractable.evidence.weights import Watch
 from tractable.inference import infer
-from tractable.kernels.annealed import effective, log_mean, relative_error, stochastic_bound
+from tractable.kernels.annealed import effective, log_mean, relative_error, stochastic_bound, summed
 from tractable.methods.hamiltonian import NUTS
 from tractable.results.posterior import Posterior
 from tractable.tools.errors import ModelError, SettingsError
-from tractable.tools.priors import is_improper
 from tractable.tools.progress import progress_of
 from tractable.tools.settings import seeded
 from tractable.tools.stopping import ending, interruptible
 
 __all__ = ["Evidence", "log_evidence"]
+
+DEGREES = 5.0  # of Student t's in place of a prior
+SPREAD = 32  # data, and draws for each, from which the prior's sds are estimated
+CURVED = 100  # most numbers in one z for which the curvature is formed
+LOOKED_AT = 100  # data whose weights' tails are checked: those with the fewest effective draws
+HEAVY = 0.05  # share of them that may have heavy tails by chance
+NO_WAY_BACK = "no exact posterior draws to run back from, so no upper bound"
 
 
 @ending()
@@ -64,7 +69,7 @@ def log_evidence(
     "monte-carlo" is unbiased for p(y), and yet fails for all but few parameters and few data. The posterior's share of
     the prior's mass falls exponentially with the number of parameters and the digits that the data add, so a handful of
     draws carry the whole mean, or none does. The estimate is then far too low, and its standard error looks small,
-    since no weight saw the peak. "importance" draws from a q near the posterior, a fitted one or a Student t at the
+    since no weight saw the peak. "importance" draws from a q near the posterior, a fitted one or Student t's at the
     modes, and is as good as q. "annealed", the default, goes from the prior to the posterior by temperatures, and back
     from posterior draws; that bounds log p(y) from below and above, and the gap is what is not known. It takes some
     thousand gradients a chain. "laplace" is one climb and one curvature, exact for a normal posterior; it has no error
@@ -77,7 +82,7 @@ def log_evidence(
     Annealing has an upper bound only for simulated data, whose ``z`` is an exact draw of every posterior.
 
     A log density (``Model.from_log_density``) or a callable prior cannot be drawn from: "monte-carlo" and "annealed"
-    then start from a normal around the modes with twice their sd. An unnormalised prior gives log ∫ p(y|θ) prior(θ) dθ.
+    then start from Student t's of 5 degrees at the modes. An unnormalised prior gives log ∫ p(y|θ) prior(θ) dθ.
 
     Args:
         model: with proper priors.
@@ -117,32 +122,15 @@ def log_evidence(
     if not isinstance(model, Model):
         raise SettingsError(f"log_evidence expects a Model; got {type(model).__name__}.")
     seed = seeded("log_evidence(seed)", seed)
-    if theta is not None:
-        latent, name, chosen, data = latent_problem(model, data, method, theta, z, posterior, settings)
-        over = _over(latent, data, mesh)
-        with _watching(progress, over) as watch:
-            found = at_theta(latent, data, seed, chosen, theta, z, watch, over)
+    if theta is None:
+        problem = problem_of_parameters(model, data, posterior, z, method, settings)
     else:
-        if z is not None:
-            raise SettingsError("z= goes with theta=: the causes that model.sample(key, theta, n) drew with the data.")
-        name = "annealed" if method is None else method
-        chosen = settings_of(name, settings)
-        data = _data(model, data, posterior, name, chosen)
-        over = _over(model, data, mesh)
-        with _watching(progress, over) as watch:
-            found = OF_PARAMETERS[name](model, data, seed, chosen, posterior, watch, over)
+        problem = problem_at_theta(model, data, posterior, theta, z, method, settings)
+    problem = problem.on_mesh(mesh)._replace(seed=seed)
+    with _watching(progress, problem.over) as watch:
+        found = METHODS[problem.method](problem, watch)
     checks = [*found.checks, *_normalisation(model)] if theta is None else found.checks
-    return found._replace(checks=checks, method=name, seconds=time.perf_counter() - began)
-
-
-def _over(model: Model, data: Data | None, mesh: int | str | Mesh | None) -> OverDevices | None:
-    """The mesh that rows lie over; raises where there are none, or where they are not summed by themselves."""
-    lying = over_rows(mesh)
-    if lying is not None and (data is None or model.likelihood is None):
-        raise SettingsError("log_evidence(mesh=...) lays rows over devices, and there are none: leave it out.")
-    if lying is not None and model.local is not None:
-        raise SettingsError("log_evidence(mesh=...) is of rows by themselves, without groups: leave it out.")
-    return lying
+    return found._replace(checks=checks, method=problem.method, seconds=time.perf_counter() - began)
 
 
 @contextlib.contextmanager
@@ -152,226 +140,234 @@ def _watching(progress: bool | Callable | None, over: OverDevices | None) -> Ite
         yield Watch(say, stop if over is None else over.any_process(stop))
 
 
-def _data(model: Model, data: Data | PyTree, posterior: Posterior | None, method: str, settings: Way) -> Data | None:
-    """The data; raises where model, data and posterior do not fit together."""
-    data = None if data is None else as_data(data)
-    if posterior is not None:
-        _check_posterior(model, data, posterior, method, settings)
-        data = posterior.data if data is None else data
-    if data is not None:
-        check_resident(data)
-    if not model.prior_is_callable:
-        for leaf in jax.tree.leaves(model.prior, is_leaf=is_distribution):
-            if is_improper(leaf):
-                raise ModelError(
-                    "The evidence of an improper prior (ImproperUniform) is not defined: it scales with a constant "
-                    "that the prior leaves open. Give every parameter a proper prior."
-                )
-    preflight.check(model, data)
-    return data
-
-
-def _check_posterior(model: Model, data: Data | None, posterior: Posterior, method: str, settings: Way) -> None:
-    if not isinstance(posterior, Posterior):
-        raise SettingsError(f"posterior= expects what infer returns; got {type(posterior).__name__}.")
-    name = type(posterior.method).__name__
-    if method in ("monte-carlo", "laplace"):
-        raise SettingsError(f"method={method!r} takes no posterior=; it is for 'importance' and 'annealed'.")
-    if posterior.model is not model:
-        raise SettingsError("posterior= is of another model; expected infer of the very model given.")
-    other = posterior.data
-    if data is not None and (other is None or other.fingerprint != data.fingerprint):
-        raise SettingsError("posterior= was fitted to other data; leave data out, or give those that were fitted.")
-    if method == "importance" and not (posterior.fitted and posterior.fitted.q.whole):
-        raise SettingsError(
-            "method='importance' needs a q with a density over all parameters (MeanField, FullRank, LowRank, Laplace); "
-            f"got a posterior by {name}. Leave posterior= out for a Student t at the modes."
-        )
-    exact = posterior.method.chained and not posterior.method.minibatch
-    if method == "annealed" and not (exact and posterior.unconstrained is not None):
-        raise SettingsError(
-            "method='annealed' runs back from draws of an exact sampler (NUTS, HMC, MALA, RandomWalk, Rejection); got "
-            f"a posterior by {name}, without such draws. Leave posterior= out to have NUTS run."
-        )
-    if isinstance(settings, Annealing) and posterior.chains * posterior.count < settings.chains:
-        raise SettingsError(
-            f"log_evidence(chains={settings.chains}) runs back from as many posterior draws; posterior= has "
-            f"{posterior.chains * posterior.count}. Use fewer chains, or extend the posterior."
-        )
-
-
 def _normalisation(model: Model) -> list[Check]:
     if not model.prior_is_callable or model.drawable:
         return []
+    verdict, said = "caution", "the prior is a log density: this is the evidence only if it integrates to 1"
     if model.likelihood is None:
-        return [
-            Check("normalisation", 1, "trust", "log ∫ of the unnormalised density; no evidence, as there are no data")
-        ]
-    said = "the prior is a log density: this is the evidence only if it integrates to 1"
-    return [Check("normalisation", 1, "caution", said)]
+        verdict, said = "trust", "log ∫ of the unnormalised density; no evidence, as there are no data"
+    return [Check("normalisation", 1, verdict, said)]
 
 
-def by_monte_carlo(
-    model: Model, data: Data | None, seed: int, settings: MonteCarlo, posterior: Posterior | None, watch: Watch,
-    over: OverDevices | None,
-) -> Evidence:  # fmt: skip
-    """log p(y) = log E p(y | θ) over draws of the prior, or of a normal around the modes if it cannot be drawn."""
-    key = jax.random.key(seed)
-    base, checks = _base(model, data, jax.random.fold_in(key, 1), watch)
-    target = targets.of_parameters(model, data, base).laid(over)
-    log_weights = weights.possible(target, weights.weigh(target, key, settings.draws, watch))[0]
-    estimate, error = log_mean(log_weights), relative_error(log_weights)
-    bias = -(error**2) / 2
-    checks = [
-        *weight_checks(log_weights, 200.0),
-        Check("Jensen bias", bias, grade(-bias, 0.05, math.inf),
-              "nats by which the logarithm of a mean is too low, −var/(2S), if the weights are tame"),
-        *checks,
-    ]  # fmt: skip
-    return Evidence(estimate, error, estimate - QUANTILE * error, estimate + QUANTILE * error, checks, log_weights)
+def by_enumeration(problem: Problem, watch: Watch) -> Evidence:
+    """Σ_n log p(x_n|θ), z summed out, or integrated out in closed form."""
+    targets, causes = problem.placed, getattr(problem.model, "causes", None)
+    watch.go("sum")
+    terms = np.asarray(targets.ran(_terms if problem.over is None else jax.jit(_terms)), np.float64)
+    watch.say("sum", 1, 1)
+    value = float(terms.sum())
+    count = 1 if causes is None else jax.tree.leaves(causes)[0].shape[0]
+    how = "z dealt with in closed form" if causes is None else "values of z, summed over"
+    verdict = "trust" if math.isfinite(value) else "reject"
+    checks = [Check("exact", count, verdict, f"{how}: no error but that of rounding")]
+    none, one = np.zeros(len(terms)), np.ones(len(terms))
+    return Evidence(value, 0.0, value, value, checks, terms[:, None], log_evidence=terms, error=none, effective=one)
 
 
-def by_importance(
-    model: Model, data: Data | None, seed: int, settings: Importance, posterior: Posterior | None, watch: Watch,
-    over: OverDevices | None,
-) -> Evidence:  # fmt: skip
-    """log p(y) by importance sampling from the posterior's q, or from a Student t around the modes."""
-    key, target, checks = jax.random.key(seed), targets.of_parameters(model, data).laid(over), []
-    if posterior is not None:
-        fitted: Any = posterior.fitted
-        propose, q = weights.fitted(fitted.family), fitted.phi
+def _terms(targets: Targets) -> jax.Array:
+    """(N,) log p(x_n|θ), z summed out."""
+    rows, over = targets.rows, targets.lying
+    if over is None:
+        return targets.model.log_likelihoods(targets.shared, rows)
+    return over.by_rows(lambda x: targets.model.log_likelihoods(targets.shared, x[0]), rows.rows, (), rows.size)
+
+
+def by_monte_carlo(problem: Problem, watch: Watch) -> Evidence:
+    """The log mean likelihood of draws of the prior, or of a normal around the modes if it cannot be drawn from."""
+    problem, checks = _with_base(problem, watch)
+    log_weights = weights.weigh(problem.placed, problem.key, problem.settings.draws, watch)
+    return _judged(problem, log_weights, checks, 100.0 if problem.targets.many else 200.0)
+
+
+def by_importance(problem: Problem, watch: Watch) -> Evidence:
+    """Importance sampling from the posterior's q, or from Student t's around the modes.
+
+        p(y) ≈ (1/S) Σ_s p(y, u_s)/q(u_s),   q(u) = Σ_k ρ_k t_ν(u; û_k, Λ_k⁻¹)
+
+    û_k are the end points of climbs, Λ_k the curvatures there, and ρ_k each mode's share of the mass, by Laplace's
+    approximation. At a given θ the z of every datum has a q of its own.
+    """
+    settings, key, work, checks = problem.settings, problem.key, 1, []
+    if problem.posterior is not None:
+        fitted: Any = problem.posterior.fitted
+        propose, q = proposals.fitted(fitted.family), fitted.phi
     else:
         watch.go("modes")
-        found = modes_of(model, data, jax.random.fold_in(key, 1), settings.starts)
-        normal = around(found)
-        propose, q = weights.student, StudentT(jnp.asarray(float(settings.degrees)), *normal)
-        checks = _mode_checks(found, alone=False)
-    log_weights = weights.weigh(target, key, settings.draws, watch, propose=propose, phi=q)
-    log_weights = weights.possible(target, log_weights)[0]
-    better = weights.smoothed(log_weights)
+        q, counts = _students(problem)
+        propose, work, key, checks = (
+            proposals.students,
+            settings.starts,
+            jax.random.fold_in(key, 2),
+            [_mode_check(counts)],
+        )
+    log_weights = weights.weigh(problem.placed, key, settings.draws, watch, propose, q, work)
+    if problem.targets.many:
+        return _judged(problem, log_weights, [_tail_check(log_weights), *checks])
+    raw, better = importance.weigh(log_weights[0]), weights.smoothed(log_weights[0])
+    said = f"mean log weight ± {raw.error:.2g}, a lower bound; KL(q ‖ p) below the truth"
+    found = _judged(problem, log_weights, [Check("ELBO", raw.elbo, "trust", said), *checks])
     estimate, error = log_mean(better), relative_error(better)
-    elbo, elbo_error = float(log_weights.mean()), 0.0
-    if math.isfinite(elbo):
-        elbo_error = float(log_weights.std(ddof=1) / math.sqrt(len(log_weights)))
-    checks = [
-        *weight_checks(log_weights, 100.0),
-        Check("ELBO", elbo, "trust", f"mean log weight ± {elbo_error:.2g}, a lower bound; KL(q ‖ p) below the truth"),
-        *checks,
-    ]  # fmt: skip
-    lower = min(stochastic_bound(log_weights), estimate)
-    return Evidence(estimate, error, lower, estimate + QUANTILE * error, checks, log_weights)
+    lower, upper = min(stochastic_bound(log_weights[0]), estimate), estimate + error**2 / 2 + QUANTILE * error
+    return found._replace(estimate=estimate, standard_error=error, lower=lower, upper=upper)
 
 
-def by_laplace(
-    model: Model, data: Data | None, seed: int, settings: Laplace, posterior: Posterior | None, watch: Watch,
-    over: OverDevices | None,
-) -> Evidence:  # fmt: skip
-    """log p(y) by Laplace's approximation at the modes."""
-    key = jax.random.key(seed)
+def _students(problem: Problem) -> tuple[proposals.Mixture, np.ndarray]:
+    """Student t's around the modes, and the number of modes, of every target."""
+    settings, key = problem.settings, jax.random.fold_in(problem.key, 1)
+    if not problem.targets.many:
+        found = proposals.modes_of(problem.model, problem.data, key, settings.starts)
+        return proposals.students_at(found, float(settings.degrees)), np.array([len(found)])
+    few = problem.targets.some(SPREAD)
+    sds = jnp.std(weights.base_draws(few, jax.random.fold_in(problem.key, 0), SPREAD)[0], axis=(0, 1))
+    if len(sds) > CURVED:
+        raise ModelError(
+            f"The curvature of a code of {len(sds)} numbers is not formed, at most {CURVED}; use method='annealed'."
+        )
+    degrees = jnp.asarray(float(settings.degrees), sds.dtype)
+    spread = jnp.maximum(sds, 1e-12)
+    q, counts = problem.placed.ran(proposals.modes_of_causes, spread, degrees, key, count=settings.starts)
+    return q, np.asarray(counts)
+
+
+def by_laplace(problem: Problem, watch: Watch) -> Evidence:
+    """log p(y) by Laplace's approximation at the highest mode, judged by importance weights of that normal."""
     watch.go("modes")
-    found = modes_of(model, data, jax.random.fold_in(key, 1), settings.starts)
-    best = found[0]
-    phi = approximations.of_root(jnp.asarray(best.position), jnp.asarray(best.root))
-    target = targets.of_parameters(model, data).laid(over)
-    log_weights = weights.weigh(target, key, settings.draws, watch, propose=weights.fitted("full rank"), phi=phi)[0]
-    estimate, judge = laplace_value(best.value, best.root), log_mean(weights.smoothed(log_weights))
-    apart = estimate - judge
-    checks = [
-        *weight_checks(log_weights, 100.0),
-        Check("against weights", apart, grade(abs(apart), 0.1, 1.0) if math.isfinite(apart) else "reject",
-              f"nats above importance sampling from the same normal, {judge:.6g}; Laplace has no error bar"),
-        *_mode_checks(found, alone=True),
-    ]  # fmt: skip
-    return Evidence(estimate, math.nan, math.nan, math.nan, checks, log_weights)
+    found = proposals.modes_of(problem.model, problem.data, jax.random.fold_in(problem.key, 1), problem.settings.starts)
+    masses = [proposals.laplace_value(mode.value, mode.root) for mode in found]
+    phi = approximations.of_root(jnp.asarray(found[0].position), jnp.asarray(found[0].root))
+    propose = proposals.fitted("full rank")
+    log_weights = weights.weigh(problem.placed, problem.key, problem.settings.draws, watch, propose, phi)
+    judge = log_mean(weights.smoothed(log_weights[0]))
+    above, places = masses[0] - judge, _mode_check(np.array([len(found)]))
+    if len(found) > 1:
+        lead = masses[0] - masses[1]
+        said = f"{places.sentence}; the second holds e^−{lead:.2g} of the first's mass, and is left out"
+        places = places._replace(verdict="reject" if lead < 5 else "caution", sentence=said)
+    said = f"nats above importance sampling from the same normal, {judge:.6g}; Laplace has no error bar"
+    checks = [Check("against weights", above, evidence.grade(abs(above), 0.1, 1.0), said), places]
+    none = {"standard_error": math.nan, "lower": math.nan, "upper": math.nan}
+    return _judged(problem, log_weights, checks)._replace(estimate=masses[0], **none)
 
 
-def by_annealing(
-    model: Model, data: Data | None, seed: int, settings: Annealing, posterior: Posterior | None, watch: Watch,
-    over: OverDevices | None,
-) -> Evidence:  # fmt: skip
-    """log p(y) by annealed importance sampling, along a ladder of temperatures chosen by a pilot run."""
-    key = jax.random.key(seed)
-    base, checks = _base(model, data, jax.random.fold_in(key, 1), watch)
-    target = targets.of_parameters(model, data, base).laid(over)
-    ladder = pilot_of_parameters(target, settings, jax.random.fold_in(key, 2), watch)
+def by_annealing(problem: Problem, watch: Watch) -> Evidence:
+    """Annealed importance sampling along a ladder of temperatures that a pilot run chose, and back if possible."""
+    problem, checks = _with_base(problem, watch)
+    settings, targets, posterior = problem.settings, problem.placed, problem.posterior
+    pilot_key, forward_key, back_key = (jax.random.fold_in(problem.key, i) for i in (2, 3, 4))
+    ladder = annealing.pilot(problem.targets if targets.many else targets, settings, pilot_key, watch)
 
     def exact() -> jax.Array | None:
-        """Posterior draws; NUTS makes them where no posterior was given."""
+        """Exact draws of the targets; NUTS makes those of parameters where no posterior was given."""
         nonlocal posterior
+        if targets.many:
+            return jnp.repeat(targets.flat(problem.z)[:, None], settings.chains, 1)
         if posterior is None:
-            devices = None if over is None else over.mesh
-            posterior = infer(model, data, NUTS(), seed=seed, progress=watch.say, mesh=devices)
+            mesh = None if problem.over is None else problem.over.mesh
+            posterior = infer(problem.model, problem.data, NUTS(), seed=problem.seed, progress=watch.say, mesh=mesh)
             if posterior.interrupted or watch.stop():
                 return None
-        return jnp.asarray(_spread(posterior, settings.chains), jnp.result_type(float))
+        # Ordered by time: each block of the bound then covers one stretch, and correlated draws share a block.
+        flat = np.asarray(posterior.unconstrained).swapaxes(0, 1).reshape(-1, targets.model.space.size)
+        return jnp.asarray(flat[np.linspace(0, len(flat) - 1, settings.chains).astype(int)], jnp.result_type(float))
 
-    keys = jax.random.fold_in(key, 3), jax.random.fold_in(key, 4)
-    forward, back, way = both_ways(target, settings, ladder, keys, exact if settings.reverse else None, watch)
-    log_weights, back = forward[0], None if back is None else back[0]
-    lower, upper = stochastic_bound(log_weights), math.inf if back is None else -stochastic_bound(-back)
-    number_of = effective(log_weights)
-    checks = [
-        size_check(number_of, 50.0, 20.0, f"effective chains of {len(log_weights)}"),
-        *_sandwich_checks(log_weights, back, upper - lower, posterior), *way, *checks,
-    ]  # fmt: skip
-    return Evidence(log_mean(log_weights), relative_error(log_weights), lower, upper, checks, log_weights, back)
-
-
-def _sandwich_checks(
-    log_weights: np.ndarray, back: np.ndarray | None, gap: float, posterior: Posterior | None
-) -> list[Check]:
-    if back is None or posterior is None:
-        return [gap_check(None, "no backward run, so no upper bound")]
-    number_of, apart = effective(-back), log_mean(log_weights) + log_mean(-back)
-    error = math.hypot(relative_error(log_weights), relative_error(-back))
-    sigmas = abs(apart) / error if error > 0 else 0.0
-    agrees = sigmas <= 3 or abs(apart) <= 0.1
-    judged = posterior.report().verdict
-    how = (
-        "exact, by rejection" if posterior.method.exact
-        else f"from a chain whose report says {judged}: the upper bound is one as far as these are the posterior's"
-    )  # fmt: skip
-    return [
-        size_check(number_of, 50.0, 20.0, "the same, of inverse weights", "reverse ESS"),
-        gap_check(gap, "nats between the stochastic bounds"),
-        Check("agreement", apart, "trust" if agrees else "caution" if abs(apart) <= 1 else "reject",
-              f"nats, forward less backward estimate; {sigmas:.2g} standard errors"),
-        Check("posterior draws", len(back), judged, how),
-    ]  # fmt: skip
+    reverse = problem.z is not None if targets.many else settings.reverse
+    log_weights, back, way = annealing.both_ways(
+        targets, settings, ladder, (forward_key, back_key), exact if reverse else None, watch
+    )
+    if targets.many:
+        return _sandwich_of_rows(log_weights, back, [*way, *checks])
+    return _sandwich(log_weights, back, posterior, [*way, *checks])
 
 
-def _spread(posterior: Posterior, count: int) -> np.ndarray:
-    """(count, d) draws, evenly spaced over all chains and over time."""
-    flat = np.asarray(posterior.unconstrained).swapaxes(0, 1)
-    flat = flat.reshape(-1, flat.shape[-1])
-    # Ordered by time: each block of the bound then covers one stretch, and correlated draws share a block.
-    return flat[np.linspace(0, len(flat) - 1, count).astype(int)]
+def _sandwich_of_rows(log_weights: np.ndarray, back: np.ndarray | None, checks: list[Check]) -> Evidence:
+    """Σ_n log p(x_n|θ) from weights forwards and backwards; E log mean 1/w ≥ −log p(x_n|θ) for every row.
+
+    The upper bound is the sum of backward estimates u_n plus t(N−1) √N sd(u_n − f_n), f_n the forward ones: all chains
+    of a row start at one draw, so only the spread over rows tells the error.
+    """
+    from scipy.stats import t
+
+    forward, (size, chains) = summed(log_weights), log_weights.shape
+    upper, gap = math.inf, evidence.gap_check(None, NO_WAY_BACK)
+    if back is not None:
+        over = -summed(-back).estimates
+        spread = np.std(over - forward.estimates, ddof=1)
+        upper = float(over.sum() + t.ppf(0.995, size - 1) * math.sqrt(size) * spread)
+        width = upper - (forward.estimate - QUANTILE * forward.error)
+        gap = evidence.gap_check(width / size, f"nats a datum between the bounds; {width:.3g} in all", size)
+    return evidence.of_rows(forward, chains, [gap, *checks], (10.0, 2.0), upper, log_weights, back)
 
 
-def _base(model: Model, data: Data | None, key: jax.Array, watch: Watch) -> tuple[Normal | None, list[Check]]:
-    """None for a prior that can be drawn from; otherwise a normal around the modes, and a check that says so."""
-    if not model.prior_is_callable or model.drawable:
-        return None, []
+def _sandwich(
+    log_weights: np.ndarray, back: np.ndarray | None, posterior: Posterior | None, checks: list[Check]
+) -> Evidence:
+    """log p(y) between stochastic bounds, from weights (1, S) forwards and backwards."""
+    forward, back = log_weights[0], None if back is None else back[0]
+    lower, upper, gap = stochastic_bound(forward), math.inf, [evidence.gap_check(None, NO_WAY_BACK)]
+    if back is not None and posterior is not None:
+        upper, apart = -stochastic_bound(-back), log_mean(forward) + log_mean(-back)
+        error = math.hypot(relative_error(forward), relative_error(-back))
+        sigmas = abs(apart) / error if error > 0 else 0.0
+        agrees = sigmas <= 3 or abs(apart) <= 0.1
+        judged = posterior.report().verdict
+        how = (
+            "exact, by rejection" if posterior.method.exact
+            else f"from a chain whose report says {judged}: the upper bound is one as far as these are the posterior's"
+        )  # fmt: skip
+        gap = [
+            evidence.size_check(effective(-back), 50.0, 20.0, "the same, of inverse weights", "reverse ESS"),
+            evidence.gap_check(upper - lower, "nats between the stochastic bounds"),
+            Check("agreement", apart, "trust" if agrees else "caution" if abs(apart) <= 1 else "reject",
+                  f"nats, forward less backward estimate; {sigmas:.2g} standard errors"),
+            Check("posterior draws", len(back), judged, how),
+        ]  # fmt: skip
+    number_of = evidence.size_check(effective(forward), 50.0, 20.0, f"effective chains of {len(forward)}")
+    return Evidence(log_mean(forward), relative_error(forward), lower, upper, [number_of, *gap, *checks], forward, back)
+
+
+def _with_base(problem: Problem, watch: Watch) -> tuple[Problem, list[Check]]:
+    """Where a prior cannot be drawn from, draws begin at Student t's around the modes, and a check says so."""
+    model = problem.model
+    if problem.targets.many or not model.prior_is_callable or model.drawable:
+        return problem, []
     watch.go("modes")
-    modes = modes_of(model, data, key, 4)
-    plural = "s" if len(modes) > 1 else ""
-    said = f"no prior to draw from: draws begin at a normal around {len(modes)} mode{plural}, sd × {WIDER:g}"
-    normal = around(modes)
-    return normal._replace(root=WIDER * normal.root), [Check("base", model.space.size, "trust", said)]
+    found = proposals.modes_of(model, problem.data, jax.random.fold_in(problem.key, 1), 4)
+    targets = dataclasses.replace(problem.targets, shared=proposals.students_at(found, DEGREES))
+    said = f"modes around which draws begin, by Student t's of {DEGREES:g} degrees: there is no prior to draw from"
+    return problem._replace(targets=targets), [Check("base", len(found), "trust", said)]
 
 
-def _mode_checks(modes: list[Mode], alone: bool) -> list[Check]:
-    """Checks for several modes; ``alone`` where the estimate covers only the first, as Laplace's does."""
-    if len(modes) == 1:
-        return [Check("modes", 1, "trust", "places that climbs ended at")]
-    masses = [laplace_value(mode.value, mode.root) for mode in modes]
-    lead = masses[0] - masses[1]
-    if not alone:
-        return [Check("modes", len(modes), "caution", "places that climbs ended at; q is one t that reaches over them")]
-    said = f"places that climbs ended at; the second holds e^−{lead:.2g} of the first's mass, and is left out"
-    return [Check("modes", len(modes), "reject" if lead < 5 else "caution", said)]
+def _judged(problem: Problem, log_weights: np.ndarray, checks: list[Check], good: float = 100.0) -> Evidence:
+    """The evidence from log weights (N, S); of one density the tail of its weights is checked too."""
+    found = evidence.of_rows(summed(log_weights), log_weights.shape[1], checks, (good, 20.0), log_weights=log_weights)
+    if problem.targets.many:
+        return found
+    checks = [*found.checks, *evidence.tail_checks(log_weights[0])]
+    whole = {"log_evidence": evidence.NO_ROWS, "error": evidence.NO_ROWS, "effective": evidence.NO_ROWS, "samples": 0}
+    return found._replace(checks=checks, log_weights=log_weights[0], **whole)
 
 
-OF_PARAMETERS: dict[str, Callable[..., Evidence]] = {
-    "monte-carlo": by_monte_carlo, "importance": by_importance, "annealed": by_annealing, "laplace": by_laplace,
+def _tail_check(log_weights: np.ndarray) -> Check:
+    """Of many rows the share whose weights have a heavy tail: the largest of many k-hats would say little."""
+    size, draws = log_weights.shape
+    few = np.argsort(summed(log_weights).effective)[:LOOKED_AT]
+    threshold = importance.khat_limit(draws)
+    heavy = float(np.mean([evidence.tail_index(row) > threshold for row in log_weights[few]]))
+    said = f"share of data whose weights have a k-hat above {threshold:.2g}, among {len(few)} of {size}"
+    return Check("heavy tails", heavy, evidence.grade(heavy, HEAVY, np.inf), said)
+
+
+def _mode_check(modes: np.ndarray) -> Check:
+    """Of the numbers of modes that were found of every target."""
+    several, none = int(np.sum(modes > 1)), int(np.sum(modes == 0))
+    said = "places that climbs ended at"
+    if len(modes) > 1:
+        said = f"most places that a datum's climbs ended at; {several} of {len(modes)} data have several"
+    said += f", {none} none with a curvature" if none else ""
+    return Check("modes", int(modes.max()), "caution" if several or none else "trust", said)
+
+
+METHODS: dict[str, Callable[[Problem, Watch], Evidence]] = {
+    "enumeration": by_enumeration, "monte-carlo": by_monte_carlo, "importance": by_importance,
+    "annealed": by_annealing, "laplace": by_laplace,
 }  # fmt: skip

@@ -4,8 +4,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
-from tractable.core import Data
-from tractable.tools.errors import DataError, SettingsError
+from tractable.tools.errors import SettingsError
 from tractable.tools.settings import Count, Range, Settings, at_least, is_number
 
 
@@ -67,43 +66,27 @@ class Laplace(Way):
     starts: Count = 4
 
 
-@dataclass(frozen=True, kw_only=True)
-class Enumeration(Way):
-    """ "enumeration" has no settings."""
-
-
 METHODS = {"monte-carlo": MonteCarlo, "importance": Importance, "annealed": Annealing, "laplace": Laplace}
-# Each method's settings class and defaults; at a given θ the defaults differ.
-FOR_PARAMETERS: dict[str, tuple[Any, dict[str, Any]]] = {
-    name: (kind, {field.name: field.default for field in dataclasses.fields(kind)}) for name, kind in METHODS.items()
-}
-AT_THETA: dict[str, tuple[Any, dict[str, Any]]] = {
-    "enumeration": (Enumeration, {}),
+# Of each method at a given θ, the settings' class and the defaults that differ. "enumeration" has no settings.
+AT_THETA: dict[str, tuple[type[Way], dict[str, Any]]] = {
+    "enumeration": (Way, {}),
     "monte-carlo": (MonteCarlo, {"draws": 1000}),
-    "importance": (Importance, {"draws": 1000, "degrees": 5, "starts": 4}),
-    "annealed": (Annealing, {"chains": 32, "temperatures": 100, "transitions": 1, "kernel": "mala", "pilot": 512}),
+    "importance": (Importance, {"draws": 1000}),
+    "annealed": (Annealing, {"chains": 32, "temperatures": 100}),
 }
 
 
-def settings_of(method: str, settings: dict[str, Any], at_theta: bool = False) -> Any:
+def settings_of(method: str, settings: dict[str, Any], at_theta: bool = False) -> Way:
     """The method's settings with the user's in place; at a given θ there is no "reverse": z= decides it."""
-    known = AT_THETA if at_theta else FOR_PARAMETERS
+    known = AT_THETA if at_theta else {name: (kind, {}) for name, kind in METHODS.items()}
     if method not in known:
         where = ", theta=...) at a given θ" if at_theta else ")"
         raise SettingsError(f"log_evidence(method=...{where} is one of {', '.join(map(repr, known))}; got {method!r}.")
     kind, defaults = known[method]
-    if unknown := [name for name in settings if name not in defaults]:
+    names = [field.name for field in dataclasses.fields(kind) if not (at_theta and field.name == "reverse")]
+    if unknown := [name for name in settings if name not in names]:
         raise SettingsError(
             f"log_evidence(method={method!r}) has no setting {', '.join(unknown)}; "
-            f"expected some of {', '.join(defaults) or 'none'}."
+            f"expected some of {', '.join(names) or 'none'}."
         )
     return kind(**(defaults | settings))
-
-
-def check_resident(data: Data) -> None:
-    """Raises a DataError unless the rows are in memory."""
-    if not data.resident:
-        raise DataError(
-            f"log_evidence looks at all {data.size} rows for every draw and needs them in memory, "
-            f"{data.nbytes / 2**30:.1f} GiB; use Data(..., resident=True) if it allows, or fewer rows."
-        )

@@ -18,25 +18,17 @@ from tractable.core import (
     Model,
     PyTree,
     batch_log_likelihood,
-    counted_log_likelihoods,
     is_distribution,
     log_density,
 )
 from tractable.data.rows import Laid, apart, whole
 from tractable.data.sharding import BY_ROW, ON_ALL, OverDevices
 from tractable.models.latent import LatentModel
+from tractable.tools import tree
 
 HELD = 1 << 24  # most numbers (rows × draws) in memory at once
 TOGETHER = 1024  # most draws or targets computed at once
 WORK = 64  # about how many numbers a draw of a cause needs besides its datum
-LOG_2PI = math.log(2 * math.pi)
-
-
-class Normal(NamedTuple):
-    """N(mean, root rootᵀ)."""
-
-    mean: jax.Array  # (d,)
-    root: jax.Array  # (d, d), lower triangular
 
 
 class Target(NamedTuple):
@@ -127,15 +119,22 @@ class Targets:
             return some((self.rows, keys, own))
         return self.rows.over.by_rows(some, self.rows.rows, (keys, own), self.count)
 
-    def over(self, function: Callable, key: jax.Array, draws: int, own: PyTree = None, work: int = 1) -> tuple:
+    def flat(self, states: PyTree) -> jax.Array:
+        """(N, d), unconstrained, of a state of each of many targets."""
+        return self.each(lambda target, _, state: target.flat(state), jax.random.key(0), states)
+
+    def over(
+        self, function: Callable, key: jax.Array, draws: int, own: PyTree = None, work: int = 1, each: bool = False
+    ) -> tuple:
         """``function(target, key, own) -> (value, info)`` for every draw: all values, and the mean of the infos.
 
-        Values are (N, draws, …), for one target (draws, …). ``own`` has an entry for each target (leading axis N), or
-        for one target for each draw. A draw takes ``work`` times the usual memory.
+        Values are (N, draws, …), for one target (draws, …). ``own`` has an entry for each target (leading axis N); for
+        one target, or with ``each``, for each draw. A draw takes ``work`` times the usual memory.
         """
 
         def every(target: Target, key: jax.Array, own: PyTree) -> tuple:
-            values, info = jax.vmap(lambda k: function(target, k, own))(jax.random.split(key, draws))
+            of_draw = functools.partial(function, target)
+            values, info = jax.vmap(of_draw, (0, 0 if each else None))(jax.random.split(key, draws), own)
             return values, _mean(info)
 
         if self.many:
@@ -156,9 +155,9 @@ def _mean(info: PyTree) -> PyTree:
     return jax.tree.map(lambda a: jnp.mean(a, 0), info)
 
 
-def of_parameters(model: Model, data: Data | None, base: Normal | None = None) -> Targets:
-    """θ given all rows, from the prior or from another base."""
-    return Targets(model, parameters_target, base, None if data is None else data.arrays(), many=False)
+def of_parameters(model: Model, data: Data | None) -> Targets:
+    """θ given all rows, from the prior."""
+    return Targets(model, parameters_target, None, None if data is None else data.arrays(), many=False)
 
 
 def of_causes(model: LatentModel, theta: PyTree, data: Data) -> Targets:
@@ -166,8 +165,8 @@ def of_causes(model: LatentModel, theta: PyTree, data: Data) -> Targets:
     return Targets(model, cause_target, theta, data.arrays(), many=True)
 
 
-def parameters_target(model: Model, base: Normal | None, rows: PyTree) -> Target:
-    """θ given rows. Its state is θ; with a ``base`` in place of the prior it is u."""
+def parameters_target(model: Model, base: PyTree, rows: PyTree) -> Target:
+    """θ given rows. Its state is θ; with a ``base`` (``sample``, ``log_prob``) in place of the prior it is u."""
     if base is None:
 
         def flat(params: PyTree) -> jax.Array:
@@ -181,26 +180,16 @@ def parameters_target(model: Model, base: Normal | None, rows: PyTree) -> Target
         return Target(model.sample_prior, likelihood, flat, log_prior, lambda u: likelihood(model.params(u)))
     target = log_density(model, rows, flat=True)
 
-    def log_base(u: jax.Array) -> jax.Array:
-        white = jax.scipy.linalg.solve_triangular(base.root, u - base.mean, lower=True)
-        return -jnp.sum(jnp.square(white)) / 2 - jnp.sum(jnp.log(jnp.diag(base.root))) - len(base.mean) * LOG_2PI / 2
-
     def log_ratio(u: jax.Array) -> jax.Array:
-        return target(u) - log_base(u)
+        return target(u) - base.log_prob(u)
 
-    def sample(key: jax.Array) -> jax.Array:
-        return base.mean + base.root @ jax.random.normal(key, base.mean.shape, base.mean.dtype)
-
-    return Target(sample, log_ratio, lambda u: u, log_base, log_ratio)
+    return Target(base.sample, log_ratio, lambda u: u, base.log_prob, log_ratio)
 
 
 def log_likelihood(model: Model, rows: PyTree, params: PyTree) -> jax.Array:
     """Σ_n w_n log p(y_n|θ); 0 without data."""
-    if rows is None:
-        return jnp.zeros((), jnp.result_type(float))
-    if isinstance(rows, Laid):
-        return batch_log_likelihood(model, params, whole(rows))
-    return jnp.sum(counted_log_likelihoods(model, params, rows))
+    none = jnp.zeros((), jnp.result_type(float))
+    return none if rows is None else batch_log_likelihood(model, params, whole(rows))
 
 
 def cause_target(model: Any, theta: PyTree, row: tuple[PyTree, PyTree]) -> Target:
@@ -212,44 +201,37 @@ def cause_target(model: Any, theta: PyTree, row: tuple[PyTree, PyTree]) -> Targe
         def sample(key: jax.Array) -> PyTree:
             return jax.tree.map(lambda a: a[0], model.dreamt(key, theta, 1)[1])
 
-        def log_prior(z: PyTree, reals: list[jax.Array]) -> list[jax.Array]:
-            return model.factors(theta, z, datum)[1:]
-
         ways = [IdentityTransform()] * model.depth
     else:
         latent = model.latent(theta) if x is None else model.latent(theta, x)
-        parts, tree = jax.tree.flatten(latent, is_leaf=is_distribution)
+        parts, structure = jax.tree.flatten(latent, is_leaf=is_distribution)
         # Discrete parts are only drawn, never moved.
         ways = [IdentityTransform() if part.support.is_discrete else biject_to(part.support) for part in parts]
 
         def sample(key: jax.Array) -> PyTree:
             keys = jax.random.split(key, len(parts))
-            return tree.unflatten([part.sample(k) for part, k in zip(parts, keys, strict=True)])
+            return structure.unflatten([part.sample(k) for part, k in zip(parts, keys, strict=True)])
 
-        def log_prior(z: PyTree, reals: list[jax.Array]) -> list[jax.Array]:
-            each = zip(parts, ways, reals, tree.flatten_up_to(z), strict=True)
-            return [
-                jnp.sum(term)
-                for part, way, real, value in each
-                for term in (part.log_prob(value), way.log_abs_det_jacobian(real, value))
-            ]
+    def reals_of(z: PyTree) -> list[Any]:
+        return [way.inv(value) for way, value in zip(ways, jax.tree.leaves(z), strict=True)]
 
-    leaves, structure = jax.tree.flatten(jax.eval_shape(sample, jax.random.key(0)))
-    shapes = [way.inverse_shape(leaf.shape) for way, leaf in zip(ways, leaves, strict=True)]
-    ends = np.cumsum([math.prod(shape) for shape in shapes])
+    drawn = jax.eval_shape(sample, jax.random.key(0))
+    ravel, unravel = tree.raveller(jax.eval_shape(reals_of, drawn))
 
     def flat(z: PyTree) -> jax.Array:
-        reals = [way.inv(value) for way, value in zip(ways, structure.flatten_up_to(z), strict=True)]
-        return jnp.concatenate([jnp.ravel(real) for real in reals]).astype(jnp.result_type(float))
+        return ravel(reals_of(z)).astype(jnp.result_type(float))
 
-    def opened(u: jax.Array) -> tuple[PyTree, list[jax.Array]]:
-        reals = [real.reshape(shape) for real, shape in zip(jnp.split(u, ends[:-1]), shapes, strict=True)]
-        return structure.unflatten([way(real) for way, real in zip(ways, reals, strict=True)]), reals
+    def opened(u: jax.Array) -> PyTree:
+        values = [way(real) for way, real in zip(ways, unravel(u), strict=True)]
+        return jax.tree.unflatten(jax.tree.structure(drawn), values)
 
     def likelihood(z: PyTree) -> jax.Array:
         return model.factors(theta, z, datum)[0]
 
     def log_base(u: jax.Array) -> jax.Array:
-        return sum(log_prior(*opened(u)), jnp.zeros((), u.dtype))
+        z, reals = opened(u), unravel(u)
+        each = zip(ways, reals, jax.tree.leaves(z), strict=True)
+        volumes = [jnp.sum(way.log_abs_det_jacobian(real, value)) for way, real, value in each]
+        return sum([*model.factors(theta, z, datum)[1:], *volumes], jnp.zeros((), u.dtype))
 
-    return Target(sample, likelihood, flat, log_base, lambda u: likelihood(opened(u)[0]))
+    return Target(sample, likelihood, flat, log_base, lambda u: likelihood(opened(u)))

@@ -121,15 +121,6 @@ def next_beta(log_ratios: ArrayLike, beta: float, share: float = 0.5) -> float:
     return beta + low
 
 
-def sigmoidal(count: int, steepness: float = 4.0) -> jax.Array:
-    """(count + 1,) β from 0 to 1, dense at both ends, where a bridge changes most: a rescaled logistic curve.
-
-    Grosse, Ghahramani & Adams 2015.
-    """
-    curve = jax.nn.sigmoid(steepness * jnp.linspace(-1, 1, count + 1))
-    return ((curve - curve[0]) / (curve[-1] - curve[0])).at[-1].set(1.0)
-
-
 def log_mean(log_weights: ArrayLike) -> float:
     """log (1/S) Σ w, (S,) → (); −∞ where every weight is 0."""
     log_weights = np.asarray(log_weights, np.float64)

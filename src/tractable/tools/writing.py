@@ -41,7 +41,7 @@ def refuse_links_in(folder: Path) -> None:
             refuse_links(Path(parent, name))
 
 
-def write_atomically(path: str | Path, content: bytes) -> None:
+def write_atomically(path: str | Path, content: bytes | memoryview) -> None:
     """Replace a file by ``content``: after a crash it holds the old bytes or the new, never a mixture.
 
     Raises:
@@ -61,7 +61,7 @@ def write_atomically(path: str | Path, content: bytes) -> None:
             tmp.unlink(missing_ok=True)
 
 
-def write_synced(path: Path, content: bytes) -> None:
+def write_synced(path: Path, content: bytes | memoryview) -> None:
     """Write a file and force it to the disk."""
     path.write_bytes(content)
     sync(path)

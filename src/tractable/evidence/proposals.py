@@ -1,0 +1,173 @@
+"""Densities to draw from that lie near a target: a fitted q, or Student t's around the target's modes."""
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.scipy.special import gammaln
+
+from tractable.beliefs import approximations
+from tractable.core import Data, Model
+from tractable.evidence.targets import Target, Targets
+from tractable.kernels.gradient_em import climbed
+from tractable.methods.drawing import starts
+from tractable.methods.search import laplace_root, maximum
+from tractable.tools.errors import ModelError
+from tractable.tools.small import cholesky, inverse
+
+Propose = Callable[[Any, jax.Array], tuple[jax.Array, jax.Array]]
+CURVED = 1000  # most parameters for which a curvature is formed
+CLIMB = 40  # L-BFGS steps to a mode of a cause
+APART = 0.5  # sds, root mean square over coordinates, by which distinct modes of a cause differ
+MASS = 20.0  # nats below the largest mass at which a mode no longer counts
+LOG_2PI = math.log(2 * math.pi)
+
+
+class Mixture(NamedTuple):
+    """Σ_k ρ_k t_ν(û_k, Λ_k⁻¹)."""
+
+    mean: jax.Array  # (K, d) û_k
+    factor: jax.Array  # (K, d, d) L of Λ_k = L Lᵀ
+    share: jax.Array  # (K,) ρ_k, 0 for a place that is left out
+    degrees: jax.Array  # () ν
+
+    def sample(self, key: jax.Array) -> jax.Array:
+        """A draw u (d,)."""
+        roots = jnp.swapaxes(inverse(self.factor), 1, 2)  # R of Λ⁻¹ = R Rᵀ
+        which, key = jax.random.split(key)
+        k = jax.random.categorical(which, jnp.log(self.share))
+        return self.mean[k] + roots[k] @ student_white(key, self.mean.shape[1], self.degrees)
+
+    def log_prob(self, u: jax.Array) -> jax.Array:
+        """The log density at u (d,)."""
+        white = jnp.einsum("kji,kj->ki", self.factor, u[None] - self.mean)
+        volumes = -jnp.sum(jnp.log(jnp.diagonal(self.factor, axis1=1, axis2=2)), 1)
+        terms = jax.vmap(student_log_prob, (0, 0, None))(white, volumes, self.degrees)
+        return jax.nn.logsumexp(terms, b=self.share)
+
+
+def students(q: Mixture, key: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """A draw from Student t's, and its log density."""
+    u = q.sample(key)
+    return u, q.log_prob(u)
+
+
+@functools.cache
+def fitted(family: str) -> Propose:
+    """The proposal of a q in ``approximations``, by the name of its family."""
+
+    def propose(phi: approximations.Phi, key: jax.Array) -> tuple[jax.Array, jax.Array]:
+        q = approximations.of(family, phi)
+        u = q.sample(phi, jax.random.normal(key, (q.noise,), phi["mean"].dtype))
+        return u, q.log_prob(phi, u)
+
+    return propose
+
+
+def student_white(key: jax.Array, size: int, degrees: jax.Array) -> jax.Array:
+    """ε √(ν/χ²_ν), (size,), in the dtype of ν."""
+    key_normal, key_wide = jax.random.split(key)
+    eps = jax.random.normal(key_normal, (size,), degrees.dtype)
+    return eps / jnp.sqrt(2 * jax.random.gamma(key_wide, degrees / 2, dtype=degrees.dtype) / degrees)
+
+
+def student_log_prob(white: jax.Array, log_volume: jax.Array, degrees: jax.Array) -> jax.Array:
+    """log t_ν of μ + L white, white (d,), where log_volume is log |L|."""
+    size = len(white)
+    half = (degrees + size) / 2
+    constant = gammaln(half) - gammaln(degrees / 2) - size / 2 * jnp.log(degrees * jnp.pi) - log_volume
+    return constant - half * jnp.log1p(jnp.sum(jnp.square(white)) / degrees)
+
+
+# Modes, and what lies around them.
+
+
+class Mode(NamedTuple):
+    """A mode of the unconstrained density, with the root of its inverse curvature."""
+
+    position: np.ndarray  # (d,)
+    value: float
+    root: np.ndarray  # (d, d), lower triangular
+
+
+def modes_of(model: Model, data: Data | None, key: jax.Array, count: int) -> list[Mode]:
+    """The distinct modes at which climbs from random starts end, largest mass (by Laplace) first."""
+    size = model.space.size
+    if size > CURVED:
+        raise ModelError(
+            f"The curvature of {size} parameters is not formed, at most {CURVED}; use method='annealed' on a prior "
+            "that can be drawn from, or method='importance' with posterior=infer(model, data, MeanField())."
+        )
+    found: list[Mode] = []
+    for start in starts(model, data, key, count):
+        climbed = maximum(model, data, start, jacobian=True)
+        if not (np.all(np.isfinite(climbed.position)) and math.isfinite(climbed.value)):
+            continue
+        root = laplace_root(model, data, climbed.position)
+        if root is None:
+            continue
+        away = [np.linalg.norm(np.linalg.solve(mode.root, climbed.position - mode.position)) for mode in found]
+        if all(distance >= 0.05 * math.sqrt(size) for distance in away):
+            found.append(Mode(np.asarray(climbed.position, np.float64), float(climbed.value), root))
+    if not found:
+        raise ModelError(
+            f"No climb of {count} ended at a mode with a curvature: a ridge, a saddle or a density without bound. Give "
+            "the flat direction a proper prior, or posterior= an approximation that was fitted (importance)."
+        )
+    return sorted(found, key=lambda mode: -laplace_value(mode.value, mode.root))
+
+
+def students_at(modes: list[Mode], degrees: float) -> Mixture:
+    """Student t's around the modes, each with its share of the mass by Laplace's approximation."""
+    mass = np.array([laplace_value(mode.value, mode.root) for mode in modes])
+    share = np.exp(mass - mass.max())
+    factors = [np.linalg.cholesky(np.linalg.inv(mode.root @ mode.root.T)) for mode in modes]
+    parts = [mode.position for mode in modes], factors, share / share.sum(), degrees
+    return Mixture(*(jnp.asarray(np.array(part), jnp.result_type(float)) for part in parts))
+
+
+def laplace_value(value: float, root: np.ndarray) -> float:
+    """log p(y, ẑ) + (d/2) log 2π − ½ log |Λ|, where Λ⁻¹ = root rootᵀ, root (d, d) lower triangular."""
+    return float(value + len(root) * LOG_2PI / 2 + np.sum(np.log(np.diag(root))))
+
+
+@functools.partial(jax.jit, static_argnames="count")
+def modes_of_causes(
+    targets: Targets, spread: jax.Array, degrees: jax.Array, key: jax.Array, *, count: int
+) -> tuple[Mixture, jax.Array]:
+    """For each of N targets, Student t's around the distinct modes at which climbs from the base end, and their number.
+
+    Climbs are in units of the base's sds ``spread`` (d,). If no end has a curvature, the number is 0 and q is as wide
+    as the base, around the highest end.
+    """
+    size = len(spread)
+
+    def one(target: Target, key: jax.Array, _: None) -> tuple[Mixture, jax.Array]:
+        def density(v: jax.Array) -> jax.Array:
+            return target.log_base(spread * v) + target.log_ratio(spread * v)
+
+        def climb(key: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+            begin = target.flat(target.sample(key)) / spread
+            end = climbed(density, begin, CLIMB)
+            return end, density(end), cholesky(-jax.hessian(density)(end))
+
+        ends, values, factors = jax.vmap(climb)(jax.random.split(key, count))  # (K, d), (K,), (K, d, d)
+        mass = values + size * LOG_2PI / 2 - jnp.sum(jnp.log(jnp.diagonal(factors, axis1=1, axis2=2)), 1)
+        mass = jnp.where(jnp.isfinite(mass) & jnp.all(jnp.isfinite(ends), axis=1), mass, -jnp.inf)
+        off = jnp.einsum("kji,klj->kli", factors, ends[None] - ends[:, None])  # (k, l, d): l from k, in sds of k
+        near = jnp.sum(jnp.square(off), 2) < APART**2 * size
+        earlier = jnp.tril(jnp.ones((count, count), bool), -1).T  # k before l
+        found = jnp.isfinite(mass) & (mass >= jnp.max(mass) - MASS)
+        kept = found & ~jnp.any(near & earlier & found[:, None], axis=0)
+        modes = jnp.sum(kept)
+        alone = jnp.arange(count) == jnp.argmax(jnp.where(jnp.isfinite(values), values, -jnp.inf))
+        share = jnp.where(modes > 0, jax.nn.softmax(jnp.where(kept, mass, -jnp.inf)), alone.astype(mass.dtype))
+        factors = jnp.where((kept & (modes > 0))[:, None, None], factors, jnp.eye(size, dtype=factors.dtype))
+        places = jnp.where(jnp.isfinite(ends), ends, 0) * spread
+        return Mixture(places, factors / spread[:, None], share, degrees), modes
+
+    return targets.each(one, key, draws=count * size)
