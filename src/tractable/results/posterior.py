@@ -31,6 +31,7 @@ from tractable.methods.abilities import devices_of, needs
 from tractable.methods.method import Method, named
 from tractable.methods.rejection import evidence
 from tractable.methods.session import sitting
+from tractable.models.identity import density_trace, kinds_of, saved_kinds
 from tractable.models.latent import LatentModel, latent_model
 from tractable.models.relabelling import averaged, drawn, matched
 from tractable.results import encoding as coding
@@ -38,7 +39,6 @@ from tractable.results import groups, imputing, pointwise
 from tractable.results import predict as prediction
 from tractable.results.exchange import GROUPS, to_tree
 from tractable.results.folder import RESULT, discard_draws, refuse_others, write
-from tractable.results.identity import kinds_of, model_fingerprint, saved_kinds
 from tractable.results.scaling import power_scaled
 from tractable.tools import tree
 from tractable.tools.bits import as_learnt
@@ -646,7 +646,7 @@ class Posterior(Learnt):
             "thin": self.thin,
             "count": self.count,
             "bias": None if bias is None else {"inflation": bias.inflation.tolist(), "worst": bias.worst},
-            "model": model_fingerprint(self.model, kinds_of(self.data)),
+            "model": density_trace(self.model, kinds_of(self.data)).fingerprint,
             "traced": {
                 "rows": saved_kinds(kinds_of(self.data)),
                 "dtype": jax.numpy.result_type(float).name,
