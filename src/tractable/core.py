@@ -528,7 +528,7 @@ def _numbered(model: Model) -> tuple:
     return model.prior, model.likelihood, model.start
 
 
-def _properties(distribution: Any, key: jax.Array, value: ArrayLike) -> list:
+def _properties(distribution: PyTree, key: jax.Array, value: ArrayLike) -> list:
     """The numbers of a distribution, a draw, and its moments, entropy and cdf where it has them."""
     found = [distribution]
     for call in (

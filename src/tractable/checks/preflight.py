@@ -45,7 +45,7 @@ def check(model: Model, data: Data | None) -> None:
             else "These data have group=, and this model nothing that is a group's own: give Model(..., local=...)."
         )
     if data is not None and data.labels is not None:
-        model, data = model.member, data.members()
+        model, data = (model.representative or model).member, data.members()
     seen, precision = data is not None, jnp.result_type(float)
     if data is None or data.size == 0:
         _check_shapes(model, seen, (), None, precision)

@@ -152,7 +152,7 @@ def linearised(model: Model, mode: jax.Array) -> Model:
 class Tangent:
     """The predictor's tangent; equal for models of one form, which share compiled programs."""
 
-    form: Model
+    form: Any  # a Model
 
     def __call__(self, arrays: tuple, mode: jax.Array, params: PyTree, x: PyTree) -> jax.Array:
         model = self.form.join_arrays(arrays)

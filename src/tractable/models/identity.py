@@ -30,7 +30,7 @@ def share_programs(model: Model, data: Data | None) -> None:
     A model that JAX cannot trace, or that calls Python, has programs of its own.
     """
     model = getattr(model, "origin", None) or model
-    kinds, count = kinds_of(data), data.size if isinstance(model, LatentModel) and data is not None else 2
+    kinds, count = kinds_of(data), 2 if data is None or type(model) is Model else data.size
     for k, part in enumerate((model.parts or {}).values()):
         share_programs(part, data if data is None else Data(data.rows[0][:, k], data.given))
     key, known = (count, *_key(kinds)), _identities.setdefault(model, {})

@@ -89,6 +89,11 @@ def _of_sums(name: str) -> Any:
     return property(lambda model: getattr(model.sums, name, None))
 
 
+def _call(function: Callable | None, *arguments: PyTree) -> Any:
+    """The function's value; None where there is no function."""
+    return None if function is None else function(*arguments)
+
+
 class LatentModel(Model):
     """p(θ), p(z | θ) and p(x | z, θ) of one datum. With z summed out it is a ``Model`` that any method can fit.
 
@@ -347,41 +352,25 @@ class LatentModel(Model):
         """
         if self.steps.climbed is not None:
             raise NotImplementedError
-        found, (shift, canonical, _, count) = super().computed(params, key, rows), self.symmetry
+        found = super().computed(params, key, rows)
         if rows is None:
             return found
-        x, one = ((rows[0] if rows[1] is None else rows), jax.tree.map(lambda a: a[0], rows))
-        first = one[0] if one[1] is None else one
-        found += [count, self.causes, self.sample(key, params, 1, None if rows[1] is None else rows[1][:1])]
-        if canonical is not None:
-            found.append(canonical(params))
-        if shift is not None:
-            found.append(shift(params, jax.tree.map(jnp.zeros_like, first)))
-        if self.latent is not None:
-            inputs = () if one[1] is None else (one[1],)
-            z = sample_of(self.latent(params, *inputs), key)
-            found += [self.latent(params, *inputs), self.densities[1](params, z, *inputs)]
-            found += [] if self.steps.statistics is None else [self.steps.statistics(first, z)]
-        return found if self.sums is None else [*found, *self._summed(params, key, rows, x)]
-
-    def _summed(self, params: PyTree, key: jax.Array, rows: PyTree, x: PyTree) -> list:
-        """What programs compute of z that is summed out."""
-        found, sums, steps, permute = [], self.sums, self.steps, self.symmetry.permute
-        assert sums is not None
-        for function in (sums.responsibilities, sums.encode):
-            found += [] if function is None else [function(params, x)]
-        if permute is not None:
-            if sums.responsibilities is None:
-                raise NotImplementedError
-            found.append(permute(params, jnp.arange(found[0].shape[-1])))
-        if sums.drawn is not None:
-            found.append(sums.drawn(key, params, x))
-            found += [] if sums.complete is None else [sums.complete(params, x, found[-1])]
+        sums, steps, symmetry = self.sums or Sums(self.summed_out), self.steps, self.symmetry
+        first, given = jax.tree.map(lambda a: a[0], rows), jax.tree.map(lambda a: a[:1], rows[1])
+        x, row, inputs = (rows[0], first[0], ()) if given is None else (rows, first, (first[1],))
+        z = None if self.latent is None else sample_of(self.latent(params, *inputs), key)
+        of_row = totals = _call(steps.statistics, row, z)
         if sums.e_step is not None:
-            found.append(sums.e_step(params, whole(rows)).statistics)
-            found += [] if steps.q is None else [steps.q(found[-1])(params)]
-            found += [] if steps.m_step is None else [steps.m_step(found[-1])]
-        return found
+            totals = sums.e_step(params, whole(rows)).statistics
+        shares, drawn = _call(sums.responsibilities, params, x), _call(sums.drawn, key, params, x)
+        order = None if symmetry.permute is None else jnp.arange(shares.shape[-1])
+        return [
+            *found, z, of_row, totals, shares, drawn, self.causes, symmetry.parameters,
+            _call(self.latent, params, *inputs), _call(self.conditional, params, z, *inputs),
+            self.sample(key, params, 1, given), _call(steps.m_step, totals), _call(_call(steps.q, totals), params),
+            _call(sums.encode, params, x), _call(sums.complete, params, x, drawn), _call(symmetry.canonical, params),
+            _call(symmetry.shift, params, first[0]), _call(symmetry.permute, params, order),
+        ]  # fmt: skip
 
     def _one_cause(self, params: PyTree, inputs: tuple) -> PyTree:
         if self.causes is not None:
