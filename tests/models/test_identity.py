@@ -135,7 +135,8 @@ class Shifted(dist.Normal):
 
     @property
     def mean(self) -> Any:
-        return self.loc + self.claimed
+        mean: Any = self.loc
+        return mean + self.claimed
 
 
 def saying(mean: float) -> Model:

@@ -4,7 +4,6 @@ import contextlib
 import functools
 import importlib
 import inspect
-import itertools
 import json
 import weakref
 from collections.abc import Callable, Mapping
@@ -182,19 +181,20 @@ def _are_few(arrays: PyTree) -> bool:
 
 def _split(value: Any) -> tuple[Any, PyTree]:
     """A static argument's form, which a program is compiled for, and its arrays."""
-    if isinstance(value, tuple):
-        parts = [_split(part) for part in value]
-        forms = (form for form, _ in parts)
-        return type(value)(*forms) if hasattr(value, "_fields") else tuple(forms), [those for _, those in parts]
-    return value.split_arrays() if hasattr(value, "split_arrays") else (value, ())
+    leaves, structure = jax.tree.flatten(value, is_leaf=_no_tuple)
+    parts = [leaf.split_arrays() if hasattr(leaf, "split_arrays") else (leaf, ()) for leaf in leaves]
+    return jax.tree.unflatten(structure, [form for form, _ in parts]), [arrays for _, arrays in parts]
 
 
 def _join(form: Any, arrays: PyTree) -> Any:
     """The inverse of ``_split``."""
-    if isinstance(form, tuple):
-        parts = itertools.starmap(_join, zip(form, arrays, strict=True))
-        return type(form)(*parts) if hasattr(form, "_fields") else tuple(parts)
-    return form.join_arrays(arrays) if arrays else form
+    leaves, structure = jax.tree.flatten(form, is_leaf=_no_tuple)
+    parts = zip(leaves, arrays, strict=True)
+    return jax.tree.unflatten(structure, [leaf.join_arrays(each) if each else leaf for leaf, each in parts])
+
+
+def _no_tuple(value: object) -> bool:
+    return not isinstance(value, tuple)
 
 
 def recipe(made: object) -> dict[str, object] | None:
