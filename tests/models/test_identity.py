@@ -15,10 +15,10 @@ import pytest
 
 import tractable as tr
 from tractable.adapters.numpyro import from_numpyro, split_numpyro
+from tractable.checks.preflight import check
 from tractable.core import Model, Through
 from tractable.data.rows import whole
 from tractable.kernels.em import chunked
-from tractable.models.identity import share_programs
 from tractable.models.ladder import Ladder
 from tractable.tools.shared import compiled
 
@@ -52,7 +52,7 @@ def run(model: Model, data: tr.Data | None, shared: bool = True) -> tuple:
     params = jax.tree.map(lambda a: jnp.asarray(a, jnp.result_type(float)), model.example(jax.random.key(0)))
     rows = None if data is None else data.arrays()
     if shared:
-        share_programs(model, data)
+        check(model, data)
         return program(model, params, key, rows)
     return jax.jit(lambda *args: outcome(model, *args))(params, key, rows)
 
@@ -69,7 +69,7 @@ def same(one: Any, other: Any) -> bool:
 
 def owner(model: Model, data: tr.Data | None = Y) -> object:
     """The model that a model's programs are compiled for."""
-    share_programs(model, data)
+    check(model, data)
     return model.split_arrays()[0]
 
 
@@ -253,6 +253,7 @@ DIFFERENT: dict[str, tuple[Callable, tuple, tuple, tr.Data | None]] = {
 }  # fmt: skip
 
 
+@pytest.mark.test("start", "shapes")
 @pytest.mark.parametrize("name", DIFFERENT)
 def test_models_that_differ_have_programs_of_their_own(name):
     """Each gives its own numbers after the other was run."""
@@ -374,6 +375,20 @@ def test_rows_of_another_kind_are_looked_at_as_well():
     assert same(found[1], run(of(2.0), vectors, shared=False))
 
 
+def test_inputs_of_another_dtype_are_looked_at_as_well():
+    def of(beyond: float) -> Model:
+        def likelihood(params: dict, x: jax.Array) -> dist.Distribution:
+            return dist.Normal(params["theta"] * x * (1.0 if jnp.issubdtype(x.dtype, jnp.integer) else beyond), 1.0)
+
+        return Model(THETA, likelihood)
+
+    whole_numbers = tr.Data(Y.rows[0], given=np.array([1, 2, -1]))
+    found = [tr.infer(of(by), whole_numbers, tr.MAP(), verify=None, progress=False) for by in (1.0, 2.0)]
+    assert owner(found[1].model, whole_numbers) is found[0].model
+    means = [each.predict(np.array([1.5])).mean for each in found]
+    assert means[1] == pytest.approx(2 * means[0])
+
+
 def test_a_model_of_another_precision_is_another():
     """Shapes and dtypes of its space are kept from its first use."""
     with jax.enable_x64(False):
@@ -428,6 +443,7 @@ SAME: dict[str, tuple[Callable[[], Model], tr.Data | None]] = {
 }  # fmt: skip
 
 
+@pytest.mark.test("a closure", "groups")
 @pytest.mark.parametrize("name", SAME)
 def test_models_written_twice_share_programs(name):
     make, data = SAME[name]

@@ -15,7 +15,7 @@ from numpyro.distributions import Distribution
 from tractable.core import Model, PyTree, counted_log_likelihoods, is_distribution, log_posterior
 from tractable.data.rows import CHUNK, Batch, Data, whole
 from tractable.models.causes import base_of
-from tractable.models.identity import share_programs
+from tractable.models.identity import kinds_of, share_programs
 from tractable.tools import tree
 from tractable.tools.errors import DataError, ModelError
 from tractable.tools.shared import COMPILE_FASTEST, compiled
@@ -33,7 +33,7 @@ def value_and_slope(model: Model, position: jax.Array, batch: Batch | None) -> t
 
 def check(model: Model, data: Data | None) -> None:
     """Raise a ModelError or DataError for the first thing that is wrong with a model on its data."""
-    share_programs(model, data)
+    share_programs(model, kinds_of(data), 0 if data is None else data.size)
     if data is None and model.likelihood is not None:
         raise DataError("This model has a likelihood, so it needs data: infer(model, Data(y), ...).")
     if data is not None and model.likelihood is None:

@@ -22,17 +22,21 @@ _densities: weakref.WeakKeyDictionary[Model, dict[tuple, Trace]] = weakref.WeakK
 _identities: weakref.WeakKeyDictionary[Model, dict[tuple, str | None]] = weakref.WeakKeyDictionary()
 
 
-def share_programs(model: Model, data: Data | None) -> None:
+def share_programs(model: Model, kinds: PyTree, count: int = 0) -> None:
     """Let the programs compiled for an earlier, equal model serve this one.
 
     Models are equal if JAX traces the same from all their functions, on rows such as the data's. The earlier model is
     traced again: what its functions read may have changed, and a program for other shapes would read it as it is now.
     A model that JAX cannot trace, or that calls Python, has programs of its own.
+
+    Args:
+        kinds: of a row, from ``kinds_of``.
+        count: how many rows there are, on which a latent model's steps may depend.
     """
     model = getattr(model, "origin", None) or model
-    kinds, count = kinds_of(data), 2 if data is None or type(model) is Model else data.size
-    for k, part in enumerate((model.parts or {}).values()):
-        share_programs(part, data if data is None else Data(data.rows[0][:, k], data.given))
+    count = 1 if type(model) is Model else count
+    for part in (model.parts or {}).values():
+        share_programs(part, (jax.ShapeDtypeStruct((), kinds[0].dtype), kinds[1]))
     key, known = (count, *_key(kinds)), _identities.setdefault(model, {})
     if key not in known:
         known[key] = _identity(model, kinds, count)

@@ -31,7 +31,7 @@ from tractable.methods.abilities import devices_of, needs
 from tractable.methods.method import Method, named
 from tractable.methods.rejection import evidence
 from tractable.methods.session import sitting
-from tractable.models.identity import density_trace, kinds_of, saved_kinds
+from tractable.models.identity import density_trace, kinds_of, saved_kinds, share_programs
 from tractable.models.latent import LatentModel, latent_model
 from tractable.models.relabelling import averaged, drawn, matched
 from tractable.results import encoding as coding
@@ -49,6 +49,7 @@ from tractable.tools.settings import Count, Share, expect, seeded
 from tractable.tools.shared import recipe
 from tractable.tools.shown import as_html
 from tractable.tools.stopping import ending
+from tractable.tools.tree import row_shapes
 from tractable.tools.words import spelt
 from tractable.tools.writing import disk_errors
 
@@ -299,6 +300,9 @@ class Posterior(Learnt):
             return prediction.ahead(own, *self.spread(draws), x, self._rows_or().rows, level=level, seed=seed)
         if self.data is not None:
             prediction.alike(self.data.given, x, "predict(x)")
+            kinds = (kinds_of(self.data)[0], None if x is None else row_shapes(prediction.rows_of(x)[0]))
+            if kinds != kinds_of(self.data):  # of another dtype, say, for which the model may be another
+                share_programs(self.model, kinds, self.data.size)
         return prediction.predict(
             self.predictive, *self.spread(draws), x, level=level, seed=seed, calibrate=calibrate, over=lying
         )
