@@ -28,7 +28,8 @@ os.fsync = lambda descriptor: None
 if os.environ.get("TRACTABLE_TYPECHECK", "1") == "1":
     checked.install("tractable")
 
-from tractable.tools import alike, mappings  # noqa: E402  # once the hook above is there
+from tractable.models import identity  # noqa: E402  # once the hook above is there
+from tractable.tools import mappings  # noqa: E402
 
 keep_programs()
 
@@ -52,7 +53,7 @@ def forget_compilations() -> None:
     A model written again has its own programs: another test's may be a mutant's.
     """
     mappings.make_room(BETWEEN_TESTS)
-    alike._first.clear()
+    identity._first.clear()
 
 
 @pytest.fixture(autouse=True)

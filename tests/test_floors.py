@@ -182,7 +182,7 @@ KINDS = {
     "sbc/calibration.py": (2, "a door"),
     "models/conjugate_variational.py": (1, "conjugate_model"),
     "models/ladder.py": (1, "ladder_of"),
-    "models/latent.py": (2, "latent_model; equality"),
+    "models/latent.py": (1, "latent_model"),
 }
 
 

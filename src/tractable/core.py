@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import weakref
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, ClassVar, NamedTuple, TypeVar
@@ -10,23 +11,23 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
+from jax.typing import ArrayLike
 from numpyro.distributions import biject_to, constraints
 from numpyro.distributions.transforms import IdentityTransform, IndependentTransform, Transform
 
 from tractable.data.rows import Batch, Data, Laid, Members, Weighted, apart, whole
 from tractable.data.rows import as_data as as_data
 from tractable.tools import tree
-from tractable.tools.alike import first_alike, told
 from tractable.tools.bits import CachedProperty
 from tractable.tools.errors import ModelError
 from tractable.tools.integrals import MOST, around, rule
 from tractable.tools.priors import check_prior, is_distribution, is_improper, sample_of
-from tractable.tools.shared import with_recipe_of
+from tractable.tools.shared import copy_recipe
 from tractable.tools.tree import PyTree
 from tractable.tools.words import Spelt, nearest
 
 # A model's cached properties.
-CACHED = ("bijectors", "space", "names", "fixed", "member", "double_copy", "_apart", "_contents")
+CACHED = ("bijectors", "space", "names", "fixed", "member", "double_copy", "representative", "_split")
 NUMBERS = (int, float, np.number, np.ndarray, jax.Array)
 TOGETHER = 1 << 16  # terms (rows × nodes) computed in parallel
 Self = TypeVar("Self", bound="Model")
@@ -187,7 +188,7 @@ class Model(Spelt):
     shared: bool = field(default=False, kw_only=True)
     of_table: Callable[[Any], Any] | None = field(default=None, kw_only=True)
     parts: Mapping[str, "Model"] | None = field(default=None, kw_only=True)
-    _source: ClassVar[tuple | None] = None  # see ``made_from``
+    representative: ClassVar["Model | None"] = None  # an equal model whose programs serve this one (``share_programs``)
 
     def __post_init__(self) -> None:
         function_or_none("likelihood=", self.likelihood, "likelihood(params) or likelihood(params, x)")
@@ -206,33 +207,27 @@ class Model(Spelt):
         if self.local is not None:
             _check_local(self)
 
-    def apart(self) -> tuple["Model | Form", tuple]:
-        """The form that programs are compiled for, and the numbers passed as arguments (``tools.shared``)."""
+    def split_arrays(self) -> tuple["Model", tuple]:
+        """The model that programs are compiled for, and the arrays passed as arguments (``tools.shared``)."""
         if self.shared and not self.prior_is_callable:
-            return self._apart
-        return first_alike(self, Model._parts, self._contents), ()
+            return self._split
+        return self.representative or self, ()
 
-    def made_from(self: Self, *source: object) -> Self:
-        """This model, said to follow from ``source`` alone, where its fields are functions that hide it."""
-        vars(self)["_source"] = source
-        CachedProperty.forget(self, "_contents")
-        return self
-
-    def _parts(self) -> dict[str, Any]:
-        """What programs of it depend on: what it is made from, and the precision of its cached properties."""
-        made_from = {field.name: getattr(self, field.name) for field in fields(self)} if self._source is None else {}
-        return {"": jnp.result_type(float).name, "from": self._source} | made_from
+    def join_arrays(self, arrays: tuple) -> "Model":
+        """The model with these numbers in its prior, likelihood and start: the inverse of ``split_arrays``."""
+        if not arrays:
+            return self
+        given, (leaves, structure) = iter(arrays), jax.tree.flatten(_numbered(self))
+        leaves = [next(given) if isinstance(leaf, NUMBERS) else leaf for leaf in leaves]
+        prior, likelihood, start = jax.tree.unflatten(structure, leaves)
+        return replace(self, prior=prior, likelihood=likelihood, start=start)
 
     @CachedProperty
-    def _contents(self) -> Hashable | None:
-        """What it consists of where that can be told; a model written again is compiled once."""
-        return told(self._parts()) if type(self) is Model or self._source is not None else None
-
-    @CachedProperty
-    def _apart(self) -> tuple["Form", tuple]:
+    def _split(self) -> tuple["Model", tuple]:
         leaves = [leaf for leaf in jax.tree.leaves(_numbered(self)) if isinstance(leaf, NUMBERS)]
         with jax.ensure_compile_time_eval():  # cached, so outside any trace; put on the device once
-            return Form(self), tuple(leaf if isinstance(leaf, jax.Array) else jnp.asarray(leaf) for leaf in leaves)
+            arrays = tuple(leaf if isinstance(leaf, jax.Array) else jnp.asarray(leaf) for leaf in leaves)
+        return _of_form.setdefault(_form(self), self), arrays
 
     @functools.cached_property
     def double_copy(self) -> "Model":
@@ -248,7 +243,7 @@ class Model(Spelt):
             structure, [np.array(leaf) if isinstance(leaf, arrays) else leaf for leaf in leaves]
         )
         parts = None if self.parts is None else {name: part.double_copy for name, part in self.parts.items()}
-        return with_recipe_of(self, replace(self, prior=prior, likelihood=likelihood, start=start, parts=parts))
+        return copy_recipe(self, replace(self, prior=prior, likelihood=likelihood, start=start, parts=parts))
 
     def __getstate__(self) -> dict[str, Any]:
         """The constructor's arguments; another process computes the cached properties again."""
@@ -436,6 +431,27 @@ class Model(Spelt):
         """The density to fingerprint the model by: its log posterior at a flat position."""
         return log_posterior(self, flat=True)(position, batch)
 
+    def computed(self, params: PyTree, key: jax.Array, rows: PyTree) -> list:
+        """What programs compute by this model's functions besides its density; models are identified by its trace.
+
+        Args:
+            rows: (y, given) of some rows, with a leading axis; None without data.
+        """
+        found = [self.example(key), self.constrain(self.unconstrain(params))]
+        given = {"start": key, "derived": params} | ({"sample_prior": key} if self.drawable else {})
+        found += [getattr(self, name)(value) for name, value in given.items() if getattr(self, name) is not None]
+        if rows is None or self.likelihood is None:
+            return found
+        y, x = jax.tree.map(lambda a: a[0], rows)
+        if self.local is not None:
+            own = self.given(params)
+            return [*found, _centre(own), own.computed(own.example(key), key, (y, x.given))]
+        if self.through is not None:
+            found.append(self.through.predictor(params, x))
+        distributions = self.datum(params, x)
+        leaves = jax.tree.leaves(distributions, is_leaf=is_distribution)
+        return [*found, *(_properties(d, key, value) for d, value in zip(leaves, jax.tree.leaves(y), strict=True))]
+
     def log_likelihoods(self, params: PyTree, rows: tuple[PyTree, PyTree]) -> jax.Array:
         """log p(y_n | x_n, θ) of each row, (n,); of each group if there are groups."""
         if self.local is not None:
@@ -492,35 +508,36 @@ class Model(Spelt):
         return Model(self.prior, of_row, self.position, self.support, self.start)
 
 
-class Form:
-    """A model without the numbers in its prior, likelihood and start: models of equal form share programs."""
+# The first living model of each form, which programs of all models of that form are compiled for.
+_of_form: weakref.WeakValueDictionary[Hashable, Model] = weakref.WeakValueDictionary()
 
-    def __init__(self, model: Model) -> None:
-        self.model = model
-        leaves, self.structure = jax.tree.flatten(_numbered(model))
-        self.still = [None if isinstance(leaf, NUMBERS) else leaf for leaf in leaves]
-        apart = ("prior", "likelihood", "start", "parts")
-        others = [id(getattr(model, f.name)) for f in fields(model) if f.name not in apart]
-        parts = tuple((name, part.apart()[0]) for name, part in (model.parts or {}).items())
-        self.key = (type(model), *others, *map(id, self.still), parts)
 
-    def __hash__(self) -> int:
-        return hash(self.key)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Form) and self.key == other.key and self.structure == other.structure
-
-    def whole(self, numbers: tuple) -> Model:
-        """The model with these numbers."""
-        given = iter(numbers)
-        leaves = [next(given) if leaf is None else leaf for leaf in self.still]
-        prior, likelihood, start = jax.tree.unflatten(self.structure, leaves)
-        return replace(self.model, prior=prior, likelihood=likelihood, start=start)
+def _form(model: Model) -> Hashable:
+    """What a model with ``shared=True`` is apart from its numbers; functions are equal only if they are one object."""
+    leaves, structure = jax.tree.flatten(_numbered(model))
+    functions = [id(leaf) for leaf in leaves if not isinstance(leaf, NUMBERS)]
+    places = [isinstance(leaf, NUMBERS) for leaf in leaves]
+    separate = ("prior", "likelihood", "start", "parts")
+    others = [id(getattr(model, f.name)) for f in fields(model) if f.name not in separate]
+    parts = tuple((name, part.split_arrays()[0]) for name, part in (model.parts or {}).items())
+    return type(model), jnp.result_type(float), structure, *places, *functions, *others, parts
 
 
 def _numbered(model: Model) -> tuple:
     """The fields of a model whose numbers may be arguments of programs."""
     return model.prior, model.likelihood, model.start
+
+
+def _properties(distribution: PyTree, key: jax.Array, value: ArrayLike) -> list:
+    """The numbers of a distribution, a draw, and its moments, entropy and cdf where it has them."""
+    found = [distribution]
+    for call in (
+        lambda: distribution.sample(key), lambda: distribution.mean, lambda: distribution.variance,
+        lambda: distribution.entropy(), lambda: distribution.cdf(value),
+    ):  # fmt: skip
+        with contextlib.suppress(Exception):  # no program can ask for what it has not
+            found.append(call())
+    return found
 
 
 def _centre(own: Model) -> jax.Array:

@@ -11,7 +11,7 @@ import pytest
 
 import tractable as tr
 from tractable.core import Through
-from tractable.results.identity import kinds_of, loaded_kinds, saved_kinds
+from tractable.models.identity import kinds_of, loaded_kinds, saved_kinds
 from tractable.tools.errors import CheckpointError, TractableWarning
 
 pytestmark = pytest.mark.test

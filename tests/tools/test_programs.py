@@ -13,7 +13,8 @@ import pytest
 
 import tractable as tr
 from tractable.kernels.metropolis import Proposal
-from tractable.results.identity import functions, identity, kinds_of, model_fingerprint
+from tractable.models.identity import density_trace, kinds_of
+from tractable.results.identity import functions, identity
 from tractable.tools.errors import ModelError, SettingsError
 from tractable.tools.programs import fingerprint
 
@@ -112,7 +113,7 @@ def model(offset):
 def test_a_model_is_known_by_what_its_nested_programs_hold():
     data = tr.Data(np.array([0.1, 0.4]))
     first, again, other = (
-        model_fingerprint(model(np.array([shift, 0.0])), kinds_of(data)) for shift in (0.0, 0.0, 3.0)
+        density_trace(model(np.array([shift, 0.0])), kinds_of(data)).fingerprint for shift in (0.0, 0.0, 3.0)
     )
     assert first == again != other
 

@@ -53,8 +53,7 @@ def from_numpyro(model: Callable, *args: Any, seed: int = 0, **kwargs: Any) -> M
     ['theta']
     """
     known = _Known(Program(model, args, kwargs, seed))
-    made = _together(known, *_split(known)) if known.discrete else _whole(known, None)
-    return made.made_from(from_numpyro, model, args, kwargs, seed)
+    return _together(known, *_split(known)) if known.discrete else _whole(known, None)
 
 
 def split_numpyro(model: Callable, *args: Any, seed: int = 0, **kwargs: Any) -> tuple[Model, Data | None]:
@@ -92,8 +91,7 @@ def split_numpyro(model: Callable, *args: Any, seed: int = 0, **kwargs: Any) -> 
     found, why = _split(known)
     if found and why:
         tell(why)
-    made, data = found or ((_together(known, None, why) if known.discrete else _whole(known, why)), None)
-    return made.made_from(split_numpyro, model, args, kwargs, seed), data
+    return found or ((_together(known, None, why) if known.discrete else _whole(known, why)), None)
 
 
 class Density:

@@ -1,6 +1,5 @@
 """Whether learning a ladder worked: how loose the bound is, which units are used, how far q is from p(h | x)."""
 
-import functools
 import math
 from typing import Any, NamedTuple
 
@@ -13,6 +12,7 @@ from tractable.checks.evidence import grade
 from tractable.data.rows import Data
 from tractable.models.ladder import Ladder
 from tractable.objectives.bounds import HELD, bounds, coded
+from tractable.tools.shared import compiled
 from tractable.tools.tree import PyTree
 
 ACTIVE = 0.01  # Var_x E[h | x] above which a unit is active (Burda, Grosse & Salakhutdinov 2016, section 5.2)
@@ -62,7 +62,7 @@ def active_units(ladder: Ladder, params: PyTree, x: jax.Array, key: jax.Array, d
     return [int(layer.any(1).sum()) for layer in varies]
 
 
-@functools.partial(jax.jit, static_argnames=("ladder", "draws"))
+@compiled("ladder", "draws")
 def _spreads(ladder: Ladder, draws: int, params: PyTree, x: jax.Array, key: jax.Array) -> list[jax.Array]:
     """Var_x E_q[h^i | x], (m,) for each layer."""
     look_key, draw_key = jax.random.split(key)
@@ -77,7 +77,7 @@ def divergence(ladder: Ladder, params: PyTree, x: jax.Array) -> np.ndarray:
     return np.asarray(_divergence(ladder, params, x[: max(1, HELD // (4 * units * count))]))
 
 
-@functools.partial(jax.jit, static_argnames="ladder")
+@compiled("ladder")
 def _divergence(ladder: Ladder, params: PyTree, x: jax.Array) -> jax.Array:
     causes: Any = ladder.causes
     h = jax.tree.map(lambda a: a[:, None], causes)  # (m, 1, n)

@@ -15,6 +15,7 @@ from numpyro.distributions import Distribution
 from tractable.core import Model, PyTree, counted_log_likelihoods, is_distribution, log_posterior
 from tractable.data.rows import CHUNK, Batch, Data, whole
 from tractable.models.causes import base_of
+from tractable.models.identity import kinds_of, share_programs
 from tractable.tools import tree
 from tractable.tools.errors import DataError, ModelError
 from tractable.tools.shared import COMPILE_FASTEST, compiled
@@ -32,6 +33,7 @@ def value_and_slope(model: Model, position: jax.Array, batch: Batch | None) -> t
 
 def check(model: Model, data: Data | None) -> None:
     """Raise a ModelError or DataError for the first thing that is wrong with a model on its data."""
+    share_programs(model, kinds_of(data), 0 if data is None else data.size)
     if data is None and model.likelihood is not None:
         raise DataError("This model has a likelihood, so it needs data: infer(model, Data(y), ...).")
     if data is not None and model.likelihood is None:
@@ -43,7 +45,7 @@ def check(model: Model, data: Data | None) -> None:
             else "These data have group=, and this model nothing that is a group's own: give Model(..., local=...)."
         )
     if data is not None and data.labels is not None:
-        model, data = model.member, data.members()
+        model, data = (model.representative or model).member, data.members()
     seen, precision = data is not None, jnp.result_type(float)
     if data is None or data.size == 0:
         _check_shapes(model, seen, (), None, precision)

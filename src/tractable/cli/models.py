@@ -1,7 +1,6 @@
 """The kinds of model that ``--model`` names, ``KINDS``: options, model, tables and predictions' columns of each."""
 
 import contextlib
-import functools
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -44,6 +43,7 @@ from tractable.results.posterior import Posterior
 from tractable.results.predict import Prediction
 from tractable.selection import CRITERIA, Selection
 from tractable.tools.errors import DataError, SettingsError
+from tractable.tools.shared import compiled
 from tractable.tools.words import counted, nearest, tell
 
 CHUNK = 1 << 14  # rows of a mixture evaluated at once
@@ -284,7 +284,7 @@ class Mixture(Chosen):
         return {"component": share.argmax(1) + 1, **shares, "log density": density}
 
 
-@functools.partial(jax.jit, static_argnames="model")
+@compiled("model")
 def _densities(model: LatentModel, theta: Gaussians, x: jax.Array) -> tuple[jax.Array, jax.Array]:
     return model.log_prob(theta, x), model.responsibilities(theta, x)  # pyright: ignore[reportOptionalCall]
 

@@ -27,6 +27,7 @@ from tractable.objectives.pathwise import k_sample
 from tractable.results.encoding import each_row, generate, network_of, rows_together
 from tractable.tools.errors import DataError, SettingsError
 from tractable.tools.settings import Range, is_number
+from tractable.tools.shared import compiled
 
 SCORED = 100  # draws of h per row in score_samples
 FLOATS: Any = [np.float64, np.float32]
@@ -290,20 +291,20 @@ class BeliefNetwork(LadderTransformer):
         return super()._units(x if self.binarise is None else x > self.binarise)
 
 
-@functools.partial(jax.jit, static_argnames="ladder")
+@compiled("ladder")
 def _codes(ladder: Ladder, params: PyTree, x: jax.Array) -> jax.Array:
     """E[h¹ | x], (n, units); it depends on x alone, so the key does not matter."""
     q = ladder.drawn(jax.random.key(0), params, x, 1)[1][0]
     return moments(q)[0][0]
 
 
-@functools.partial(jax.jit, static_argnames="ladder")
+@compiled("ladder")
 def _decoded(ladder: Ladder, params: PyTree, h: jax.Array) -> jax.Array:
     """E[x | h¹], (n, d)."""
     return moments(ladder.visible.distribution(params["theta"]["x"], h))[0]
 
 
-@functools.partial(jax.jit, static_argnames="ladder")
+@compiled("ladder")
 def _scores(ladder: Ladder, params: PyTree, key: jax.Array, x: jax.Array, sums: jax.Array) -> jax.Array:
     """Bounds by ``SCORED`` draws, (n,)."""
 

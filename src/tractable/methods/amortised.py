@@ -26,6 +26,7 @@ from tractable.models.ladder import Ladder, ladder_of
 from tractable.objectives.bounds import bounds
 from tractable.tools.errors import DataError, ModelError, SettingsError
 from tractable.tools.settings import Count, Positive
+from tractable.tools.shared import compiled
 
 FIRST = 10_000  # rows that set the starting biases
 LOOKED_AT, DRAWS = 1000, 100  # rows and draws that the report's bounds are computed from
@@ -169,7 +170,7 @@ def signal_at_end(program: Amortising, plan: Plan, data: Data, state: PyTree, ke
     return float(_signal(program, plan, data.windows(plan.width), state, key))
 
 
-@functools.partial(jax.jit, static_argnames=("program", "plan"))
+@compiled("program", "plan")
 def _signal(program: Amortising, plan: Plan, rows: PyTree, state: PyTree, key: jax.Array) -> jax.Array:
     method: Any = program.method
     objective, params = method.objective(method.needed(program.model)), state.position

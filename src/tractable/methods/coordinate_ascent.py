@@ -25,6 +25,7 @@ from tractable.models.variational import ConjugateModel, conjugate_model
 from tractable.tools import tree
 from tractable.tools.errors import ModelError
 from tractable.tools.settings import Count
+from tractable.tools.shared import compiled
 
 DRAWN = 4000
 
@@ -138,7 +139,7 @@ def over_lambda(conjugate: Conjugate) -> LatentModel:
     )  # fmt: skip
 
 
-@functools.partial(jax.jit, static_argnames=("model", "count"))
+@compiled("model", "count")
 def _drawn(model: ConjugateModel, q: PyTree, key: jax.Array, count: int) -> jax.Array:
     """(count, d) independent draws of θ from q, unconstrained."""
     theta = model.conjugate.sample(key, q, count)

@@ -23,7 +23,7 @@ from tractable.methods.variational import log_weights
 from tractable.tools import tree
 from tractable.tools.errors import ModelError, SettingsError
 from tractable.tools.settings import Count
-from tractable.tools.shared import COMPILE_FASTEST, compiled, whole_of
+from tractable.tools.shared import COMPILE_FASTEST, compiled
 
 DENSE = 5000  # parameters up to which a covariance is formed
 ROWS = 64  # rows whose Jacobians are held at once
@@ -143,8 +143,8 @@ def _check_curved(least: float, largest: float = math.inf) -> None:
 def linearised(model: Model, mode: jax.Array) -> Model:
     """The model with its predictor replaced by the tangent at the mode z*, f(z*) + J (z − z*)."""
     likelihood: Any = model.through
-    form, numbers = model.apart()
-    predictor = jax.tree_util.Partial(Tangent(form), numbers, mode)
+    form, arrays = model.split_arrays()
+    predictor = jax.tree_util.Partial(Tangent(form), arrays, mode)
     return dataclasses.replace(model, likelihood=Through(predictor, likelihood.observe))
 
 
@@ -152,10 +152,10 @@ def linearised(model: Model, mode: jax.Array) -> Model:
 class Tangent:
     """The predictor's tangent; equal for models of one form, which share compiled programs."""
 
-    form: Any
+    form: Any  # a Model
 
-    def __call__(self, numbers: tuple, mode: jax.Array, params: PyTree, x: PyTree) -> jax.Array:
-        model = whole_of(self.form, numbers)
+    def __call__(self, arrays: tuple, mode: jax.Array, params: PyTree, x: PyTree) -> jax.Array:
+        model = self.form.join_arrays(arrays)
         likelihood, centre = model.through, model.space.unravel(mode)
         step = jax.tree.map(jnp.subtract, model.unconstrain(params), centre)
         value, change = jax.jvp(lambda u: likelihood.predictor(model.constrain(u), x), (centre,), (step,))

@@ -99,7 +99,7 @@ class Method(Settings):
         if "label" in vars(cls):
             METHODS[cls.label] = cls
 
-    def apart(self) -> tuple["Method", tuple]:
+    def split_arrays(self) -> tuple["Method", tuple]:
         """The method that programs are compiled for: ``outside`` settings are None (``tools.shared``)."""
         form = copy.copy(self)
         for name in self.outside:

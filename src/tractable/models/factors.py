@@ -23,7 +23,7 @@ from tractable.models.conjugate import LOG_2PI, Numbers, Real
 from tractable.models.latent import LatentModel
 from tractable.tools.errors import DataError, ModelError
 from tractable.tools.settings import is_whole
-from tractable.tools.shared import recalled
+from tractable.tools.shared import recorded
 from tractable.tools.small import inverse_root
 
 
@@ -43,7 +43,7 @@ class Regression(NamedTuple):
     square: Any  # (d,), x²
 
 
-@recalled
+@recorded
 def factor_analysis(features: int, rank: int, floor: Real = 1e-12, centre: Numbers | None = None) -> LatentModel:
     """Factor analysis: every column has its own noise.
 
@@ -69,7 +69,7 @@ def factor_analysis(features: int, rank: int, floor: Real = 1e-12, centre: Numbe
     return _checked(features, rank, floor, centre, isotropic=False).model()
 
 
-@recalled
+@recorded
 def probabilistic_pca(features: int, rank: int, floor: Real = 1e-12, centre: Numbers | None = None) -> LatentModel:
     """Probabilistic principal components: the same noise in every column, so that ``noise`` is ().
 

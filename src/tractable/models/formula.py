@@ -24,7 +24,7 @@ from tractable.models.coordinates import Coordinates, Effects
 from tractable.models.families import FAMILIES
 from tractable.models.several import beside, joined
 from tractable.tools.errors import ModelError
-from tractable.tools.shared import maker, remember
+from tractable.tools.shared import recorded, remember
 from tractable.tools.words import listing, nearest, spelt, tell
 
 Prior = dist.Distribution
@@ -211,7 +211,7 @@ def _of_one(encoder: Encoder, rows: Encoded, family: str, priors: Mapping[str, P
     return Model(prior, Through(predictor, kind.observe), labels={"effects": labels})
 
 
-@maker
+@recorded
 def made_from(encoder: dict[str, Any], priors: dict[str, Any]) -> Model:
     """The model of a saved encoder, with priors saved by ``_written``."""
     own = {name: getattr(dist, family)(**numbers) for name, (family, numbers) in priors.items()}

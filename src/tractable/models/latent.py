@@ -11,7 +11,8 @@ from jax.typing import ArrayLike
 from numpyro.distributions import Distribution, constraints
 
 from tractable.beliefs.check import Check
-from tractable.core import Batch, Data, Form, Model, PyTree, function_or_none, is_distribution, sample_of
+from tractable.core import Batch, Data, Model, PyTree, function_or_none, is_distribution, sample_of
+from tractable.data.rows import whole
 from tractable.kernels.em import EStep, MStep, OfRows, Sums, enumerated
 from tractable.models.causes import listed, log_prob_of, values_of
 from tractable.tools import tree
@@ -88,6 +89,11 @@ def _of_sums(name: str) -> Any:
     return property(lambda model: getattr(model.sums, name, None))
 
 
+def _call(function: Callable | None, *arguments: PyTree) -> Any:
+    """The function's value; None where there is no function."""
+    return None if function is None else function(*arguments)
+
+
 class LatentModel(Model):
     """p(θ), p(z | θ) and p(x | z, θ) of one datum. With z summed out it is a ``Model`` that any method can fit.
 
@@ -126,7 +132,7 @@ class LatentModel(Model):
     """
 
     own: ClassVar[tuple[str, ...]] = ()  # a subclass's attributes besides sums, steps and symmetry
-    compiled_as: "LatentModel | None" = None  # the model whose compiled programs this one shares
+    origin: "LatentModel | None" = None  # the model that this one is, but for starting points and checks
     latent: Callable[..., PyTree] | None = None  # None if z is handled in closed form
     conditional: Callable[..., PyTree] | None = None
     sampler: Callable[[jax.Array, PyTree, int], tuple[PyTree, PyTree]] | None = None
@@ -152,8 +158,6 @@ class LatentModel(Model):
         values = values_of(latent, self.example) if causes is None else listed(causes)
         if values is not None:
             self.sums = enumerated(self.log_joint, values, statistics)
-        if type(self) is LatentModel:
-            self.made_from(prior, latent, likelihood, causes, statistics, m_step, position, support, start, derived)
 
     @classmethod
     def from_steps(
@@ -193,11 +197,7 @@ class LatentModel(Model):
             raise ModelError(f"LatentModel has no {', '.join(unknown)}; its steps are {', '.join(known)}.{near}")
         of_sums, of_steps, of_symmetry = ({n: changed[n] for n in g._fields if n in changed} for g in groups)
         made = type(self).__new__(type(self))
-        vars(made).update(
-            (name, value)
-            for name, value in vars(self).items()
-            if name.partition(" ")[0] not in ("_source", "_contents")
-        )
+        vars(made).update(vars(self) | {"representative": None})
         Model.__init__(made, self.prior, made._marginal, self.position, self.support, self.start, self.derived)
         if of_sums:
             made.sums = Sums(**of_sums) if self.sums is None else self.sums._replace(**of_sums)
@@ -206,21 +206,12 @@ class LatentModel(Model):
         made.steps, made.symmetry = self.steps._replace(**of_steps), self.symmetry._replace(**of_symmetry)
         for name in set(self.own) & set(changed):
             setattr(made, name, changed[name])
-        made.compiled_as = self._compiled() if set(changed) <= _UNSEEN else None
+        made.origin = (self.origin or self) if set(changed) <= _UNSEEN else None
         return made
 
-    def __eq__(self, other: object) -> bool:
-        """Models that differ only in starting points and checks are equal, so that they share compiled programs."""
-        return isinstance(other, LatentModel) and self._compiled() is other._compiled()
-
-    def __hash__(self) -> int:
-        return object.__hash__(self._compiled())
-
-    def _compiled(self) -> "LatentModel":
-        return self.compiled_as or self
-
-    def apart(self) -> tuple[Model | Form, tuple]:
-        return Model.apart(self._compiled())
+    def split_arrays(self) -> tuple[Model, tuple]:
+        """Models that differ only in starting points and checks share compiled programs."""
+        return Model.split_arrays(self.origin or self)
 
     log_prob, e_step, responsibilities, encode, causes = map(
         _of_sums, ("log_prob", "e_step", "responsibilities", "encode", "causes")
@@ -352,6 +343,34 @@ class LatentModel(Model):
         params, (y, x) = self.params(position), jax.tree.map(lambda a: a[0], batch.data)
         z = self._one_cause(params, () if x is None else (x,))
         return self.log_prior(params) + self.log_joint(params, y if x is None else (y, x), z)
+
+    def computed(self, params: PyTree, key: jax.Array, rows: PyTree) -> list:
+        """What programs compute by this model's functions besides its density; models are identified by its trace.
+
+        Raises:
+            NotImplementedError: the model is climbed as another one, whose functions are not looked at.
+        """
+        if self.steps.climbed is not None:
+            raise NotImplementedError
+        found = super().computed(params, key, rows)
+        if rows is None:
+            return found
+        sums, steps, symmetry = self.sums or Sums(self.summed_out), self.steps, self.symmetry
+        first, given = jax.tree.map(lambda a: a[0], rows), jax.tree.map(lambda a: a[:1], rows[1])
+        x, row, inputs = (rows[0], first[0], ()) if given is None else (rows, first, (first[1],))
+        z = None if self.latent is None else sample_of(self.latent(params, *inputs), key)
+        of_row = totals = _call(steps.statistics, row, z)
+        if sums.e_step is not None:
+            totals = sums.e_step(params, whole(rows)).statistics
+        shares, drawn = _call(sums.responsibilities, params, x), _call(sums.drawn, key, params, x)
+        order = None if symmetry.permute is None else jnp.arange(shares.shape[-1])
+        return [
+            *found, z, of_row, totals, shares, drawn, self.causes, symmetry.parameters,
+            _call(self.latent, params, *inputs), _call(self.conditional, params, z, *inputs),
+            self.sample(key, params, 1, given), _call(steps.m_step, totals), _call(_call(steps.q, totals), params),
+            _call(sums.encode, params, x), _call(sums.complete, params, x, drawn), _call(symmetry.canonical, params),
+            _call(symmetry.shift, params, first[0]), _call(symmetry.permute, params, order),
+        ]  # fmt: skip
 
     def _one_cause(self, params: PyTree, inputs: tuple) -> PyTree:
         if self.causes is not None:

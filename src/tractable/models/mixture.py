@@ -17,7 +17,7 @@ from tractable.models.gaussians import COVARIANCES, Gaussians
 from tractable.models.latent import LatentModel
 from tractable.models.linear_mixture import Family, Moments
 from tractable.tools.errors import ModelError
-from tractable.tools.shared import recalled, shared
+from tractable.tools.shared import recorded, shared
 
 __all__ = [
     "COVARIANCES", "Bernoullis", "Gaussians", "Moments", "bernoulli_mixture", "gaussian_mixture", "with_missing"
@@ -31,7 +31,7 @@ class Bernoullis(NamedTuple):
     means: Any  # (K, d), probabilities of a 1
 
 
-@recalled
+@recorded
 def gaussian_mixture(
     components: int, features: int, covariance: str = "full", floor: Real = 1e-6, centre: Numbers | None = None
 ) -> LatentModel:
@@ -69,7 +69,7 @@ def gaussian_mixture(
     return gaussians.checked(components, features, covariance, floor, centre).mixture()
 
 
-@recalled
+@recorded
 def with_missing(
     components: int, features: int, covariance: str = "full", floor: Real = 1e-6, centre: Numbers | None = None
 ) -> LatentModel:

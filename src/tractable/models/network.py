@@ -16,7 +16,7 @@ from tractable.models.architecture import Network, applied, as_network, fan_in, 
 from tractable.models.conjugate import Number, Real, positive
 from tractable.models.families import FAMILIES
 from tractable.tools.errors import ModelError
-from tractable.tools.shared import recalled, shared
+from tractable.tools.shared import recorded, shared
 from tractable.tools.tree import PyTree, path_name
 
 __all__ = ["Network", "ScaleMixture", "mlp", "neural_network", "scale_mixture"]
@@ -125,7 +125,7 @@ def _of(likelihood: str, output: jax.Array, params: dict[str, Any], df: float) -
     return centred.to_event(output.ndim)
 
 
-@recalled
+@recorded
 def neural_network(
     network: PyTree, likelihood: str | Callable[..., dist.Distribution] = "normal", *, prior: PyTree = "scaled",
     noise: Real | None = None, df: Real = 4.0, extra: dict[str, dist.Distribution] | None = None,

@@ -1,7 +1,5 @@
 """Label switching: matches exchangeable components between draws, so that posterior means are meaningful."""
 
-import functools
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -76,7 +74,7 @@ def _heights(model: LatentModel, rows: PyTree, flat: jax.Array) -> jax.Array:
     return jax.lax.map(lambda u: model.traced(u, whole(rows)), flat, batch_size=BATCH)
 
 
-@functools.partial(jax.jit, static_argnames=("model", "shares"))
+@compiled("model", "shares")
 def _agreement(model: LatentModel, shares: OfRows, rows: PyTree, flat: jax.Array, pivot: jax.Array) -> jax.Array:
     """The number of rows that component j of the pivot and component k of a draw share, (s, K, K)."""
     (y, given), weights = apart(rows)
@@ -91,7 +89,7 @@ def _agreement(model: LatentModel, shares: OfRows, rows: PyTree, flat: jax.Array
     return jax.lax.map(lambda u: known.T @ of(u).reshape(known.shape), flat, batch_size=BATCH)
 
 
-@functools.partial(jax.jit, static_argnames=("model", "permute"))
+@compiled("model", "permute")
 def _reordered(model: LatentModel, permute: PyTree, flat: jax.Array, orders: jax.Array) -> jax.Array:
     def one(now: tuple[jax.Array, jax.Array]) -> jax.Array:
         return model.position_of(permute(model.params(now[0]), now[1]))

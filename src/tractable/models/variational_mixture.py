@@ -22,7 +22,7 @@ from tractable.models.linear_mixture import Moments, between, clustered
 from tractable.models.normal_wishart import NormalWishart, is_matrix, log_det_lost, second
 from tractable.tools import small
 from tractable.tools.errors import ModelError
-from tractable.tools.shared import recalled
+from tractable.tools.shared import recorded
 
 
 class MixturePosterior(NamedTuple):
@@ -206,7 +206,7 @@ class Beliefs(NamedTuple):
         return jax.nn.logsumexp(terms + jnp.log(weights)[None, :], axis=1)
 
 
-@recalled
+@recorded
 def bayesian_gaussian_mixture(
     components: int, features: int, covariance: str = "full", *, process: bool = False,
     weight_concentration: Real | None = None, mean_prior: Numbers | None = None, mean_precision: Real = 1.0,

@@ -1,6 +1,5 @@
 """Bounds of log p(x) for rows under a ladder and its inference network, with weights and each layer's cost."""
 
-import functools
 import math
 from typing import NamedTuple
 
@@ -14,6 +13,7 @@ from tractable.core import Data, PyTree
 from tractable.models.causes import base_of
 from tractable.models.ladder import Ladder
 from tractable.tools.errors import ModelError
+from tractable.tools.shared import compiled
 
 HELD = 1 << 23  # most numbers (draws and layers' outputs) in memory at once
 CACHED = 1 << 19  # the same on a CPU, so that they fit a core's cache: half the time of HELD
@@ -78,7 +78,7 @@ def bounds(ladder: Ladder, params: PyTree, data: Data, key: jax.Array, samples: 
     return Bounds(elbo, np.sqrt(spread / one), log_evidence, error, ess, np.moveaxis(costs, 0, -1) / samples, samples)
 
 
-@functools.partial(jax.jit, static_argnames=("ladder", "samples"))
+@compiled("ladder", "samples")
 def _bounds(ladder: Ladder, samples: int, params: PyTree, rows: PyTree, index: jax.Array, key: jax.Array) -> tuple:
     """Sums over draws: Σ log w, Σ (log w)², log Σ w and log Σ w² of every row, (n,), and Σ log q − log p, (L, n)."""
     n, together = len(index), min(samples, TOGETHER)

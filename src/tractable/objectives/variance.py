@@ -1,6 +1,5 @@
 """Measures how noisy the score-function gradient of an inference network is, and how much each remedy helps."""
 
-import functools
 import itertools
 import math
 from typing import NamedTuple
@@ -14,6 +13,7 @@ from tractable.models.ladder import Ladder
 from tractable.objectives import score
 from tractable.tools.errors import SettingsError
 from tractable.tools.settings import Count, expect, is_whole
+from tractable.tools.shared import compiled
 
 FIRST = 50  # draws per row from which c, σ̂ and missing baselines are estimated
 HIDDEN, RIDGE = 100, 1e-3  # units of a missing baseline, and the ridge penalty of its regression
@@ -87,7 +87,7 @@ def gradient_variance(
     )
 
 
-@functools.partial(jax.jit, static_argnames=("ladder", "chosen", "pairs"))
+@compiled("ladder", "chosen", "pairs")
 def _measured(
     ladder: Ladder, chosen: tuple, pairs: int, params: PyTree, x: PyTree, scale: jax.Array | float, first: jax.Array,
     key: jax.Array,

@@ -1,6 +1,5 @@
 """Pages of ladders: rows drawn from them and reconstructed, codes, and what units stand for."""
 
-import functools
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -19,6 +18,7 @@ from tractable.results import encoding as coding
 from tractable.results.posterior import Posterior
 from tractable.tools import tree
 from tractable.tools.errors import DataError
+from tractable.tools.shared import compiled
 from tractable.tools.tree import PyTree
 
 Shape = tuple[int, int] | None
@@ -154,7 +154,7 @@ def traversals(ladder: Ladder, theta: PyTree, data: np.ndarray | None, shape: Sh
     return [Exhibit("Traversals", drawn, note + " Darker is higher.", "panels")]
 
 
-@functools.partial(jax.jit, static_argnames="ladder")
+@compiled("ladder")
 def traversed(ladder: Ladder, theta: PyTree, steps: jax.Array) -> jax.Array:
     """(unit, step, n) E[x | h^L] with every layer in between at its mean."""
     top = ladder.layers[-1]

@@ -22,6 +22,7 @@ from tractable.objectives.bounds import bounds, coded, draws_needed, log_weights
 from tractable.results.predict import chunks
 from tractable.tools.errors import DataError, SettingsError
 from tractable.tools.settings import Count, at_least, expect, seeded
+from tractable.tools.shared import compiled
 
 AVERAGED = 100  # draws for the moments of a layer that depends on a drawn layer
 HELD_AGAINST = 1000  # fitted rows to compare held-out rows with
@@ -262,7 +263,7 @@ def each_row(function: Callable, key: jax.Array, index: jax.Array, *rows: Any) -
     return jax.vmap(function)(keys, *rows)
 
 
-@functools.partial(jax.jit, static_argnames=("ladder", "averaged", "draws"))
+@compiled("ladder", "averaged", "draws")
 def _encoded(
     ladder: Ladder, averaged: int, draws: int, params: PyTree, key: jax.Array, index: jax.Array, rows: jax.Array
 ) -> tuple:
@@ -276,7 +277,7 @@ def _encoded(
     return each_row(one, key, index, rows)
 
 
-@functools.partial(jax.jit, static_argnames="ladder")
+@compiled("ladder")
 def _own_weights(ladder: Ladder, params: PyTree, x: jax.Array, h: tuple) -> jax.Array:
     """log w of each row's own h, (row,)."""
     h = jax.tree.map(lambda a: a[None], h)
@@ -284,7 +285,7 @@ def _own_weights(ladder: Ladder, params: PyTree, x: jax.Array, h: tuple) -> jax.
     return log_weights(ladder, params, x, h, q)[0][0]
 
 
-@functools.partial(jax.jit, static_argnames="ladder")
+@compiled("ladder")
 def _generated(ladder: Ladder, theta: PyTree, key: jax.Array, index: jax.Array, rows: jax.Array) -> tuple:
 
     def one(key: jax.Array) -> tuple:
@@ -295,7 +296,7 @@ def _generated(ladder: Ladder, theta: PyTree, key: jax.Array, index: jax.Array, 
     return each_row(one, key, index)
 
 
-@functools.partial(jax.jit, static_argnames=("ladder", "draws"))
+@compiled("ladder", "draws")
 def _reconstructed(
     ladder: Ladder, draws: int, params: PyTree, key: jax.Array, index: jax.Array, rows: jax.Array
 ) -> jax.Array:
@@ -307,6 +308,6 @@ def _reconstructed(
     return each_row(one, key, index, rows)
 
 
-@functools.partial(jax.jit, static_argnames="ladder")
+@compiled("ladder")
 def _summed_out(ladder: Ladder, theta: PyTree, index: jax.Array, rows: jax.Array) -> jax.Array:
     return ladder.log_likelihoods(theta, (rows, None))

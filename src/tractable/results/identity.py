@@ -3,22 +3,20 @@
 import dataclasses
 import json
 import re
-import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 
-from tractable.core import Batch, Data, Kernel, Model, PyTree
-from tractable.data.rows import Members
+from tractable.core import Data, Kernel, Model, PyTree
 from tractable.kernels.metropolis import Point, Proposal
 from tractable.methods.method import Method
+from tractable.models.identity import density_trace, kinds_of
 from tractable.models.ladder import Ladder, ladder_of
 from tractable.tools.errors import ModelError, SettingsError
-from tractable.tools.programs import calls_back, fingerprint
+from tractable.tools.programs import fingerprint, trace
 
 __version__ = "0.1.0"
 UNKNOWN = "cannot be traced"
@@ -37,7 +35,7 @@ def identity(
             "dtype": jnp.result_type(float).name,
             "seed": seed,
             "data": "none" if data is None else data.fingerprint,
-            "model": model_fingerprint(model, kinds_of(data)),
+            "model": density_trace(model, kinds_of(data)).fingerprint,
             "method": json.loads(re.sub(r" at 0x[0-9a-f]+", "", json.dumps(method.settings()))),
         }
         | ({} if not (computed := functions(method, model, data)) else {"functions": computed})
@@ -45,64 +43,6 @@ def identity(
         | ({} if products in (None, "highest", "float32") else {"matrix products": products})
         | network_fingerprint(model)
     )
-
-
-def model_fingerprint(model: Model, rows: PyTree) -> str:
-    """SHA-256 of the log posterior as JAX traces it on rows of these kinds, constants included."""
-    return _told(fingerprint, model, rows)
-
-
-def kinds_of(data: Data | None) -> PyTree:
-    """Shape and dtype of a row of each of the data's arrays, all that a model's trace depends on; None without data."""
-    if data is None:
-        return None
-    kind = jax.dtypes.canonicalize_dtype
-    return jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape[1:], kind(a.dtype)), data.rows)
-
-
-def saved_kinds(rows: PyTree) -> Any:
-    """``kinds_of`` for JSON; {} where it holds containers of the user's own, which cannot be made again."""
-    if isinstance(rows, Members):
-        parts = [saved_kinds(part) for part in rows]
-        return {"members": parts} if {} not in parts else {}
-    if isinstance(rows, dict):
-        found = {name: saved_kinds(part) for name, part in rows.items()}
-        known = {} not in found.values() and all(isinstance(name, str) for name in rows)
-        return {"dict": found} if known else {}
-    if type(rows) in (tuple, list):
-        parts = [saved_kinds(part) for part in rows]
-        return {type(rows).__name__: parts} if {} not in parts else {}
-    if isinstance(rows, jax.ShapeDtypeStruct):
-        return {"shape": list(rows.shape), "dtype": rows.dtype.name}
-    return None if rows is None else {}
-
-
-def loaded_kinds(saved: Any) -> PyTree:
-    """What ``saved_kinds`` was given; a KeyError, TypeError or ValueError where it is nothing of the kind."""
-    if saved is None:
-        return None
-    if "shape" in saved:
-        return jax.ShapeDtypeStruct(tuple(map(int, saved["shape"])), np.dtype(saved["dtype"]))
-    ((how, parts),) = saved.items()
-    if how == "dict":
-        return {name: loaded_kinds(part) for name, part in parts.items()}
-    made = {"tuple": tuple, "list": list, "members": lambda parts: Members(*parts)}[how]
-    return made([loaded_kinds(part) for part in parts])
-
-
-_known: weakref.WeakKeyDictionary[Model, dict[tuple, Any]] = weakref.WeakKeyDictionary()
-
-
-def _told(of: Callable, model: Model, rows: PyTree) -> Any:
-    """What ``of`` tells of a model as JAX traces it on rows of these kinds.
-
-    It is traced once: like its compiled programs, what it stands for is fixed when it is first used.
-    """
-    example, known = _example(model, rows), _known.setdefault(model, {})
-    kind = of, str(jax.tree.map(lambda a: (np.shape(a), jnp.result_type(a)), example)), jnp.result_type(float)
-    if kind not in known:
-        known[kind] = of(model.traced, *example)
-    return known[kind]
 
 
 def functions(method: PyTree, model: Model, data: Data | None) -> dict[str, str]:
@@ -122,7 +62,7 @@ def functions(method: PyTree, model: Model, data: Data | None) -> dict[str, str]
 
 def check_resumable(model: Model, data: Data | None, method: Method) -> None:
     """Raises if the model or a setting's function cannot be fingerprinted, so a resumed run could differ unnoticed."""
-    if _told(calls_back, model, kinds_of(data)):
+    if density_trace(model, kinds_of(data)).calls_back:
         raise ModelError(
             "checkpoint= expects a model that JAX sees whole; this one calls Python (pure_callback or io_callback), "
             "and a resumed run could have another function. Write it in jax.numpy, or leave checkpoint= out."
@@ -140,11 +80,12 @@ def _computed(value: PyTree, model: Model, data: Data | None) -> str:
     why = ""
     for call, *example in _calls(value, model, data):
         try:
-            if calls_back(call, *example):
-                return f"{UNKNOWN}: it calls Python (pure_callback or io_callback)"
-            return fingerprint(call, *example)
+            found = trace(call, *example)
         except Exception as error:  # a user's function may raise anything for arguments it is not meant for
             why = why or f"{type(error).__name__}: {str(error).split(chr(10))[0]}"
+        else:
+            calls = f"{UNKNOWN}: it calls Python (pure_callback or io_callback)"
+            return calls if found.calls_back else found.fingerprint
     return f"{UNKNOWN} ({why})"
 
 
@@ -185,16 +126,6 @@ def _calls(value: PyTree, model: Model, data: Data | None) -> Iterator[tuple]:
 def _moved(kernel: Kernel, key: jax.Array, position: jax.Array) -> tuple:
     state = kernel.init(key, position)
     return state, kernel(key, state)
-
-
-def _example(model: Model, rows: PyTree) -> tuple[np.ndarray, Batch | None]:
-    """A position and a batch of two rows, to trace a model with; NumPy's, which have nothing to compile."""
-    batch: Batch | None = None
-    if rows is not None:
-        rows = jax.tree.map(lambda kind: np.zeros((2, *kind.shape), kind.dtype), rows)
-        mask: Any = np.ones(2, jnp.result_type(float))
-        batch = Batch(rows, mask, 2)
-    return np.zeros(model.space.size, jnp.result_type(float)), batch
 
 
 def network_fingerprint(model: Model) -> dict[str, str]:

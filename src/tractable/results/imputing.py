@@ -17,6 +17,7 @@ from tractable.objectives.bounds import moments
 from tractable.results import encoding as coding
 from tractable.tools.errors import ModelError
 from tractable.tools.settings import Count, at_least, expect, seeded
+from tractable.tools.shared import compiled
 
 DEFENCE = 0.2  # share of proposals drawn from p(h): bounds the weights where q is poor
 
@@ -86,12 +87,12 @@ def _factorised(ladder: Ladder, theta: PyTree) -> list[jax.Array]:
     return [jnp.zeros(0)] if isinstance(p, dist.Independent) and p.reinterpreted_batch_ndims == 1 else []
 
 
-@functools.partial(jax.jit, static_argnames="ladder")
+@compiled("ladder")
 def _possible(ladder: Ladder, theta: PyTree) -> jax.Array:
     return ladder.dreamt(jax.random.key(0), theta, 1)[0]
 
 
-@functools.partial(jax.jit, static_argnames=("ladder", "counts"))
+@compiled("ladder", "counts")
 def _imputed(
     ladder: Ladder, counts: tuple[int, int, int], params: PyTree, key: jax.Array, index: jax.Array, rows: PyTree
 ) -> tuple:

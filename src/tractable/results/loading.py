@@ -15,8 +15,8 @@ from tractable.checks.report import ORDER, Report
 from tractable.core import Data, Model, PyTree, as_data
 from tractable.methods import from_settings
 from tractable.methods.method import Method
+from tractable.models.identity import density_trace, kinds_of, loaded_kinds
 from tractable.results.folder import RESULT, read
-from tractable.results.identity import kinds_of, loaded_kinds, model_fingerprint
 from tractable.results.posterior import Posterior
 from tractable.results.standardised import Standardised
 from tractable.tools import programs
@@ -102,7 +102,7 @@ def _check_model(folder: pathlib.Path, told: "Told", model: Model, data: Data | 
     rows, there = kinds_of(data) if data is not None else loaded_kinds(then and then.rows), then[1:] if then else here
     with jax.enable_x64(there[0] == "float64"), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of constants that are held in more bits
-        same = model_fingerprint(model, rows) == told.model
+        same = density_trace(model, rows).fingerprint == told.model
     if not same and there == here:
         raise CheckpointError(f"{folder} is of another model: its log density differs from that of the model given.")
     if not same:

@@ -31,6 +31,7 @@ from tractable.methods.abilities import needs, placement_of
 from tractable.methods.method import Method, named
 from tractable.methods.rejection import evidence
 from tractable.methods.session import open_session
+from tractable.models.identity import density_trace, kinds_of, saved_kinds, share_programs
 from tractable.models.latent import LatentModel, latent_model
 from tractable.models.relabelling import averaged, drawn, matched
 from tractable.results import encoding as coding
@@ -38,7 +39,6 @@ from tractable.results import groups, imputing, pointwise
 from tractable.results import predict as prediction
 from tractable.results.exchange import GROUPS, to_tree
 from tractable.results.folder import RESULT, discard_draws, refuse_others, write
-from tractable.results.identity import kinds_of, model_fingerprint, saved_kinds
 from tractable.results.scaling import power_scaled
 from tractable.tools import tree
 from tractable.tools.bits import as_learnt
@@ -49,6 +49,7 @@ from tractable.tools.settings import Count, Share, expect, seeded
 from tractable.tools.shared import recipe
 from tractable.tools.shown import as_html
 from tractable.tools.stopping import ending
+from tractable.tools.tree import row_shapes
 from tractable.tools.words import spelt
 from tractable.tools.writing import disk_errors
 
@@ -299,6 +300,9 @@ class Posterior(Learnt):
             return prediction.ahead(own, *self.spread(draws), x, self._rows_or().rows, level=level, seed=seed)
         if self.data is not None:
             prediction.alike(self.data.given, x, "predict(x)")
+            kinds = (kinds_of(self.data)[0], None if x is None else row_shapes(prediction.rows_of(x)[0]))
+            if kinds != kinds_of(self.data):  # of another dtype, say, for which the model may be another
+                share_programs(self.model, kinds, self.data.size)
         return prediction.predict(
             self.predictive, *self.spread(draws), x, level=level, seed=seed, calibrate=calibrate, over=lying
         )
@@ -646,7 +650,7 @@ class Posterior(Learnt):
             "thin": self.thin,
             "count": self.count,
             "bias": None if bias is None else {"inflation": bias.inflation.tolist(), "worst": bias.worst},
-            "model": model_fingerprint(self.model, kinds_of(self.data)),
+            "model": density_trace(self.model, kinds_of(self.data)).fingerprint,
             "traced": {
                 "rows": saved_kinds(kinds_of(self.data)),
                 "dtype": jax.numpy.result_type(float).name,

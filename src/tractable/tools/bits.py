@@ -77,12 +77,6 @@ class CachedProperty:
     def __set_name__(self, owner: type, name: str) -> None:
         self.single, self.double = (f"{name} {bits}" for bits in BITS)
 
-    @staticmethod
-    def forget(instance: object, name: str) -> None:
-        """Compute the property of this name anew when it is asked for next."""
-        for bits in BITS:
-            vars(instance).pop(f"{name} {bits}", None)
-
     def __get__(self, instance: object, owner: type | None = None) -> Any:
         if instance is None:
             return self

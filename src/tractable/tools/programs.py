@@ -4,39 +4,61 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal, Var
 
+from tractable.tools.tree import PyTree
+
 VERSION = "2"  # of the hashing; fingerprints of different versions cannot be compared
 CALLBACKS = ("pure_callback", "io_callback")
 
 
-@jax.default_matmul_precision(None)
+class Trace(NamedTuple):
+    """What JAX's trace of a function tells of it.
+
+    Attributes:
+        fingerprint: SHA-256 of the program.
+        calls_back: whether the program calls Python functions, whose contents JAX does not see.
+        structure: the containers of the result, and their names.
+    """
+
+    fingerprint: str
+    calls_back: bool
+    structure: str
+
+
 def fingerprint(function: Callable, *example: object) -> str:
-    """SHA-256 of ``function`` as JAX traces it, and of its gradient in the first argument if it has custom rules.
+    """The fingerprint of ``trace``."""
+    return trace(function, *example).fingerprint
+
+
+@jax.default_matmul_precision(None)
+def trace(function: Callable, *example: object) -> Trace:
+    """Identifies ``function`` as JAX traces it, and its gradient in the first argument if it has custom rules.
 
     It covers equations in order, shapes, dtypes and every constant, also of nested programs (``jit``, ``scan``,
     ``cond``). A custom gradient (``custom_vjp``) is no part of a program until it is used: hence the gradient. What a
     callback to Python computes cannot be seen (``calls_back``), and JAX's default precision of products does not count.
     """
-    program = jax.make_jaxpr(function)(*example)
-    parts = [_digest(program, {})]
-    if any(name.startswith("custom_") for name in _primitives(program)):
+    program, result = jax.make_jaxpr(function, return_shape=True)(*example)
+    parts, primitives = [_digest(program, {})], {*_primitives(program)}
+    if any(name.startswith("custom_") for name in primitives):
         slope = jax.grad(lambda first, *rest: sum(jnp.sum(leaf) for leaf in jax.tree.leaves(function(first, *rest))))
         try:
             parts.append(_digest(jax.make_jaxpr(slope)(*example), {}))
         except (TypeError, ValueError, NotImplementedError):  # such as a loop of unknown length: it has no gradient
             parts.append("none")
-    return f"{VERSION}:{hashlib.sha256(json.dumps(parts).encode()).hexdigest()}"
+    found = f"{VERSION}:{hashlib.sha256(json.dumps(parts).encode()).hexdigest()}"
+    return Trace(found, bool(primitives & {*CALLBACKS}), structure_of(result))
 
 
-def calls_back(function: Callable, *example: object) -> bool:
-    """Whether a program calls Python functions, whose contents JAX does not see."""
-    return any(name in CALLBACKS for name in _primitives(jax.make_jaxpr(function)(*example)))
+def structure_of(value: PyTree) -> str:
+    """The containers of a pytree, and what they hold besides arrays; without memory addresses."""
+    return _without_addresses(jax.tree.structure(value))
 
 
 def _digest(program: ClosedJaxpr | Jaxpr, seen: dict[int, str]) -> str:
@@ -75,6 +97,10 @@ def _told(value: object, seen: dict[int, str]) -> Any:
         return [str(array.dtype), np.shape(value), hashlib.sha256(array.tobytes()).hexdigest()]
     if callable(value) and not isinstance(value, type):
         return [type(value).__name__, getattr(value, "__name__", "")]
+    return _without_addresses(value)
+
+
+def _without_addresses(value: object) -> str:
     return re.sub(r"0x[0-9a-f]+", "", repr(value))
 
 

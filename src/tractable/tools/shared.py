@@ -4,7 +4,6 @@ import contextlib
 import functools
 import importlib
 import inspect
-import itertools
 import json
 import weakref
 from collections.abc import Callable, Mapping
@@ -51,11 +50,11 @@ def shared(factory: Callable[P, T]) -> Callable[P, T]:
         # An object that holds arrays has the precision it was made in.
         return made(jnp.result_type(float), *map(_hashable, bound.args))
 
-    return recalled(lookup)
+    return recorded(lookup)
 
 
-def recalled(factory: Callable[P, T]) -> Callable[P, T]:
-    """``factory``, made to note what it was called with where a ``recipe`` can say it."""
+def recorded(factory: Callable[P, T]) -> Callable[P, T]:
+    """``factory``, which a saved folder may name: what it returns has a ``recipe`` where JSON holds its arguments."""
     signature = inspect.signature(factory)
 
     @functools.wraps(factory)
@@ -64,11 +63,12 @@ def recalled(factory: Callable[P, T]) -> Callable[P, T]:
         bound = signature.bind(*args, **kwargs)
         bound.apply_defaults()
         with contextlib.suppress(TypeError, ValueError):  # a function or a tuple takes no weak reference
-            given = json.dumps(bound.arguments, allow_nan=False, default=_written)
-            _makers.setdefault(found, (factory, json.loads(given)))
+            given = json.loads(json.dumps(bound.arguments, allow_nan=False, default=_written))
+            remember(found, lookup, lambda: given)
         return found
 
-    return maker(lookup)
+    _recorded.add(lookup)
+    return lookup
 
 
 def _written(value: Any) -> Any:
@@ -79,14 +79,8 @@ def _written(value: Any) -> Any:
     return found
 
 
-def maker(factory: Callable[P, T]) -> Callable[P, T]:
-    """Marks ``factory`` as one that a saved folder may name: loading a file calls no other function."""
-    _asked_for.add(factory)
-    return factory
-
-
-_asked_for: set[Callable] = set()
-_makers: weakref.WeakKeyDictionary[object, tuple[Callable, Any]] = weakref.WeakKeyDictionary()
+_recorded: set[Callable] = set()  # loading a folder calls no other function
+_makers: weakref.WeakKeyDictionary[object, tuple[Callable, Callable]] = weakref.WeakKeyDictionary()
 
 
 def remember(made: T, factory: Callable[..., T], arguments: Callable[[], dict[str, object]]) -> T:
@@ -95,18 +89,17 @@ def remember(made: T, factory: Callable[..., T], arguments: Callable[[], dict[st
     return made
 
 
-def with_recipe_of(source: object, made: T) -> T:
+def copy_recipe(source: object, made: T) -> T:
     """``made``, with the ``recipe`` of ``source``, if that has one."""
-    if source in _makers:
-        _makers[made] = _makers[source]
-    return made
+    return remember(made, *_makers[source]) if source in _makers else made
 
 
 class Compiled(Generic[T]):
     """``jax.jit`` of a function whose static arguments may hold arrays, which are passed as traced arguments.
 
-    A static argument, or an element of a static tuple, may have ``apart()``: it returns the form that the program is
-    compiled for, and the arrays that are traced. The form's ``whole(arrays)`` joins both again inside the function.
+    A static argument, or an element of a static tuple, may have ``split_arrays()``: it returns the form that the
+    program is compiled for, and the arrays that are traced. Where there are some, the form's ``join_arrays(arrays)``
+    puts both together inside the function.
 
     With small arrays a program that runs once takes longer to compile than to run: it is then compiled with the XLA
     options ``if_few``, such as COMPILE_FAST or COMPILE_FASTEST. Donated arrays, room for results, do not count: a run
@@ -120,8 +113,8 @@ class Compiled(Generic[T]):
         functools.update_wrapper(self, function)
         self._signature, self._static, self._room = inspect.signature(function), static, (*static, *donate)
 
-        def program(numbers: dict[str, PyTree], /, **arguments: object) -> T:
-            return function(**arguments | {name: whole_of(arguments[name], held) for name, held in numbers.items()})
+        def program(arrays: dict[str, PyTree], /, **arguments: object) -> T:
+            return function(**arguments | {name: _join(arguments[name], each) for name, each in arrays.items()})
 
         program.__name__ = function.__name__
         made = functools.partial(jax.jit, program, static_argnames=static, donate_argnames=donate)
@@ -129,11 +122,11 @@ class Compiled(Generic[T]):
         self._made, self._options = made, if_few
 
     def __call__(self, *args: object, **kwargs: object) -> T:
-        numbers, arguments = self._taken_apart(args, kwargs)
+        arrays, arguments = self._split(args, kwargs)
         if not self._options or arguments.get("over") is not None:
-            return self._program(numbers, **arguments)
-        given = [numbers, *(argument for name, argument in arguments.items() if name not in self._room)]
-        return (self._if_few if _are_few(given) else self._program)(numbers, **arguments)
+            return self._program(arrays, **arguments)
+        given = [arrays, *(argument for name, argument in arguments.items() if name not in self._room)]
+        return (self._if_few if _are_few(given) else self._program)(arrays, **arguments)
 
     @functools.cached_property
     def _if_few(self) -> Callable[..., T]:
@@ -141,19 +134,19 @@ class Compiled(Generic[T]):
         return self._made(compiler_options={k: v for k, v in self._options.items() if k not in _unknown()})
 
     def traced(self, *args: object, **kwargs: object) -> ClosedJaxpr:
-        numbers, arguments = self._taken_apart(args, kwargs)
-        return self._program.trace(numbers, **arguments).jaxpr
+        arrays, arguments = self._split(args, kwargs)
+        return self._program.trace(arrays, **arguments).jaxpr
 
     def eval_shape(self, *args: object, **kwargs: object) -> Any:
-        numbers, arguments = self._taken_apart(args, kwargs)
-        return self._program.eval_shape(numbers, **arguments)
+        arrays, arguments = self._split(args, kwargs)
+        return self._program.eval_shape(arrays, **arguments)
 
-    def _taken_apart(self, args: tuple, kwargs: dict[str, object]) -> tuple[dict[str, PyTree], dict[str, Any]]:
+    def _split(self, args: tuple, kwargs: dict[str, object]) -> tuple[dict[str, PyTree], dict[str, Any]]:
         """The arrays of static arguments by name, and all arguments with the static ones' forms."""
         arguments = self._signature.bind(*args, **kwargs).arguments
-        parts = {name: apart(arguments[name]) for name in self._static if name in arguments}
+        parts = {name: _split(arguments[name]) for name in self._static if name in arguments}
         forms = {name: form for name, (form, _) in parts.items()}
-        return {name: numbers for name, (_, numbers) in parts.items()}, arguments | forms
+        return {name: arrays for name, (_, arrays) in parts.items()}, arguments | forms
 
 
 def compiled(
@@ -186,31 +179,31 @@ def _are_few(arrays: PyTree) -> bool:
     return sum(np.size(leaf) for leaf in leaves) <= FEW
 
 
-def apart(value: Any) -> tuple[Any, PyTree]:
+def _split(value: Any) -> tuple[Any, PyTree]:
     """A static argument's form, which a program is compiled for, and its arrays."""
-    if isinstance(value, tuple):
-        parts = [apart(part) for part in value]
-        forms = (form for form, _ in parts)
-        return type(value)(*forms) if hasattr(value, "_fields") else tuple(forms), [those for _, those in parts]
-    return value.apart() if hasattr(value, "apart") else (value, ())
+    leaves, structure = jax.tree.flatten(value, is_leaf=_no_tuple)
+    parts = [leaf.split_arrays() if hasattr(leaf, "split_arrays") else (leaf, ()) for leaf in leaves]
+    return jax.tree.unflatten(structure, [form for form, _ in parts]), [arrays for _, arrays in parts]
 
 
-def whole_of(form: Any, numbers: PyTree) -> Any:
-    """The inverse of ``apart``."""
-    if isinstance(form, tuple):
-        parts = itertools.starmap(whole_of, zip(form, numbers, strict=True))
-        return type(form)(*parts) if hasattr(form, "_fields") else tuple(parts)
-    return form.whole(numbers) if hasattr(form, "whole") else form
+def _join(form: Any, arrays: PyTree) -> Any:
+    """The inverse of ``_split``."""
+    leaves, structure = jax.tree.flatten(form, is_leaf=_no_tuple)
+    parts = zip(leaves, arrays, strict=True)
+    return jax.tree.unflatten(structure, [leaf.join_arrays(each) if each else leaf for leaf, each in parts])
+
+
+def _no_tuple(value: object) -> bool:
+    return not isinstance(value, tuple)
 
 
 def recipe(made: object) -> dict[str, object] | None:
     """The library's function and arguments that made an object, as JSON can hold them; None if unknown."""
-    factory, arguments = _makers.get(made, (None, {}))
-    if factory is None or not factory.__module__.startswith(HOME) or "<" in factory.__qualname__:
+    factory, given = _makers.get(made, (None, None))
+    if factory is None or given is None or not factory.__module__.startswith(HOME) or "<" in factory.__qualname__:
         return None
     try:
-        arguments = arguments() if callable(arguments) else arguments
-        json.dumps(arguments, allow_nan=False)
+        json.dumps(arguments := given(), allow_nan=False)
     except (TypeError, ValueError):
         return None
     return {"module": factory.__module__, "name": factory.__qualname__, "arguments": arguments}
@@ -225,7 +218,7 @@ def made_again(recipe: Mapping[str, Any]) -> object:
     try:
         module, name = recipe["module"], recipe["name"]
         factory = getattr(importlib.import_module(module), name) if module.startswith(HOME) else None
-        if factory is None or factory not in _asked_for:
+        if factory is None or factory not in _recorded:
             raise CheckpointError(f"This was made by {module}.{name}, no maker of tractable's models: give the model.")
         given = recipe["arguments"].items()
         return factory(**{k: made_again(v) if isinstance(v, dict) and "module" in v else v for k, v in given})
