@@ -113,7 +113,9 @@ def climb(method: Any, model: Any, session: Session, thetas: PyTree, attempts: S
         traces.append(np.asarray(trace))
         stopped = session.stop()
         attempts.save(run_state, at_once=stopped)
-        session.say("climbing", int(now.time), method.steps, {"objective": float(np.nanmax(traces[-1][:, 0]))})
+        newest = traces[-1][:, 0]
+        best = float(np.max(newest, where=np.isfinite(newest), initial=-np.inf))
+        session.say("climbing", int(now.time), method.steps, {"objective": best})
     attempts.save(run_state, at_once=True)
     trace = np.concatenate(traces, 1)[:, : int(now.time)]
     theta = now.states.position
