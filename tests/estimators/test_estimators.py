@@ -57,7 +57,7 @@ NEED_COUNTS = {
 }  # fmt: skip
 
 
-@pytest.mark.test("BayesianLinearRegression*check_fit_score_takes_y")
+@pytest.mark.test("BayesianLinearRegression()-check_fit_score_takes_y")
 @parametrize_with_checks(
     [BayesianLinearRegression(), BayesianLogisticRegression(), BayesianCountRegression()],
     expected_failed_checks=lambda estimator: NEED_COUNTS if isinstance(estimator, BayesianCountRegression) else {},
