@@ -93,7 +93,6 @@ def same(one: tr.Posterior, other: tr.Posterior, *, traces: bool = True) -> None
             np.testing.assert_array_equal(trace, other.info[name])
     if one.fitted is not None and other.fitted is not None:
         jax.tree.map(np.testing.assert_array_equal, one.fitted.phi, other.fitted.phi)
-        jax.tree.map(np.testing.assert_array_equal, one.fitted.trace, other.fitted.trace)
 
 
 def check_face(posterior: tr.Posterior, case: Case) -> None:

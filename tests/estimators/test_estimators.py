@@ -570,7 +570,7 @@ def test_constant_columns_are_harmless():
     assert_holds({"weight": error(model.coef_[2], 0.0, 0.5 * model.coef_std_[2])})
 
 
-@pytest.mark.quick
+@pytest.mark.test
 @pytest.mark.parametrize(
     ("estimator", "y", "weight", "sentence"),
     [

@@ -88,7 +88,7 @@ def test_saved_loaded_and_pickled_they_refuse_too(tmp_path):
 def test_everything_that_has_units_is_listed():
     """A new method of a posterior is listed as refused, or here as one without units."""
     without = {
-        "belief", "chains", "cost", "count", "data", "fitted", "found", "info", "interrupted", "is_point",
+        "belief", "chains", "cost", "count", "curve", "data", "fitted", "found", "info", "interrupted", "is_point",
         "judged", "looked", "method", "model", "names", "phi", "predicted_bias", "report", "rows", "save", "seconds",
         "seed", "settings", "shaped", "standing", "standardised", "thin", "weights", "write",
     }  # fmt: skip

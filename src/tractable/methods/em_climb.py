@@ -11,7 +11,7 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from tractable.beliefs.curve import pad_traces
-from tractable.core import Batch, PyTree, whole
+from tractable.core import Batch, Model, PyTree, whole
 from tractable.data.placement import OneDevice
 from tractable.kernels.em import chunked, em, expected
 from tractable.methods.method import Session
@@ -93,7 +93,7 @@ def settled(
     return jnp.where(none, 0.0, to_come), none | (to_come <= tolerance * scale)
 
 
-def climb(method: Any, model: Any, session: Session, thetas: PyTree, attempts: SavedAttempts) -> Reached:
+def climb(method: Any, model: Model, session: Session, thetas: PyTree, attempts: SavedAttempts) -> Reached:
     """Climb from every start to its end, side by side, on rows in memory or on file."""
     advance, objectives = (_in_memory if session.data.resident else _on_file)(method, model, session)
     states = jax.vmap(lambda theta: method.kernel(model, None, None).init(session.key, theta))(thetas)
@@ -132,7 +132,7 @@ def _with_objective(now: Climbing, values: np.ndarray) -> Climbing:
     return now._replace(states=now.states._replace(objective=values))
 
 
-def _in_memory(method: Any, model: Any, session: Session) -> tuple[Callable, Callable]:
+def _in_memory(method: Any, model: Model, session: Session) -> tuple[Callable, Callable]:
     """``now -> (now, trace)``, which takes up to SEGMENT steps, and ``thetas -> objectives``, on rows in memory."""
     placement, size, steps = session.placement, session.data.size, jnp.array(method.steps)
     rows, mask = placement.rows_and_counts(session.data)
@@ -143,7 +143,7 @@ def _in_memory(method: Any, model: Any, session: Session) -> tuple[Callable, Cal
     )
 
 
-def _on_file(method: Any, model: Any, session: Session) -> tuple[Callable, Callable]:
+def _on_file(method: Any, model: Model, session: Session) -> tuple[Callable, Callable]:
     """The same of rows on file: a step is one pass for all starts, summed in double precision."""
     e_step, m_step = method.halves(model)
     e_steps, m_steps = jax.vmap(session.placement.sum_rows(e_step), (0, None)), jax.jit(jax.vmap(m_step))
@@ -194,7 +194,7 @@ def _judge(
 @compiled("method", "model", "placement", "size")
 def segment(
     method: Any,
-    model: Any,
+    model: Model,
     placement: OneDevice,
     size: int,
     rows: PyTree,
@@ -224,7 +224,7 @@ def segment(
 
 @compiled("method", "model", "placement", "size")
 def _objectives(
-    method: Any, model: Any, placement: OneDevice, size: int, rows: PyTree, mask: jax.Array | None, thetas: PyTree
+    method: Any, model: Model, placement: OneDevice, size: int, rows: PyTree, mask: jax.Array | None, thetas: PyTree
 ) -> jax.Array:
     """The climbed objective at every θ, (start,)."""
     e_step, prior = _e_step(method, model, placement), method.log_prior(model)
@@ -237,7 +237,7 @@ def _objectives(
     return jax.vmap(one)(thetas)
 
 
-def _e_step(method: Any, model: Any, placement: OneDevice) -> Callable:
+def _e_step(method: Any, model: Model, placement: OneDevice) -> Callable:
     """The E-step of all rows. Closed-form sums go chunk by chunk, on each device over its own rows."""
     e_step = method.halves(model)[0]
     if not method.exact(model):
