@@ -165,7 +165,7 @@ def test_the_house_is_small():
 
 
 # What may only fall: lines, parameters typed Any, and labels compared where a method should be asked.
-CEILINGS = {"lines": 49_850, "Any": 70, "labels": 3}
+CEILINGS = {"lines": 49_450, "Any": 70, "labels": 3}
 
 # Outside beliefs nothing asks of what kind a method or model is, but for these; the number may only fall.
 KINDS = {
