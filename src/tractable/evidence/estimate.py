@@ -173,7 +173,7 @@ def _terms(targets: Targets) -> jax.Array:
 
 
 def by_monte_carlo(problem: Problem, watch: Watch) -> Evidence:
-    """The log mean likelihood of draws of the prior, or of a normal around the modes if it cannot be drawn from."""
+    """The log mean likelihood of draws of the prior, or of Student t's at the modes if it cannot be drawn from."""
     problem, checks = _with_base(problem, watch)
     log_weights = weights.weigh(problem.placed, problem.key, problem.settings.draws, watch)
     return _judged(problem, log_weights, checks, 100.0 if problem.targets.many else 200.0)
@@ -194,12 +194,8 @@ def by_importance(problem: Problem, watch: Watch) -> Evidence:
     else:
         watch.go("modes")
         q, counts = _students(problem)
-        propose, work, key, checks = (
-            proposals.students,
-            settings.starts,
-            jax.random.fold_in(key, 2),
-            [_mode_check(counts)],
-        )
+        propose, work, checks = proposals.students, settings.starts, [_mode_check(counts)]
+        key = jax.random.fold_in(key, 2)
     log_weights = weights.weigh(problem.placed, key, settings.draws, watch, propose, q, work)
     if problem.targets.many:
         return _judged(problem, log_weights, [_tail_check(log_weights), *checks])

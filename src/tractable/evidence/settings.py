@@ -28,7 +28,7 @@ class Importance(Way):
 
     Args:
         draws: S, from q.
-        degrees: degrees of freedom ν of q, a Student t where no posterior is given.
+        degrees: degrees of freedom ν of q, Student t's where no posterior is given.
         starts: climbs to the modes around which q is made; at a given θ, for every datum.
     """
 
