@@ -278,6 +278,7 @@ def test_globals_are_followed(monkeypatch):
     assert same(run(made(), Y), found[0])
 
 
+@pytest.mark.filterwarnings("ignore:The observed information")  # of five rows, which the names do not mind
 def test_a_tables_levels_count():
     """Formulae with as many columns, scaled alike, whose names differ: programs may be one, names are each model's."""
     table = pd.DataFrame({"y": [1.0, 2.0, 2.5, 4.0, 3.1], "z": ["a", "b", "a", "b", "c"]})
