@@ -49,6 +49,8 @@ def likely(name: str) -> tr.Model:
         (lambda: tr.Data(X, givn=X), ArgumentError, "Did you mean 'given'?"),
         (lambda: tr.Model(PRIOR, liklihood=None), ArgumentError, "Did you mean 'likelihood'?"),
         (lambda: BayesianLinearRegression(levle=0.5), ArgumentError, "Did you mean 'level'?"),
+        (lambda: tr.models.gaussian_mixture(2, 1, flor=0.1), ArgumentError, r"gaussian_mixture\(\) has no 'flor'"),
+        (lambda: tr.models.bayesian_linear_regression(2, sweeps=4), ArgumentError, "was removed in 0.2; leave it out"),
         (lambda: tr.infer(likely("sigma"), DATA, tr.MAP(), chekpoint=""), TypeError, "Did you mean 'checkpoint'?"),
         (lambda: tr.methods.named("nust"), SettingsError, "no method 'nust'; .* Did you mean 'nuts'?"),
         (lambda: tr.methods.from_settings({"method": "nuts", "tune": 1}), SettingsError, "NUTS has no 'tune'"),

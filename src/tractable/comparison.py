@@ -19,7 +19,7 @@ from tractable.inference import infer
 from tractable.methods import NUTS, Method
 from tractable.results.pointwise import FEWEST, affordable
 from tractable.results.posterior import Posterior, weighted_quantiles
-from tractable.results.verification import verify
+from tractable.results.verification import verify_and_improve
 from tractable.tools import tree
 from tractable.tools.errors import SettingsError, TractableError
 from tractable.tools.jobs import Heard, finished, many_processes, why
@@ -261,7 +261,7 @@ def _fitted(
     try:
         with stopwatch() as clock:
             learnt = infer(model, data, method, seed=seeds[index], progress=told, verify=None, checkpoint=inside)
-        posterior = verify(learnt, "auto")
+        posterior = verify_and_improve(learnt, "auto")
         if posterior.interrupted and not (posterior.is_point or posterior.count):
             return Fit({"verdict": posterior.report().verdict}, posterior)
         if inside is not None and not posterior.interrupted:

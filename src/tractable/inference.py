@@ -13,10 +13,10 @@ from tractable.core import Data, Model, PyTree, as_data
 from tractable.methods.abilities import needs, placement_of
 from tractable.methods.method import ALIASES, METHODS, Method, Outcome
 from tractable.methods.session import open_session
-from tractable.results import verification
 from tractable.results.identity import check_resumable, identity
 from tractable.results.posterior import Posterior
 from tractable.results.saving import RunFolder, check_room, open_folder
+from tractable.results.verification import verify_and_improve
 from tractable.tools.bits import in_double, need_double
 from tractable.tools.errors import CheckpointError, DataError, SettingsError
 from tractable.tools.settings import expect, seeded
@@ -85,9 +85,8 @@ def infer(
     expect("infer(verify)", verify, Verify)
     problem = check(model, data, method, seed, held_out)
     with in_double(problem.double), _open_folder(problem, draws, checkpoint, mesh, reproducible) as folder:
-        outcome = learn(problem, folder, progress, moments=draws == "moments")
-        posterior = problem.posterior(outcome)
-        posterior = verification.verify(posterior, verify, problem.held_out, progress, folder.saver)
+        posterior = learn(problem, folder, progress, moments=draws == "moments")
+        posterior = verify_and_improve(posterior, verify, problem.held_out, progress, folder.saver)
         folder.write(posterior, streamed=method.chained)
     if posterior.interrupted:
         asked = f"{posterior.count} of {method.settings().get('draws')} draws a chain were kept"
@@ -110,7 +109,7 @@ class Problem(NamedTuple):
     double: bool
 
     def posterior(self, outcome: Outcome) -> Posterior:
-        """The posterior that the method learnt."""
+        """The posterior of an outcome of the method."""
         return Posterior(self.model, self.data, self.method, self.seed, *outcome)
 
 
@@ -132,8 +131,11 @@ def check(model: Model, data: Data | PyTree, method: Method, seed: int, held_out
     return Problem(model, data, method, seed, held_out, double)
 
 
-def learn(problem: Problem, folder: RunFolder, progress: bool | Callable | None, moments: bool) -> Outcome:
-    """Run the method. If the folder cannot be written, the error's ``partial`` is the posterior that was reached."""
+def learn(problem: Problem, folder: RunFolder, progress: bool | Callable | None, moments: bool) -> Posterior:
+    """The posterior that the method learns.
+
+    If the folder cannot be written, the error's ``partial`` is the posterior that was reached.
+    """
     model, data, method, seed, held_out, double = problem
     try:
         with open_session(model, data, seed, progress, folder.placement, folder.saver, moments) as session:
@@ -144,8 +146,9 @@ def learn(problem: Problem, folder: RunFolder, progress: bool | Callable | None,
         raise
     if double:
         outcome = outcome._replace(found=outcome.found | {"double": True})
-    folder.check(problem.posterior(outcome))
-    return outcome
+    posterior = problem.posterior(outcome)
+    folder.check(posterior)
+    return posterior
 
 
 def _open_folder(

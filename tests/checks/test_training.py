@@ -12,9 +12,9 @@ import pytest
 import tractable as tr
 from tractable.beliefs import approximations
 from tractable.checks import networks
-from tractable.methods import climbing
+from tractable.methods import staged_climb
 from tractable.methods.bayes_by_backprop import BayesByBackprop, Found
-from tractable.methods.climbing import is_flat, settled
+from tractable.methods.staged_climb import is_flat, settled
 
 pytestmark = pytest.mark.laws
 
@@ -54,8 +54,8 @@ def test_widths_are_not_learnt_by_mutants(monkeypatch, mutant):
         BayesByBackprop, "_spread", lambda self, session, plan, key, mean, log_sd, *_: Found(log_sd, 0, 0.0, False)
     )
     if mutant == "any state is chosen":
-        monkeypatch.setattr(climbing, "_suits", lambda problem, phis: True)
-        monkeypatch.setattr(climbing, "SURE", -1e9)
+        monkeypatch.setattr(staged_climb, "_suits", lambda problem, phis: True)
+        monkeypatch.setattr(staged_climb, "SURE", -1e9)
     method = tr.BayesByBackprop(sd=0.002, start="random", steps=400)
     posterior = tr.infer(LINEAR, FIT, method, held_out=HELD_OUT, seed=0)
     assert np.max(np.abs(np.log(sds(posterior) / closed_form()[1]))) > math.log(1.5)

@@ -32,7 +32,7 @@ class Belief:
     Attributes:
         positions: (chain, draw, d) draws, or None.
         position: (d,) a single θ, or None.
-        info: traces of the run, each (chain, draw) or (start, step).
+        info: traces of the run, each (chain, draw) or (start, step); "held-out scores" are (look, 2), steps and scores.
         weights: (chain, draw) of the draws; None if all weigh the same.
         network: weights φ of an inference network, or None.
         thin: steps per kept draw, or per value of a climb's traces.

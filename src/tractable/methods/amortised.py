@@ -19,9 +19,9 @@ from tractable.data.placement import ONE_DEVICE
 from tractable.data.rows import Data, Plan
 from tractable.kernels.ascend import ascend
 from tractable.methods.climb import HELD, Climber, climb, held_out_best
-from tractable.methods.climbing import is_flat, settled, signal
 from tractable.methods.drawing import capacity, chain_keys
 from tractable.methods.method import Check, Method, Optimiser, Outcome, Program, Session, plan_batches
+from tractable.methods.staged_climb import is_flat, settled, signal
 from tractable.models.ladder import Ladder, ladder_of
 from tractable.objectives.bounds import bounds
 from tractable.tools.errors import DataError, ModelError, SettingsError

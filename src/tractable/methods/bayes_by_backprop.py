@@ -19,10 +19,10 @@ from tractable.core import Kernel, Model, PyTree, log_posterior, whole
 from tractable.data.rows import Data, Laid, Plan
 from tractable.kernels.ascend import ascend
 from tractable.kernels.spread import begun, pairs, spread
-from tractable.methods.climbing import SIGMAS, Problem
 from tractable.methods.drawing import chain_keys, starts
 from tractable.methods.method import Outcome, Program, Session, on_all_rows, plan_batches
 from tractable.methods.points import MAP
+from tractable.methods.staged_climb import SIGMAS, Problem
 from tractable.methods.variational import Variational, anchored
 from tractable.tools.errors import SettingsError, TractableWarning
 from tractable.tools.settings import Count, Positive, Range

@@ -20,11 +20,11 @@ from tractable.data.shards import Rows
 from tractable.kernels.em import EStep, Expected, MStep, expected, online_em
 from tractable.methods import points
 from tractable.methods.climb import Climber, climb
-from tractable.methods.climbing import settled
 from tractable.methods.drawing import capacity, chain_keys
 from tractable.methods.maximisation import CHUNK, FAR, INFORMATION_WORK, SAME, beginnings, examined, latent, shifted
 from tractable.methods.method import Check, Method, Outcome, Program, Session, not_finite, plan_batches
 from tractable.methods.search import INFORMATION, standard_errors
+from tractable.methods.staged_climb import settled
 from tractable.models.latent import LatentModel
 from tractable.tools import schedules
 from tractable.tools.errors import DataError, ModelError, RunError

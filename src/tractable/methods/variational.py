@@ -25,10 +25,10 @@ from tractable.data.placement import ONE_DEVICE
 from tractable.data.rows import Batch, Data, Members, Plan
 from tractable.kernels.ascend import ascend
 from tractable.methods.climb import HELD, held_out_best
-from tractable.methods.climbing import SIGMAS, WINDOW, Problem, climb
 from tractable.methods.drawing import starts_of
 from tractable.methods.method import Check, Method, Optimiser, Outcome, Session
 from tractable.methods.search import laplace_root, maximum, nearer
+from tractable.methods.staged_climb import SIGMAS, WINDOW, Problem, climb_in_stages
 from tractable.objectives import quadrature, several
 from tractable.objectives.elbo import Control, Gradient
 from tractable.tools.errors import ModelError, SettingsError
@@ -140,7 +140,7 @@ class Variational(Method):
             phi, found, values = solved
             interrupted, traces = session.stop(), {"objective": values[None]}
         else:
-            climbed = climb(self, session)
+            climbed = climb_in_stages(self, session)
             phi, found, interrupted = self.flat(model, climbed.phi), climbed.found, climbed.interrupted
             traces, every = climbed.traces, THIN
         ended = time.perf_counter()

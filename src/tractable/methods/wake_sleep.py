@@ -8,8 +8,8 @@ import numpy as np
 from tractable.checks.learnt import Learnt
 from tractable.core import Objective
 from tractable.methods.amortised import Amortised
-from tractable.methods.climbing import settled
 from tractable.methods.method import Check, Outcome, Session
+from tractable.methods.staged_climb import settled
 from tractable.models.ladder import Ladder
 from tractable.objectives.wake_sleep import check, reweighted_wake_sleep, wake_sleep
 from tractable.tools.settings import Count, NotNegative, Positive

@@ -20,6 +20,7 @@ from tractable.models.conjugate_variational import Conjugate, ConjugateModel
 from tractable.tools.errors import DataError, ModelError
 from tractable.tools.settings import expect_whole
 from tractable.tools.shared import shared
+from tractable.tools.words import removed
 
 SWEEPS = 1000  # most sweeps of an M-step
 
@@ -53,6 +54,10 @@ class Products(NamedTuple):
 
 
 @shared
+@removed(
+    scaled="for weights in units of the noise write tr.Model with that prior, and tr.NUTS()",
+    sweeps="leave it out: an M-step sweeps until it converges",
+)
 def bayesian_linear_regression(
     features: int, prior_precision: Real | Sequence[Real] = 1.0, shape: Real = 1.0, rate: Real = 1.0
 ) -> ConjugateModel:

@@ -13,7 +13,7 @@ from tractable.results.posterior import Posterior
 from tractable.tools.errors import RunError
 
 
-def verify(
+def verify_and_improve(
     posterior: Posterior,
     how: str | None,
     held_out: Data | None = None,

@@ -17,6 +17,7 @@ from jax.extend.core import ClosedJaxpr
 
 from tractable.tools.errors import CheckpointError, TractableError
 from tractable.tools.tree import PyTree
+from tractable.tools.words import check_spelling
 
 HOME = "tractable.models."  # saved folders may name functions of these modules
 FEW = 1 << 14  # a program without a long loop runs over this many numbers faster than it compiles
@@ -59,6 +60,7 @@ def recorded(factory: Callable[P, T]) -> Callable[P, T]:
 
     @functools.wraps(factory)
     def lookup(*args: P.args, **kwargs: P.kwargs) -> T:
+        check_spelling(f"{factory.__name__}()", kwargs, signature, vars(factory).get("removed", {}))
         found = factory(*args, **kwargs)
         bound = signature.bind(*args, **kwargs)
         bound.apply_defaults()

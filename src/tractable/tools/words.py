@@ -54,13 +54,23 @@ def find(kind: str, name: str, known: Mapping[str, T]) -> T:
     return known[name]
 
 
-def _check_spelling(
+def removed(**instead: str) -> Callable[[T], T]:
+    """A decorator for a function that has lost arguments: what to write in place of each."""
+
+    def mark(function: T) -> T:
+        vars(function)["removed"] = instead
+        return function
+
+    return mark
+
+
+def check_spelling(
     name: str, given: Iterable[str], signature: inspect.Signature, removed: Mapping[str, str] = NOTHING
 ) -> None:
     known = signature.parameters
     strange = next((each for each in given if each not in known), "")
     if strange in removed:
-        raise ArgumentError(f"{name}({strange}=...) was removed in 0.2; {removed[strange]}")
+        raise ArgumentError(f"{name.removesuffix('()')}({strange}=...) was removed in 0.2; {removed[strange]}")
     if strange and not any(one.kind is one.VAR_KEYWORD for one in known.values()):
         others = [each for each in known if each != "self"]
         raise ArgumentError(f"{name} has no {strange!r}; it has {', '.join(others)}.{nearest(strange, others)}")
@@ -72,7 +82,7 @@ def spelt(function: Callable[P, T]) -> Callable[P, T]:
 
     @functools.wraps(function)
     def called(*args: P.args, **kwargs: P.kwargs) -> T:
-        _check_spelling(f"{function.__name__}()", kwargs, signature)
+        check_spelling(f"{function.__name__}()", kwargs, signature, vars(function).get("removed", NOTHING))
         return function(*args, **kwargs)
 
     return called
@@ -92,7 +102,7 @@ class Spelt:
 
     def __new__(cls: type[Self], *args: object, **named: object) -> Self:
         if named:
-            _check_spelling(cls.__name__, named, inspect.signature(cls), cls.removed)
+            check_spelling(cls.__name__, named, inspect.signature(cls), cls.removed)
         return object.__new__(cls)
 
 

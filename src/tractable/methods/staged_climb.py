@@ -139,7 +139,7 @@ class Problem(NamedTuple):
         return jax.device_put(jax.tree.unflatten(structure, shaped))
 
 
-def climb(method: Any, session: Session) -> Climbed:
+def climb_in_stages(method: Any, session: Session) -> Climbed:
     """Climb a method's objective from its starting points, or continue from ``session.resume`` if that is given."""
     start_key, run_key = jax.random.split(session.key)
     problem, at = _begun(method, session, start_key, run_key)
