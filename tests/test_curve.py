@@ -77,3 +77,9 @@ def test_a_curve_in_words_is_of_the_start_that_ended_highest():
     curve = Curve.of({"objective": np.array([[-9.0, -8.0, np.nan], [-5.0, -4.0, -3.0]])}, 10)
     assert curve is not None and str(curve).startswith("-5 to -3 nats in 30 steps")
     assert Curve.of({"objective": np.full((1, 3), np.nan)}, 1) is None and Curve.of({}, 1) is None
+
+
+def test_noise_does_not_look_like_a_climb():
+    noise = Curve.of({"objective": RNG.normal(size=(1, 600))}, 1)
+    climb = Curve.of({"objective": RNG.normal(size=(1, 600)) - 50 * np.exp(-np.arange(600) / 100)}, 1)
+    assert "█" not in str(noise) and "█" in str(climb)

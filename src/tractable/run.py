@@ -172,8 +172,8 @@ def _advance(program, loop, plan, tuned, first, last, rows, keys, states, buffer
         draws = None if draws is None else put(draws, positions)
         infos = jax.tree.map(put, infos, info)
         if moments is not None:
-            values = placement.each_chain(jax.vmap(program.values), positions)
-            moments = placement.each_chain(_updated, moments, values, program.weigh(info._asdict()))
+            values = placement.map_chains(jax.vmap(program.values), positions)
+            moments = placement.map_chains(_updated, moments, values, program.weigh(info._asdict()))
         return g + fine, states, (draws, infos), moments, fine
 
     def going(carry: tuple) -> jax.Array:

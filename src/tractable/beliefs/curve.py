@@ -48,8 +48,11 @@ class Curve(NamedTuple):
         best = self.best
         places = np.linspace(0, len(best), min(WIDTH, len(best)) + 1).astype(int)
         means = np.array([best[a:b].mean() for a, b in itertools.pairwise(places)])
-        low, high = np.quantile(means, 0.1), means.max()
-        heights = np.clip((means - low) / max(high - low, 1e-300) * (len(HEIGHTS) - 1), 0, len(HEIGHTS) - 1)
+        low, steps = np.quantile(means, 0.1), np.diff(means)
+        reach = max(means.max() - low, 1e-300)
+        if len(steps) and np.mean(steps < 0) > 0.2:  # noise alone is not to look like a climb
+            reach = max(reach, 16 * np.median(np.abs(steps)))
+        heights = np.clip((means - low) / reach * (len(HEIGHTS) - 1), 0, len(HEIGHTS) - 1)
         shape = "".join(HEIGHTS[int(height)] for height in heights)
         scores = f"; held-out rows {self.held_out.max():.4g} nats a row at best" if len(self.held_out) else ""
         return f"{best[0]:.6g} to {best[-1]:.6g} nats in {self.steps[len(best) - 1]:,} steps {shape}{scores}"

@@ -101,6 +101,10 @@ class OneDevice:
             return jax.vmap(function)(*args)
         return jax.tree.map(lambda x: x[None], function(*jax.tree.map(lambda x: x[0], args)))
 
+    def map_chains(self, function: Callable, *args: PyTree) -> PyTree:
+        """``function`` of every chain, by vmap also where there is one: for work that slices nothing."""
+        return jax.vmap(function)(*args)
+
     def over_chains(self, function: Callable) -> Callable:
         """``function(rows, key, position)`` of one chain as a function of all chains."""
         return jax.vmap(function, in_axes=(None, 0, 0))

@@ -240,6 +240,9 @@ class OverDevices(OneDevice):
 
         return jax.tree.map(lambda a: a[:chains], jax.lax.fori_loop(0, _opaque(chains, first), one, out))
 
+    def map_chains(self, function: Callable, *args: PyTree) -> PyTree:
+        return self.each_chain(function, *args)
+
     def over_chains(self, function: Callable) -> Callable:
         def of_device(rows: PyTree, keys: jax.Array, positions: PyTree) -> PyTree:
             return self.each_chain(functools.partial(function, rows), keys, positions)

@@ -433,7 +433,7 @@ def chunks(
 ) -> Iterator[tuple[PyTree, np.ndarray, int]]:
     """(rows, their indices, number of real rows) for chunks of one shape; the last is padded with the last row.
 
-    OverDevices a mesh ``width`` is the rows of one device: each runs the same program whatever the number of devices.
+    Over a mesh ``width`` is the rows of one device: each runs the same program whatever the number of devices.
     """
     width *= 1 if over is None else over.mesh.shape[ROWS]
     for start in range(0, count, width):
