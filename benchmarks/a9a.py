@@ -26,7 +26,7 @@ from measuring import arguments, say_where, table
 from scipy import special
 
 import tractable as tr
-from tractable.models.linear import generalised_linear, with_priors
+from tractable.glm.linear import generalised_linear, with_priors
 
 PASSES = (0.1, 0.3, 1.0, 3.0, 10.0)
 FIGURE = pathlib.Path(__file__).parent / "figures" / "a9a.png"

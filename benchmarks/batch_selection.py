@@ -25,10 +25,10 @@ import numpyro.distributions as dist
 from measuring import arguments, medians, say_where, table
 
 import tractable as tr
-from tractable import run as loop
-from tractable.data.rows import Plan, place, window
-from tractable.methods.drawing import chain_keys
-from tractable.methods.method import Program
+from tractable.core.rows import Plan, place, window
+from tractable.engine import run as loop
+from tractable.engine.drawing import chain_keys
+from tractable.engine.method import Program
 
 BATCH, COLUMNS = 1000, 4
 MODEL = tr.Model(
@@ -75,7 +75,7 @@ def choices(plan: Plan, steps: int):
 
 
 def whole_steps(data: tr.Data, steps: int):
-    """SGLD steps through ``tractable.run``."""
+    """SGLD steps through ``tractable.engine.run``."""
     method = tr.SGLD(
         chains=1, draws=steps // 1000, thin=1000, warmup=0, batch_size=BATCH, step_size=1e-9, preconditioner=None,
         start="random",

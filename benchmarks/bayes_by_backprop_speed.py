@@ -23,8 +23,8 @@ from measuring import arguments, medians, say_where, table
 
 import tractable as tr
 from tractable import objectives
-from tractable.core import Batch
-from tractable.kernels.ascend import ascend
+from tractable.core.model import Batch
+from tractable.engine.ascend import ascend
 
 BATCH = 128
 

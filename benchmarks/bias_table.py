@@ -25,12 +25,12 @@ from measuring import arguments, say_where, table
 from scipy import special
 
 import tractable as tr
-from tractable import run as loop
-from tractable.checks import bias
-from tractable.data.rows import Plan
-from tractable.methods.drawing import chain_keys
-from tractable.models.gallery import ALPHA, BETA, coin, flips
-from tractable.tools.errors import RunError
+from tractable.core.errors import RunError
+from tractable.core.rows import Plan
+from tractable.engine import run as loop
+from tractable.engine.drawing import chain_keys
+from tractable.gallery.models import ALPHA, BETA, coin, flips
+from tractable.sgmcmc import bias
 
 FRACTIONS = (0.02, 0.1, 0.5, 1.0, 2.0)  # εh
 THIN = 3  # no divisor of an epoch's length: all its phases count
@@ -48,7 +48,7 @@ class Target(NamedTuple):
 
 
 class Bare(NamedTuple):
-    """``kernels.sgld`` as a program of ``tractable.run``; moments are of the unconstrained position."""
+    """``sgmcmc.sgld`` as a program of ``tractable.engine.run``; moments are of the unconstrained position."""
 
     model: tr.Model
     streams: bool = False

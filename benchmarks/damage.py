@@ -40,7 +40,7 @@ ACCIDENTS = ("flip", "flip", "flip", "cut", "cut", "zeros", "garbage", "empty", 
 VALUES = [
     None, True, -1, 0, 3, 2.5, 10**18, -(10**30), 1e308, "", "x", "n" * 300, "../../../../etc/passwd", "/etc/passwd",
     "\0", "|O", "<f8", [], [[]], {}, [10**12, 10**6], {"a": None}, {"module": "os", "name": "getcwd", "arguments": {}},
-    {"module": "tractable.tools.writing", "name": "write_synced", "arguments": {"path": "/tmp/x", "content": ""}},
+    {"module": "tractable.core.writing", "name": "write_synced", "arguments": {"path": "/tmp/x", "content": ""}},
 ]  # fmt: skip
 
 
@@ -116,7 +116,7 @@ def ladder_loaded(folder: Path) -> object:
 def make_begun(folder: Path, seed: int) -> None:
     """A run that was stopped half-way."""
     import tractable as tr
-    from tractable import run
+    from tractable.engine import run
 
     run.SEGMENT_SECONDS = 0.0
 
@@ -152,7 +152,7 @@ def command(*words: object) -> str:
     sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
     from commands import run
 
-    from tractable.tools.errors import TractableError
+    from tractable.core.errors import TractableError
 
     result = run(*words)
     if result.exception is not None and not isinstance(result.exception, SystemExit):
@@ -213,7 +213,7 @@ def rows_read(path: Path) -> object:
 
     import tractable as tr
     from tractable.cli.settings import read
-    from tractable.data.files import read_rows, read_table
+    from tractable.tables.files import read_rows, read_table
 
     if path.suffix == ".toml":
         return str(read(path))
@@ -263,7 +263,7 @@ def files(folder: Path) -> list[Path]:
 
 def forged(content: bytes, rng: np.random.Generator) -> bytes:
     """JSON with one entry changed, or gone, and every seal in it made anew."""
-    from tractable.tools.checkpoint import sealed
+    from tractable.core.sealed import sealed
 
     whole = json.loads(content)
     places: list[tuple] = []
@@ -336,7 +336,7 @@ def hurt(folder: Path, sibling: Path, rng: np.random.Generator, swaps: bool) -> 
 
 
 def judged(kind: Kind, folder: Path, before: object, act: str) -> tuple[str, str]:
-    from tractable.tools.errors import TractableError
+    from tractable.core.errors import TractableError
 
     try:
         found = kind.told(folder)

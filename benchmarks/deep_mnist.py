@@ -31,8 +31,8 @@ import numpy as np
 from measuring import arguments, data_folder, say_where, table
 
 import tractable as tr
-from tractable.methods.method import Method
-from tractable.tools.errors import TractableWarning
+from tractable.core.errors import TractableWarning
+from tractable.engine.method import Method
 
 warnings.simplefilter("ignore", TractableWarning)  # verdicts are printed
 

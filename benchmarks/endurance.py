@@ -30,8 +30,8 @@ import numpy as np
 from measuring import arguments, say_where, table
 
 import tractable as tr
-from tractable.tools import checkpoint
-from tractable.tools.errors import CheckpointError
+from tractable.core.errors import CheckpointError
+from tractable.engine import checkpoint
 
 TESTS = pathlib.Path(__file__).parents[1] / "tests"
 STOPS = [signal.SIGKILL] * 8 + [signal.SIGINT, signal.SIGTERM]

@@ -23,10 +23,11 @@ import numpyro.distributions as dist
 from measuring import arguments, say_where, table
 
 import tractable as tr
+from tractable.core.errors import TractableError
 from tractable.evidence.estimate import log_evidence
-from tractable.models import conjugate, linear
-from tractable.models.gallery import NOISE_SD, PRIOR_SD, coin, normal_mean, readings
-from tractable.tools.errors import TractableError
+from tractable.gallery import conjugate
+from tractable.gallery.models import NOISE_SD, PRIOR_SD, coin, normal_mean, readings
+from tractable.glm import linear
 
 HEAD = [
     "model",

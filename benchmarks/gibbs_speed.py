@@ -17,9 +17,9 @@ import jax.numpy as jnp
 import numpy as np
 
 import tractable as tr
-from tractable import run as loop
-from tractable.core import Data
-from tractable.methods.method import Program
+from tractable.core.model import Data
+from tractable.engine import run as loop
+from tractable.engine.method import Program
 
 K, D, CHAINS, SWEEPS = 5, 4, 4, 20
 

@@ -26,7 +26,7 @@ import numpy as np
 from measuring import arguments, medians, say_where, table
 
 import tractable as tr
-from tractable.objectives.bounds import bounds
+from tractable.ladders.bounds import bounds
 
 PIXELS, PART = 784, 8192  # draws · rows of a bare product
 LADDERS: dict[str, tuple[Callable[[], tr.models.Ladder], tuple[int, ...]]] = {

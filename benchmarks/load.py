@@ -138,8 +138,8 @@ def unlike_fits(times: int) -> str:
 def long_run(minutes: float) -> str:
     """SGLD whose draws go to a folder, in stretches of a tenth of the time."""
     import tractable as tr
-    from tractable.models.gallery import EXAMPLES
-    from tractable.tools.errors import TractableError
+    from tractable.core.errors import TractableError
+    from tractable.gallery.models import EXAMPLES
 
     model, data = EXAMPLES["beta-bernoulli"].build()[:2]
     ends = time.monotonic() + 60 * minutes
@@ -179,7 +179,7 @@ def child(name: str, minutes: float, quick: bool, pipe) -> None:
     import warnings
 
     warnings.simplefilter("ignore")
-    from tractable.tools.errors import TractableError
+    from tractable.core.errors import TractableError
 
     work, given = (long_run, (minutes,)) if name == "SGLD for long" else CASES[name]
     if quick:

@@ -20,9 +20,9 @@ from measuring import arguments, say_where, table
 from scipy.special import expit
 
 import tractable as tr
-from tractable.beliefs.approximations import of_root
-from tractable.beliefs.belief import Fitted
-from tractable.results.posterior import Posterior
+from tractable.core.approximations import of_root
+from tractable.core.belief import Fitted
+from tractable.posterior.posterior import Posterior
 
 SD = 2.0  # of the prior
 WRONG = {"0.35 sd aside": (0.35, 1.0), "sds × 0.7": (0.0, 0.7), "sds × 1.4": (0.0, 1.4), "3 sds aside": (3.0, 1.0)}

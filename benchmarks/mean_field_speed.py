@@ -32,9 +32,9 @@ from sklearn.datasets import load_breast_cancer
 
 import tractable as tr
 from tractable import objectives
-from tractable.beliefs import approximations
-from tractable.kernels.ascend import ascend
-from tractable.objectives import quadrature
+from tractable.core import approximations
+from tractable.engine.ascend import ascend
+from tractable.vi import quadrature
 
 SAMPLES = 10
 RATES = (0.1, 0.03, 0.01, 0.003)

@@ -23,7 +23,7 @@ def looked(names: list[str]) -> None:
     from every_method import CASES, numbers
 
     import tractable as tr
-    from tractable.tools.errors import SettingsError
+    from tractable.core.errors import SettingsError
 
     warnings.simplefilter("ignore")
     for name in names or CASES:

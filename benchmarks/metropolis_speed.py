@@ -25,10 +25,10 @@ from measuring import arguments, medians, say_where, table
 from sklearn.datasets import load_breast_cancer
 
 import tractable as tr
-from tractable import run as loop
-from tractable.checks.convergence import diagnose
-from tractable.methods.drawing import chain_keys
-from tractable.methods.method import Program
+from tractable.diagnostics.convergence import diagnose
+from tractable.engine import run as loop
+from tractable.engine.drawing import chain_keys
+from tractable.engine.method import Program
 
 CHAINS = 4
 
@@ -118,7 +118,7 @@ def by_hand(log_density: Callable, starts: jax.Array, step: float, steps: int, *
 
 
 def kernel_level(model: tr.Model, data, method, step_size: float, starts: jax.Array, steps: int):
-    """``tractable.run`` with a given step and no preconditioner."""
+    """``tractable.engine.run`` with a given step and no preconditioner."""
     program, size = Program(model, method), model.space.size
     shape = loop.shape(steps // method.thin, method.thin, size, CHAINS)
     settings = {"step_size": jnp.float32(step_size), "scale": jnp.ones(size, jnp.float32)}
@@ -189,8 +189,12 @@ def random_walk(quick: bool) -> None:
         {
             "BlackJAX": (steps, seconds["BlackJAX"], least(run_peer(step)[0])),
             "hand-written (limit)": (steps, seconds["limit"], least(limit())),
-            "tractable, tractable.run, same step": (steps, seconds["ours"], least(ours().draws)),
-            f"tractable, tractable.run, every {thinned}th kept": (steps, seconds["thin"], least(ours_thin().draws)),
+            "tractable, tractable.engine.run, same step": (steps, seconds["ours"], least(ours().draws)),
+            f"tractable, tractable.engine.run, every {thinned}th kept": (
+                steps,
+                seconds["thin"],
+                least(ours_thin().draws),
+            ),
             "tractable, infer, sampling": (steps, drawing, ess),
         },
     )
@@ -221,7 +225,7 @@ def mala(quick: bool) -> None:
     rows = {
         "BlackJAX": (steps, seconds["BlackJAX"], least(run_peer(step)[0])),
         "hand-written (limit)": (steps, seconds["limit"], least(limit())),
-        "tractable, tractable.run, same step": (steps, seconds["ours"], least(ours().draws)),
+        "tractable, tractable.engine.run, same step": (steps, seconds["ours"], least(ours().draws)),
     }
     for name in ("dense",) if quick else ("dense", "diagonal"):
         method = tr.MALA(chains=CHAINS, draws=steps, warmup=500 if quick else 2000, preconditioner=name)

@@ -95,7 +95,7 @@ def run(path: pathlib.Path, resident: bool) -> Told:
     import jax.numpy as jnp
 
     import tractable as tr
-    from tractable.models.mixture import Gaussians, gaussian_mixture
+    from tractable.latent.mixture import Gaussians, gaussian_mixture
 
     def begin(_: object, rows: np.ndarray) -> Gaussians:
         """Ten rows, evenly spaced: the same ten of all rows and of those that are looked at of a file."""

@@ -26,9 +26,9 @@ from measuring import arguments, medians, say_where, table
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.mixture import GaussianMixture
 
-from tractable.core import whole
-from tractable.kernels.em import chunked, em
-from tractable.models.mixture import Gaussians, gaussian_mixture
+from tractable.core.model import whole
+from tractable.latent.em import chunked, em
+from tractable.latent.mixture import Gaussians, gaussian_mixture
 
 CHUNK = 4096
 FLOOR = 1e-6

@@ -3,7 +3,7 @@
 MNIST as in Blundell et al. 2015, section 5.1: a 784-400-400-10 ReLU network, pixels / 126, no augmentation, batches of
 128, the first 50,000 images to learn from, the other 10,000 to choose settings by, and the test set looked at only to
 be printed. Four methods: momentum SGD, the same with dropout (inputs 0.2, hidden units 0.5), and Bayes by Backprop
-(``objectives.bayes_by_backprop`` climbed by ``kernels.ascend``) under a normal prior and under a scale mixture. An
+(``networks.bayes_by_backprop`` climbed by ``engine.ascend``) under a normal prior and under a scale mixture. An
 epoch is one compiled scan over ``Data.windows``: contiguous rows of a copy shuffled once, in a new order and at a new
 offset each time. Then, of the fitted q, what is left of it when weights of small |μ|/σ are removed
 (``Posterior.pruned``); and of every method the entropy of its predictions on digits against letters (notMNIST).
@@ -52,12 +52,12 @@ from measuring import arguments, data_folder, say_where, table
 
 import tractable as tr
 from tractable import objectives
-from tractable.beliefs import approximations
-from tractable.beliefs.belief import Fitted
-from tractable.checks import calibration
-from tractable.data.rows import Plan, place, window
-from tractable.kernels.ascend import ascend
-from tractable.models.network import Network
+from tractable.core import approximations
+from tractable.core.belief import Fitted
+from tractable.core.rows import Plan, place, window
+from tractable.diagnostics import calibration
+from tractable.engine.ascend import ascend
+from tractable.networks.network import Network
 
 FIGURE = pathlib.Path(__file__).parent / "figures" / "mnist.png"
 UNITS = (400, 800, 1200)

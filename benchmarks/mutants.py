@@ -32,7 +32,7 @@ import numpy as np
 
 ROOT = pathlib.Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "tractable"
-FOLDERS = ("kernels", "objectives", "checks", "data", "results")
+FOLDERS = ("core", "diagnostics", "mcmc", "sgmcmc", "vi", "networks", "latent", "ladders", "posterior")
 KINDS = ("sign", "factor", "off by one", "dropped term", "swapped arguments")
 sys.path.insert(0, str(ROOT / "tests"))
 

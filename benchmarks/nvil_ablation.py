@@ -23,7 +23,7 @@ from deep_mnist import images
 from measuring import arguments, say_where, table
 
 import tractable as tr
-from tractable.tools.errors import TractableWarning
+from tractable.core.errors import TractableWarning
 
 warnings.simplefilter("ignore", TractableWarning)  # short runs are told to go on
 FIGURE = pathlib.Path(__file__).parent / "figures" / "nvil_ablation.png"

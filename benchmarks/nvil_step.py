@@ -21,13 +21,13 @@ import numpy as np
 import optax
 from measuring import arguments, medians, say_where, table
 
-from tractable import run as loop
-from tractable.core import Batch
-from tractable.data.rows import Data, Plan
-from tractable.kernels.ascend import ascend
-from tractable.methods.amortised import Amortising
-from tractable.methods.nvil import NVIL
-from tractable.models.ladders import sigmoid_belief_network
+from tractable.core.model import Batch
+from tractable.core.rows import Data, Plan
+from tractable.engine import run as loop
+from tractable.engine.ascend import ascend
+from tractable.ladders.amortised import Amortising
+from tractable.ladders.ladders import sigmoid_belief_network
+from tractable.ladders.nvil_methods import NVIL
 
 VISIBLE, HIDDEN, UNITS, BATCH, RATE, DECAY = 784, 200, 100, 100, 1e-3, 0.8
 

@@ -54,7 +54,7 @@ def write_table(path: Path, rows: int) -> None:
 
 def packed(source: Path, out: Path, target: str | None, told: multiprocessing.Queue) -> None:
     import tractable as tr
-    from tractable.data import packing  # imported before memory is looked at
+    from tractable.tables import packing  # imported before memory is looked at
 
     process, most, going = psutil.Process(), 0, True
 

@@ -22,7 +22,7 @@ from measuring import arguments, data_folder, say_where, table
 from posteriordb_models import MODELS, Problem, Reference, load, read_reference
 
 import tractable as tr
-from tractable.checks.convergence import diagnose
+from tractable.diagnostics.convergence import diagnose
 
 
 def method(name: str, problem: Problem, quick: bool) -> tr.Method | None:

@@ -24,7 +24,7 @@ import numpyro.distributions as dist
 from measuring import arguments, medians, say_where, table
 
 import tractable as tr
-from tractable.results.predict import predict
+from tractable.posterior.predict import predict
 
 WIDTHS = (784, 400, 400)
 CHUNK = 2048  # rows of a bare product

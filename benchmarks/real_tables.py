@@ -27,8 +27,8 @@ from tractable.cli.folders import read_run
 from tractable.cli.models import model_in
 from tractable.cli.reading import split
 from tractable.pages.held_out import held_out_scores
-from tractable.results.effects import effects
-from tractable.results.loading import load
+from tractable.posterior.loading import load
+from tractable.tables.effects import effects
 
 # A module of statsmodels.datasets, or of scikit-learn's loaders, and the target.
 TABLES = [

@@ -38,7 +38,7 @@ def learnt(data: Any, columns: int, batch: int, steps: int, **options: Any) -> t
     import numpyro.distributions as dist
 
     import tractable as tr
-    from tractable import run as loop
+    from tractable.engine import run as loop
 
     model = tr.Model(
         {"w": dist.Normal(np.zeros(columns, np.float32), 1.0).to_event(1)},

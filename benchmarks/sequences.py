@@ -25,10 +25,10 @@ from hmmlearn import _hmmc
 from hmmlearn.hmm import GaussianHMM as HmmlearnHMM
 from measuring import arguments, medians, say_where, table
 
-from tractable.core import whole
-from tractable.kernels.em import em
-from tractable.models.emissions import Normals
-from tractable.models.markov import HiddenMarkov, hidden_markov
+from tractable.core.model import whole
+from tractable.latent.em import em
+from tractable.latent.emissions import Normals
+from tractable.latent.markov import HiddenMarkov, hidden_markov
 
 try:
     from dynamax.hidden_markov_model import GaussianHMM, hmm_two_filter_smoother

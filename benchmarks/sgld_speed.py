@@ -1,7 +1,7 @@
 """Does SGLD cost more than the SGD step it is made of?
 
 Logistic regression with a million rows and 50 columns, batches of 1000; and a 784-400-400-10 network, batches of 128.
-Ours runs through ``tractable.run`` (what ``infer`` calls between warm-up and report) and through ``infer`` itself.
+Ours runs through ``tractable.engine.run`` (what ``infer`` calls between warm-up and report) and ``infer`` itself.
 
 Predicted: at most 1.1 × a bare ``optax.sgd`` scan on contiguous batches and at least 5 × BlackJAX with the row
 gathers it is used with; for the network at most 1.3 × the SGD step. What costs is the gather, not the inference.
@@ -21,9 +21,9 @@ import optax
 from measuring import arguments, medians, say_where, table
 
 import tractable as tr
-from tractable import run as loop
-from tractable.methods.drawing import chain_keys
-from tractable.methods.method import Program
+from tractable.engine import run as loop
+from tractable.engine.drawing import chain_keys
+from tractable.engine.method import Program
 
 STEP = 1e-6  # ε; small enough that nothing diverges, and the arithmetic is the same for every ε
 
@@ -136,7 +136,7 @@ def logistic(quick: bool) -> None:
     candidates = {
         "optax.sgd scan, contiguous batches (limit)": (bare(steps, gather=False), steps),
         "optax.sgd scan, row gather": (bare(few, gather=True), few),
-        "tractable, tractable.run": (ours(model, data, method, steps), steps),
+        "tractable, tractable.engine.run": (ours(model, data, method, steps), steps),
         "BlackJAX sgld scan, contiguous batches": (peer(steps, gather=False), steps),
         "BlackJAX sgld scan, row gather": (peer(few, gather=True), few),
         "BlackJAX sgld, Python loop, row gather": (
@@ -197,7 +197,7 @@ def network(quick: bool) -> None:
     few = max(steps // 4, 4)
     candidates = {
         "optax.sgd scan, contiguous batches (limit)": (sgd(loss, zero, rows, size, batch, steps, gather=False), steps),
-        "tractable, tractable.run": (ours(model, data, method, steps), steps),
+        "tractable, tractable.engine.run": (ours(model, data, method, steps), steps),
         "BlackJAX sgld scan, contiguous batches": (
             blackjax_scan(estimator, zero, rows, size, batch, few, gather=False), few,
         ),

@@ -19,7 +19,7 @@ import numpyro.distributions as dist
 from measuring import arguments, say_where, table
 
 import tractable as tr
-from tractable.models.linear import generalised_linear
+from tractable.glm.linear import generalised_linear
 
 
 def rows_of(name: str, size: int) -> np.ndarray:

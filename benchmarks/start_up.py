@@ -168,9 +168,9 @@ def child(method: str) -> None:
     import jax
 
     import tractable as tr
-    from tractable import run as loop
+    from tractable.engine import run as loop
+    from tractable.gallery.models import example
     from tractable.methods import from_settings
-    from tractable.models.gallery import example
 
     ready = time.perf_counter()
     compiled = []

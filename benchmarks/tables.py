@@ -126,11 +126,11 @@ CASES = {"bikes": (bikes, 2000), "wine": (wine, 1600), "houses": (houses, 1200),
          "stays": (stays, 1500)}  # fmt: skip
 CODE = """
 import json, pathlib, sys
-from tractable.data.encoder import Encoder
+from tractable.tables.encoder import Encoder
 from tractable.cli.models import model_in
 from tractable.cli.folders import read_run
-from tractable.results.effects import effects
-from tractable.results.loading import load
+from tractable.tables.effects import effects
+from tractable.posterior.loading import load
 folder = pathlib.Path(sys.argv[1])
 spec = read_run(folder)["problem"]
 model, encoder = model_in(spec)

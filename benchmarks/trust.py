@@ -46,7 +46,7 @@ from population_truth import LEVELS, Truth, Variant
 from scipy import optimize, stats
 
 import tractable as tr
-from tractable.core import counted_log_likelihoods
+from tractable.core.model import counted_log_likelihoods
 
 HERE = pathlib.Path(__file__).parent
 BUDGETS = {"small": 0.25, "default": 1.0, "large": 4.0}

@@ -24,7 +24,7 @@ import numpy as np
 from measuring import arguments, data_folder, say_where, table
 
 import tractable as tr
-from tractable.tools.errors import TractableError
+from tractable.core.errors import TractableError
 
 SETS = ("yacht", "boston", "energy", "concrete", "wine_red", "kin8nm", "naval")
 METHODS = {

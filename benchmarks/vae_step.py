@@ -23,11 +23,11 @@ import optax
 from measuring import arguments, medians, say_where, table
 
 import tractable as tr
-from tractable import run as loop
-from tractable.data.rows import Plan
-from tractable.methods.amortised import Amortising
-from tractable.methods.autoencoding import AutoEncoding, ImportanceWeighted
-from tractable.models.ladders import latent_gaussian
+from tractable.core.rows import Plan
+from tractable.engine import run as loop
+from tractable.ladders.amortised import Amortising
+from tractable.ladders.autoencoding import AutoEncoding, ImportanceWeighted
+from tractable.ladders.ladders import latent_gaussian
 
 PIXELS, HIDDEN, LATENT, BATCH, ROWS, RATE = 784, 400, 20, 128, 12_800, 1e-3
 

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from measuring import arguments, medians, say_where, table
 
-from tractable.objectives.weight_noise import flipout, local_reparameterisation, shared_draw
+from tractable.networks.weight_noise import flipout, local_reparameterisation, shared_draw
 
 WAYS = {"one shared draw": shared_draw, "local reparameterisation": local_reparameterisation, "Flipout": flipout}
 

@@ -38,8 +38,8 @@ import pandas as pd
 from sklearn.datasets import fetch_openml, load_breast_cancer
 
 import tractable as tr
-from tractable.beliefs import approximations
-from tractable.kernels.ascend import ascend
+from tractable import approximations
+from tractable.kernels import ascend
 
 parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
 parser.add_argument("--quick", action="store_true", help="2,000 steps, two learning rates, two runs")

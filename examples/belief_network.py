@@ -25,13 +25,12 @@ import numpy as np
 from sklearn.datasets import load_digits
 
 import tractable as tr
-from tractable.tools.errors import TractableWarning
 
 parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
 parser.add_argument("--quick", action="store_true", help="50 epochs instead of 300")
 parser.add_argument("--out", type=Path, default=Path(__file__).parent / "out", help="folder of the picture")
 options = parser.parse_args()
-warnings.simplefilter("ignore", TractableWarning)  # the verdicts are printed
+warnings.simplefilter("ignore", tr.errors.TractableWarning)  # the verdicts are printed
 
 images: np.ndarray = load_digits().data
 x = (images > 8).astype(np.float32)  # a pixel goes from 0 to 16

@@ -25,13 +25,12 @@ import numpy as np
 from sklearn.datasets import load_digits
 
 import tractable as tr
-from tractable.tools.errors import TractableWarning
 
 parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
 parser.add_argument("--quick", action="store_true", help="three of the eight runs")
 parser.add_argument("--out", type=Path, default=Path(__file__).parent / "out", help="folder of the picture")
 options = parser.parse_args()
-warnings.simplefilter("ignore", TractableWarning)  # the verdicts are printed
+warnings.simplefilter("ignore", tr.errors.TractableWarning)  # the verdicts are printed
 
 UNITS = 20
 ACTIVE = 0.01  # nats of KL from which a unit counts

@@ -28,13 +28,12 @@ from sklearn.datasets import load_digits
 from sklearn.decomposition import PCA
 
 import tractable as tr
-from tractable.tools.errors import TractableWarning
 
 parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
 parser.add_argument("--quick", action="store_true", help="two candidates instead of six")
 parser.add_argument("--out", type=Path, default=Path(__file__).parent / "out", help="folder of the picture")
 options = parser.parse_args()
-warnings.simplefilter("ignore", TractableWarning)  # the verdicts are printed
+warnings.simplefilter("ignore", tr.errors.TractableWarning)  # the verdicts are printed
 
 DIMENSIONS = 24
 FLOOR = 0.3  # of variance; a pixel goes from 0 to 16, and the 24th component's variance is 8

@@ -21,7 +21,6 @@ import numpy as np
 from numpy.lib.format import open_memmap
 
 import tractable as tr
-from tractable.models.linear import generalised_linear
 
 parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
 parser.add_argument("--quick", action="store_true", help="20,000 rows")
@@ -46,7 +45,7 @@ with tempfile.TemporaryDirectory() as folder:
     y.flush()
 
     data = tr.Data(y_path, given=x_path)
-    model = generalised_linear(FEATURES, "bernoulli")
+    model = tr.models.linear.generalised_linear(FEATURES, "bernoulli")
     batch = 200 if options.quick else 1000
     count = {"draws": 500 if options.quick else 1000, "batch_size": batch, "warmup": 1000}
     methods = {

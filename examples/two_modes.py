@@ -21,7 +21,6 @@ import numpy as np
 
 import tractable as tr
 from tractable.models import gallery
-from tractable.tools.schedules import polynomial_between
 
 parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
 parser.add_argument("--quick", action="store_true", help="fewer steps")
@@ -37,7 +36,7 @@ exact = (grid.density @ below).sum() / grid.density.sum()
 # Welling & Teh's run: batches of one, ε from 0.01 down to 0.0001.
 draws, thin = (1000, 50) if options.quick else (5000, 50)
 steps = draws * thin
-schedule = polynomial_between(0.01, 0.0001, steps)
+schedule = tr.schedules.polynomial_between(0.01, 0.0001, steps)
 methods = {
     "SGLD, decreasing steps": tr.SGLD(step_size=schedule, batch_size=1, draws=draws, thin=thin, warmup=0),
     # A cycle's first steps are bold, to cross over; its draws are those of its second half.

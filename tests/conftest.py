@@ -28,8 +28,7 @@ os.fsync = lambda descriptor: None
 if os.environ.get("TRACTABLE_TYPECHECK", "1") == "1":
     checked.install("tractable")
 
-from tractable.models import identity  # noqa: E402  # once the hook above is there
-from tractable.tools import mappings  # noqa: E402
+from tractable.engine import identity, mappings  # noqa: E402  # once the hook above is there
 
 keep_programs()
 

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tractable.core import Batch, Kernel
+from tractable.core.model import Batch, Kernel
 
 
 def check_kernel(

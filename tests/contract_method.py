@@ -19,13 +19,13 @@ from jax.sharding import Mesh
 
 import tractable as tr
 from tractable import methods
-from tractable import run as loop
-from tractable.beliefs.belief import values_of
-from tractable.methods import em_climb
-from tractable.methods import session as sessions
-from tractable.methods.abilities import ABILITIES
+from tractable.core.belief import values_of
+from tractable.core.errors import ModelError, SettingsError
+from tractable.engine import run as loop
+from tractable.engine import session as sessions
+from tractable.engine.abilities import ABILITIES
+from tractable.latent import em_climb
 from tractable.pages.page import write_page
-from tractable.tools.errors import ModelError, SettingsError
 
 CLOSE = 1e-6  # of rounding
 CARRIED = 1e-4  # of rounding that a warm-up and trajectories have magnified

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from scipy import stats
 
-from tractable.core import Batch, Kernel
+from tractable.core.model import Batch, Kernel
 
 ALARM = 1e-7
 Z = 5.33  # two-sided, at ALARM

@@ -6,12 +6,12 @@ import pytest
 from sklearn.datasets import load_digits
 
 import tractable as tr
-from tractable.methods.autoencoding import AutoEncoding, ImportanceWeighted
-from tractable.models.ladder import Ladder, bottom_up
-from tractable.models.ladders import hierarchical, latent_gaussian
-from tractable.models.layers import layer, top
-from tractable.objectives import pathwise
-from tractable.tools.errors import ModelError, SettingsError
+from tractable.core.errors import ModelError, SettingsError
+from tractable.ladders import pathwise
+from tractable.ladders.autoencoding import AutoEncoding, ImportanceWeighted
+from tractable.ladders.ladder import Ladder, bottom_up
+from tractable.ladders.ladders import hierarchical, latent_gaussian
+from tractable.ladders.layers import layer, top
 
 pytestmark = pytest.mark.laws
 
@@ -105,7 +105,7 @@ def test_warm_up_ends(monkeypatch):
         return right(ladder, **settings)
 
     right = pathwise.autoencoding
-    monkeypatch.setattr("tractable.methods.autoencoding.autoencoding", record)
+    monkeypatch.setattr("tractable.ladders.autoencoding.autoencoding", record)
     method, ladder = AutoEncoding(epochs=20, warmup=5), latent_gaussian(64, 2, hidden=(3,))
     method.kernel(ladder, None, {"steps": jnp.asarray(400.0)})
     assert seen["warmup"] == 100

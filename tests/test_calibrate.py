@@ -14,12 +14,12 @@ from scipy import stats
 from scipy.special import logit
 
 import tractable as tr
-from tractable.beliefs.belief import Draws
-from tractable.methods import session as sessions
-from tractable.methods.method import Outcome
+from tractable.calibration.calibrate import simulate
+from tractable.core.belief import Draws
+from tractable.core.errors import CheckpointError, DataError, ModelError, RunError, SettingsError, TractableWarning
+from tractable.engine import session as sessions
+from tractable.engine.method import Outcome
 from tractable.pages.page import write_calibration_page
-from tractable.sbc.calibration import simulate
-from tractable.tools.errors import CheckpointError, DataError, ModelError, RunError, SettingsError, TractableWarning
 
 pytestmark = pytest.mark.laws
 

@@ -14,16 +14,15 @@ from scipy import stats
 from scipy.special import expit, logsumexp
 
 import tractable as tr
-from tractable.beliefs.belief import Coded, Draws, Point
-from tractable.methods.autoencoding import AutoEncoding
-from tractable.models.ladder import Ladder, bottom_up
-from tractable.models.layers import categorical, layer, normal_noise, standard_normal, top
-from tractable.objectives import bounds
-from tractable.objectives.bounds import coded
-from tractable.results import encoding as coding
-from tractable.results import imputing
-from tractable.results.posterior import Posterior
-from tractable.tools.errors import DataError, ModelError, SettingsError
+from tractable.core.belief import Coded, Draws, Point
+from tractable.core.errors import DataError, ModelError, SettingsError
+from tractable.ladders import bounds, imputing
+from tractable.ladders import encoding as coding
+from tractable.ladders.autoencoding import AutoEncoding
+from tractable.ladders.bounds import coded
+from tractable.ladders.ladder import Ladder, bottom_up
+from tractable.ladders.layers import categorical, layer, normal_noise, standard_normal, top
+from tractable.posterior.posterior import Posterior
 
 pytestmark = pytest.mark.laws
 

@@ -9,12 +9,12 @@ import numpyro.distributions as dist
 import pytest
 
 from tractable import MALA, MAP, MLE, NUTS, SGLD, Data, Model, Posterior, RandomWalk, Rejection, compare
-from tractable.beliefs.belief import Draws
 from tractable.comparison import COLUMNS, as_reference, interesting, labels, stopwatch
+from tractable.core.belief import Draws
+from tractable.core.errors import SettingsError, TractableWarning
+from tractable.gallery.models import example
+from tractable.glm import linear
 from tractable.inference import infer
-from tractable.models import linear
-from tractable.models.gallery import example
-from tractable.tools.errors import SettingsError, TractableWarning
 
 pytestmark = pytest.mark.laws
 

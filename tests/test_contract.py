@@ -9,9 +9,9 @@ import pytest
 from contract import check_kernel
 
 from tractable import kernels
-from tractable.core import Batch, Objective
-from tractable.kernels.gradients import control_variates
-from tractable.tools import schedules
+from tractable.core import schedules
+from tractable.core.model import Batch, Objective
+from tractable.sgmcmc.gradients import control_variates
 
 pytestmark = [pytest.mark.quick, pytest.mark.usefixtures("strict_ranks")]
 

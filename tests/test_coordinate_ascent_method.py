@@ -12,12 +12,12 @@ from scipy import stats
 from sklearn.datasets import load_diabetes
 
 import tractable as tr
+from tractable.core.errors import ModelError, SettingsError
+from tractable.latent.conjugate_models import Normal, normal_gamma_posterior
+from tractable.latent.mixture import Gaussians
+from tractable.latent.variational_mixture import log_mixture_prior
+from tractable.latent.variational_regression import Regression
 from tractable.models import bayesian_gaussian_mixture, bayesian_linear_regression, normal_gamma
-from tractable.models.mixture import Gaussians
-from tractable.models.variational import Normal, normal_gamma_posterior
-from tractable.models.variational_mixture import log_mixture_prior
-from tractable.models.variational_regression import Regression
-from tractable.tools.errors import ModelError, SettingsError
 
 pytestmark = pytest.mark.laws
 

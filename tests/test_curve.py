@@ -7,7 +7,7 @@ import numpyro.distributions as dist
 import pytest
 
 import tractable as tr
-from tractable.beliefs.curve import Curve
+from tractable.core.curve import Curve
 
 pytestmark = pytest.mark.test
 
@@ -32,7 +32,7 @@ CLIMBS: dict[str, tuple[tr.Model, tr.Data, Any]] = {
 
 
 @pytest.mark.parametrize("name", CLIMBS)
-@pytest.mark.filterwarnings("ignore::tractable.tools.errors.TractableWarning")
+@pytest.mark.filterwarnings("ignore::tractable.core.errors.TractableWarning")
 def test_every_climb_has_a_curve_that_progress_hears(name):
     model, data, method = CLIMBS[name]
     heard = []
@@ -58,7 +58,7 @@ def test_draws_have_no_curve_and_a_callback_of_three_is_called():
     assert tr.infer(LINE, ROWS, tr.MAP(), verify=None, progress=progress).curve is not None
 
 
-@pytest.mark.filterwarnings("ignore::tractable.tools.errors.TractableWarning")
+@pytest.mark.filterwarnings("ignore::tractable.core.errors.TractableWarning")
 def test_held_out_scores_are_of_their_steps_and_are_saved(tmp_path):
     method = tr.MAP(optimizer="adam", steps=200)
     posterior = tr.infer(LINE, ROWS, method, held_out=NEW, verify=None)

@@ -16,10 +16,11 @@ from commands import fault
 from contract_method import quick_compilation
 
 import tractable as tr
+from tractable.core import writing
+from tractable.core.errors import CheckpointError, SettingsError
+from tractable.engine import store
+from tractable.engine.locks import LOCK
 from tractable.pages.page import write_page
-from tractable.tools import store, writing
-from tractable.tools.errors import CheckpointError, SettingsError
-from tractable.tools.locks import LOCK
 
 pytestmark = pytest.mark.laws
 
@@ -225,7 +226,7 @@ def test_more_draws_than_the_disk_holds(tmp_path, door):
 CLI = """
 import sys
 from tractable.cli import app
-import tractable.tools.writing as writing
+import tractable.core.writing as writing
 from pathlib import Path
 write = writing.write_synced
 def full(path, content):

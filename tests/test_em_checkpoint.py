@@ -13,12 +13,13 @@ import pytest
 from contract_method import Killed, quick_compilation
 
 import tractable as tr
-from tractable.methods import em_climb, maximisation
-from tractable.methods import session as sessions
-from tractable.methods.session import Session
+from tractable.core.errors import CheckpointError, TractableWarning
+from tractable.engine import checkpoint
+from tractable.engine import session as sessions
+from tractable.engine.session import Session
+from tractable.latent import em_climb
+from tractable.latent import em_method as maximisation
 from tractable.models import bayesian_gaussian_mixture, gaussian_mixture
-from tractable.tools import checkpoint
-from tractable.tools.errors import CheckpointError, TractableWarning
 
 RNG = np.random.default_rng(7)
 X = np.where(RNG.random((60, 1)) < 0.4, [-1.0, 0.0], [1.0, 0.5]) + RNG.normal(size=(60, 2))

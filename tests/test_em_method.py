@@ -11,10 +11,11 @@ from montecarlo import assert_holds, error
 from sklearn.datasets import load_iris
 
 import tractable as tr
-from tractable.methods.em_climb import settled
-from tractable.methods.maximisation import _to_come
-from tractable.models import bernoulli_mixture, factor_analysis, factors, gaussian_mixture, linear_mixture, mixture
-from tractable.tools.errors import DataError, ModelError, SettingsError
+from tractable.core.errors import DataError, ModelError, SettingsError
+from tractable.latent import factors, linear_mixture, mixture
+from tractable.latent.em_climb import settled
+from tractable.latent.em_method import _to_come
+from tractable.models import bernoulli_mixture, factor_analysis, gaussian_mixture
 
 pytestmark = pytest.mark.laws
 

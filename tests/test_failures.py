@@ -5,9 +5,9 @@ import pytest
 from commands import run
 
 import tractable as tr
-from tractable.models.failures import FAILURES, Failure, failure
+from tractable.core.errors import DataError
+from tractable.gallery.failures import FAILURES, Failure, failure
 from tractable.pages import failures as page
-from tractable.tools.errors import DataError
 
 pytestmark = pytest.mark.laws
 

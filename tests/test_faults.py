@@ -21,20 +21,13 @@ from contract_method import quick_compilation
 from numpyro.distributions import constraints
 
 import tractable as tr
-from tractable import core
-from tractable.tools import stopping
-from tractable.tools.errors import (
-    CheckpointError,
-    DataError,
-    ModelError,
-    RunError,
-    SettingsError,
-    TractableWarning,
-)
+from tractable.core import model as core
+from tractable.core.errors import CheckpointError, DataError, ModelError, RunError, SettingsError, TractableWarning
+from tractable.engine import stopping
 
 pytestmark = pytest.mark.laws
 
-quiet = pytest.mark.filterwarnings("ignore::tractable.tools.errors.TractableWarning")
+quiet = pytest.mark.filterwarnings("ignore::tractable.core.errors.TractableWarning")
 RNG = np.random.default_rng(3)
 Y = 0.7 + RNG.normal(size=20)
 MODEL = tr.Model({"mu": dist.Normal(0.0, 2.0)}, lambda params: dist.Normal(params["mu"], 1.0))

@@ -9,8 +9,8 @@ from contract_method import small_groups
 from every_method import CASES, numbers
 
 import tractable as tr
-from tractable.results.folder import new_store
-from tractable.tools.errors import CheckpointError, TractableWarning
+from tractable.core.errors import CheckpointError, TractableWarning
+from tractable.posterior.folder import new_store
 
 pytestmark = pytest.mark.laws
 

@@ -5,9 +5,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from tractable.core import log_density
-from tractable.models import conjugate, gallery
-from tractable.tools.errors import DataError
+from tractable.core.errors import DataError
+from tractable.core.model import log_density
+from tractable.gallery import conjugate
+from tractable.gallery import models as gallery
 
 pytestmark = pytest.mark.laws
 

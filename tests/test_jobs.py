@@ -24,12 +24,12 @@ from commands import fault, run
 from sklearn.model_selection import GridSearchCV
 
 import tractable as tr
-from tractable.beliefs.belief import Draws
+from tractable.core.belief import Draws
+from tractable.core.errors import DataError, RunError, SettingsError, TractableWarning
+from tractable.engine.jobs import Ended, finished, packed, unpacked
+from tractable.engine.method import Outcome
 from tractable.methods import EM
-from tractable.methods.method import Outcome
 from tractable.models import gaussian_mixture
-from tractable.tools.errors import DataError, RunError, SettingsError, TractableWarning
-from tractable.tools.jobs import Ended, finished, packed, unpacked
 
 pytestmark = pytest.mark.laws
 
@@ -180,14 +180,14 @@ def lost(monkeypatch, module: str, at: int) -> None:
 
 
 def test_a_run_of_a_calibration_that_is_lost_is_a_failed_run(monkeypatch):
-    lost(monkeypatch, "tractable.sbc.calibration", 4)
+    lost(monkeypatch, "tractable.calibration.calibrate", 4)
     found = tr.calibrate(COIN, Drawn(), ROWS, runs=20, draws=9)
     assert found.failures == {4: "Its process ended."} and found.runs == 19
 
 
 @pytest.mark.test
 def test_a_member_that_is_lost_is_named(monkeypatch):
-    lost(monkeypatch, "tractable.methods.ensemble", 1)
+    lost(monkeypatch, "tractable.points.ensemble", 1)
     with pytest.raises(RunError, match=r"Member 1 of the ensemble was lost. Its process ended."):
         tr.infer(COIN, ROWS, tr.DeepEnsemble(size=2, member=Drawn()), progress=False)
 

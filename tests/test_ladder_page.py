@@ -12,16 +12,16 @@ from contract_method import quick_compilation
 from matplotlib.image import imread
 
 import tractable as tr
-from tractable.beliefs.belief import Coded, Point
-from tractable.checks.report import Report
-from tractable.methods.autoencoding import AutoEncoding
-from tractable.models.ladder import Ladder, bottom_up
-from tractable.models.layers import categorical, layer, standard_normal, top
+from tractable.core.belief import Coded, Point
+from tractable.core.errors import DataError
+from tractable.diagnostics.report import Report
+from tractable.ladders.autoencoding import AutoEncoding
+from tractable.ladders.ladder import Ladder, bottom_up
+from tractable.ladders.layers import categorical, layer, standard_normal, top
 from tractable.pages import ladders as ladder_page
 from tractable.pages.page import write_page
 from tractable.pages.render import png
-from tractable.results.posterior import Posterior
-from tractable.tools.errors import DataError
+from tractable.posterior.posterior import Posterior
 
 pytestmark = pytest.mark.laws
 

@@ -21,20 +21,18 @@ import pytest
 from jax.sharding import Mesh, PartitionSpec
 
 import tractable as tr
-from tractable import run
-from tractable.data import sharding
-from tractable.data.placement import ONE_DEVICE
-from tractable.data.rows import Batch, Plan, window
-from tractable.data.sharding import OverDevices, over
-from tractable.methods.amortised import Amortised, Amortising
-from tractable.methods.drawing import chain_keys
-from tractable.methods.method import plan_batches
-from tractable.models.ladder import Ladder
-from tractable.models.linear import generalised_linear
-from tractable.results.identity import identity
-from tractable.results.saving import Saver
-from tractable.tools import checkpoint
-from tractable.tools.errors import CheckpointError, SettingsError, TractableWarning
+from tractable.core.errors import CheckpointError, SettingsError, TractableWarning
+from tractable.core.rows import Batch, Plan, window
+from tractable.engine import checkpoint, run, sharding
+from tractable.engine.drawing import chain_keys
+from tractable.engine.method import plan_batches
+from tractable.engine.placement import ONE_DEVICE
+from tractable.engine.sharding import OverDevices, over
+from tractable.glm.linear import generalised_linear
+from tractable.ladders.amortised import Amortised, Amortising
+from tractable.ladders.ladder import Ladder
+from tractable.posterior.run_identity import identity
+from tractable.posterior.saving import Saver
 
 pytestmark = pytest.mark.test
 

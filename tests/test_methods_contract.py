@@ -10,10 +10,10 @@ from contract_method import CLOSE, check_face, check_method, check_settings, sma
 from every_method import CASES, REGRESSION, X, Y, numbers
 
 import tractable as tr
+from tractable.engine.abilities import ABILITIES
 from tractable.methods import METHODS
-from tractable.methods.abilities import ABILITIES
 
-pytestmark = [pytest.mark.test, pytest.mark.filterwarnings("ignore::tractable.tools.errors.TractableWarning")]
+pytestmark = [pytest.mark.test, pytest.mark.filterwarnings("ignore::tractable.core.errors.TractableWarning")]
 
 # Other settings of methods that are held to all of the contract by their own name.
 VARIANTS = {name for name in CASES if any(name.startswith(f"{label} ") for label in METHODS)} - {"sgld rmsprop"}

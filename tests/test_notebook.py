@@ -11,12 +11,12 @@ import pandas as pd
 import pytest
 
 import tractable as tr
-from tractable.data.encoder import fit_encoder
-from tractable.models import linear
+from tractable.core.errors import CheckpointError
+from tractable.core.shared import made_again, recipe
+from tractable.engine.progress import progress_of
+from tractable.glm import linear
 from tractable.pages import parameters, plots
-from tractable.tools.errors import CheckpointError
-from tractable.tools.progress import progress_of
-from tractable.tools.shared import made_again, recipe
+from tractable.tables.encoder import fit_encoder
 
 pytestmark = pytest.mark.laws
 
@@ -68,7 +68,7 @@ def test_a_built_in_model_is_made_again(posterior, tmp_path):
     """From what the folder says of it, which another process reads as well."""
     posterior.save(tmp_path / "own")
     made = json.loads((tmp_path / "own" / "posterior.json").read_text())["made"]
-    assert (made["module"], made["name"]) == ("tractable.models.linear", "bayesian_linear")
+    assert (made["module"], made["name"]) == ("tractable.glm.linear", "bayesian_linear")
     assert list(made["arguments"].values())[:3] == [2, 0.3, 1.0]
     assert tr.load(tmp_path / "own", data=DATA).model is posterior.model
     mine = tr.Model(posterior.model.prior, posterior.model.likelihood)

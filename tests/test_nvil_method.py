@@ -7,14 +7,14 @@ import pytest
 from sklearn.datasets import load_digits
 
 import tractable as tr
-from tractable import run as loop
-from tractable.methods.nvil import NVIL, VIMCO
-from tractable.models.ladder import Ladder, Recognition, bottom_up
-from tractable.models.ladders import sigmoid_belief_network
-from tractable.models.layers import layer, top
-from tractable.models.linear import generalised_linear
-from tractable.objectives.variance import _settings, gradient_variance
-from tractable.tools.errors import ModelError, SettingsError
+from tractable.core.errors import ModelError, SettingsError
+from tractable.engine import run as loop
+from tractable.glm.linear import generalised_linear
+from tractable.ladders.ladder import Ladder, Recognition, bottom_up
+from tractable.ladders.ladders import sigmoid_belief_network
+from tractable.ladders.layers import layer, top
+from tractable.ladders.nvil_methods import NVIL, VIMCO
+from tractable.ladders.variance import _settings, gradient_variance
 
 pytestmark = pytest.mark.quick
 

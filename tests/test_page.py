@@ -15,26 +15,26 @@ from numpyro.distributions import biject_to
 from rich.console import Console
 from scipy import signal, stats
 
-from tractable.beliefs.approximations import inverse_softplus
-from tractable.beliefs.belief import Draws, Fitted, Point
-from tractable.beliefs.check import Check
-from tractable.checks.calibration import crps_normal
 from tractable.comparison import Comparison, compare
-from tractable.core import Data, Model
-from tractable.data import encoder as tables
+from tractable.core.approximations import inverse_softplus
+from tractable.core.belief import Draws, Fitted, Point
+from tractable.core.check import Check
+from tractable.core.errors import TractableWarning
+from tractable.core.model import Data, Model
+from tractable.diagnostics.calibration import crps_normal
+from tractable.glm.linear import generalised_linear
 from tractable.inference import infer
 from tractable.methods import MALA, MAP, NUTS, SGLD, BayesByBackprop, DeepEnsemble, MeanField, RandomWalk
-from tractable.models.linear import generalised_linear
-from tractable.models.network import mlp, neural_network, scale_mixture
+from tractable.networks.network import mlp, neural_network, scale_mixture
 from tractable.pages import held_out, networks, parameters, plots, predictive, verdict
 from tractable.pages.exhibit import Cell, Exhibit, Table, decimals, duration
 from tractable.pages.page import write_comparison_page, write_page
 from tractable.pages.render import html as rendered
 from tractable.pages.render import shown
 from tractable.pages.terminal import to_terminal
-from tractable.results.effects import effects
-from tractable.results.posterior import Posterior
-from tractable.tools.errors import TractableWarning
+from tractable.posterior.posterior import Posterior
+from tractable.tables import encoder as tables
+from tractable.tables.effects import effects
 
 pytestmark = pytest.mark.laws
 

@@ -12,12 +12,12 @@ from montecarlo import Z, assert_holds, broken, error, ks, z_mean
 from scipy import stats
 
 import tractable as tr
-from tractable.beliefs.approximations import inverse_softplus
-from tractable.beliefs.belief import Draws, Fitted, Point
-from tractable.models import conjugate
-from tractable.results import pointwise, scaling
-from tractable.results import predict as prediction
-from tractable.tools.errors import DataError, ModelError, RunError, SettingsError, TractableWarning
+from tractable.core.approximations import inverse_softplus
+from tractable.core.belief import Draws, Fitted, Point
+from tractable.core.errors import DataError, ModelError, RunError, SettingsError, TractableWarning
+from tractable.gallery import conjugate
+from tractable.posterior import pointwise, scaling
+from tractable.posterior import predict as prediction
 
 pytestmark = pytest.mark.test
 

@@ -11,10 +11,10 @@ from montecarlo import Z, assert_holds, broken, error, of_p
 from scipy import stats
 
 import tractable as tr
-from tractable.checks import calibration
-from tractable.results import predict as prediction
-from tractable.results.predict import Prediction, log_predictive, predict
-from tractable.tools.errors import DataError, ModelError, SettingsError, TractableWarning
+from tractable.core.errors import DataError, ModelError, SettingsError, TractableWarning
+from tractable.diagnostics import calibration
+from tractable.posterior import predict as prediction
+from tractable.posterior.predict import Prediction, log_predictive, predict
 
 pytestmark = pytest.mark.test
 

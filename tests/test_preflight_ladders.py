@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 import tractable as tr
-from tractable.checks import preflight
-from tractable.methods.autoencoding import AutoEncoding
-from tractable.models.ladder import Ladder, bottom_up
-from tractable.models.layers import categorical, layer, standard_normal, top
-from tractable.tools.errors import DataError, ModelError, SettingsError
+from tractable.core.errors import DataError, ModelError, SettingsError
+from tractable.engine import preflight
+from tractable.ladders.autoencoding import AutoEncoding
+from tractable.ladders.ladder import Ladder, bottom_up
+from tractable.ladders.layers import categorical, layer, standard_normal, top
 
 pytestmark = pytest.mark.test
 

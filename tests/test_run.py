@@ -10,13 +10,13 @@ import pytest
 from contract_method import quick_compilation
 
 import tractable as tr
-from tractable import run as loop
-from tractable.data.rows import SHUFFLE
+from tractable.core.rows import SHUFFLE
+from tractable.engine import run as loop
 
 RNG = np.random.default_rng(2)
 Y = 0.7 + RNG.normal(size=50)
 
-pytestmark = [pytest.mark.laws, pytest.mark.filterwarnings("ignore::tractable.tools.errors.TractableWarning")]
+pytestmark = [pytest.mark.laws, pytest.mark.filterwarnings("ignore::tractable.core.errors.TractableWarning")]
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -8,10 +8,10 @@ import pytest
 from contract_method import Killed, small_groups
 
 import tractable as tr
-from tractable.methods.autoencoding import AutoEncoding
-from tractable.models.ladder import Ladder, bottom_up
-from tractable.models.layers import layer, standard_normal
-from tractable.tools.errors import CheckpointError, TractableWarning
+from tractable.core.errors import CheckpointError, TractableWarning
+from tractable.ladders.autoencoding import AutoEncoding
+from tractable.ladders.ladder import Ladder, bottom_up
+from tractable.ladders.layers import layer, standard_normal
 
 pytestmark = pytest.mark.laws
 
@@ -114,7 +114,7 @@ def test_an_interrupted_run_is_kept(learnt, tmp_path, monkeypatch):
         yield lambda: next(asked, True)
 
     with monkeypatch.context() as patch:
-        patch.setattr("tractable.methods.session.interruptible", twice)
+        patch.setattr("tractable.engine.session.interruptible", twice)
         with pytest.warns(TractableWarning, match="interrupted"):
             part = tr.infer(LADDER, tr.Data(X), METHOD, seed=3, checkpoint=tmp_path / "run", progress=False)
     assert part.interrupted and 0 < part.info["objective"].shape[1] < learnt.info["objective"].shape[1]

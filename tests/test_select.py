@@ -8,11 +8,11 @@ import pytest
 from scipy import stats
 
 import tractable as tr
-from tractable.beliefs.check import Check
-from tractable.checks.report import Report
+from tractable.core.check import Check
+from tractable.core.errors import RunError, SettingsError
+from tractable.diagnostics.report import Report
 from tractable.models import bayesian_gaussian_mixture, gaussian_mixture
 from tractable.selection import CRITERIA, Candidate, chosen, remarks, table_of
-from tractable.tools.errors import RunError, SettingsError
 
 pytestmark = pytest.mark.quick
 

@@ -11,9 +11,9 @@ import pytest
 
 import tractable as tr
 from tractable.adapters.numpyro import from_numpyro
+from tractable.core.errors import ArgumentError, DataError, ModelError, SettingsError
+from tractable.core.settings import Seed, expect, seeded
 from tractable.estimators import BayesianLinearRegression
-from tractable.tools.errors import ArgumentError, DataError, ModelError, SettingsError
-from tractable.tools.settings import Seed, expect, seeded
 
 pytestmark = pytest.mark.test
 

@@ -17,13 +17,13 @@ from montecarlo import assert_holds, binomial, error, of_p, uniform_counts
 from scipy import stats
 
 import tractable as tr
-from tractable.checks import order
-from tractable.data import packing, shards, sources
-from tractable.data.encoder import encode, fit_encoder
-from tractable.data.rows import SHUFFLE, Data, Plan, first_rows, place
-from tractable.methods import search, staged_climb
-from tractable.tools import writing
-from tractable.tools.errors import CheckpointError, DataError, SettingsError, TractableWarning
+from tractable.core import shards, writing
+from tractable.core.errors import CheckpointError, DataError, SettingsError, TractableWarning
+from tractable.core.rows import SHUFFLE, Data, Plan, first_rows, place
+from tractable.diagnostics import order
+from tractable.engine import search, staged_climb
+from tractable.tables import packing, sources
+from tractable.tables.encoder import encode, fit_encoder
 
 pytestmark = pytest.mark.quick
 
@@ -549,7 +549,7 @@ def test_the_command_packs_and_fit_reads_it(tmp_path, frame, monkeypatch):
     task = task_of({"model": "glm", "table": str(out), "target": "y"})
     assert (task.data.size, task.held_out.size, task.spec["target"], task.data.resident) == (400, 100, "y", True)
     assert task.encoder.features == ["count", *(f"code [{i}]" for i in (1, 2, 3))]
-    monkeypatch.setattr("tractable.data.rows.RESIDENT", 8000)
+    monkeypatch.setattr("tractable.core.rows.RESIDENT", 8000)
     far = task_of({"model": "glm", "table": str(out), "target": "y"})
     assert not far.data.resident and far.data.shuffled and far.data.size + far.held_out.size == 500
     assert far.held_out.size == json.loads((out / "manifest.json").read_text())["shards"][-1]["rows"]

@@ -272,7 +272,7 @@ def test_mutants_are_drawn_by_seed_in_proportion_to_lines(mutants):
     ("output", "how"),
     [
         ("E   AssertionError: assert 1 == 2", "law"),
-        ("E   tractable.tools.errors.RunError: A state stopped being finite", "law"),
+        ("E   tractable.core.errors.RunError: A state stopped being finite", "law"),
         ("E   TypeError: unsupported operand", "misfit"),
         ("E   ValueError: Incompatible shapes for broadcasting: (2,), (3,)", "misfit"),
         ("E   ValueError: Expected a step size above 0", "law"),

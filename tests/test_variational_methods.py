@@ -7,9 +7,9 @@ import numpyro.distributions as dist
 import pytest
 
 import tractable as tr
-from tractable.methods.laplace import last_layer, linearised
-from tractable.models import linear
-from tractable.tools.errors import CheckpointError, ModelError, SettingsError
+from tractable.core.errors import CheckpointError, ModelError, SettingsError
+from tractable.glm import linear
+from tractable.points.laplace import last_layer, linearised
 
 pytestmark = pytest.mark.laws
 

@@ -7,10 +7,10 @@ import numpyro.distributions as dist
 import pytest
 
 import tractable as tr
-from tractable.methods.wake_sleep import ReweightedWakeSleep, WakeSleep, fell
-from tractable.models.ladder import Ladder, bottom_up
-from tractable.models.layers import layer, top
-from tractable.tools.errors import DataError, ModelError, SettingsError
+from tractable.core.errors import DataError, ModelError, SettingsError
+from tractable.ladders.ladder import Ladder, bottom_up
+from tractable.ladders.layers import layer, top
+from tractable.ladders.wake_sleep_methods import ReweightedWakeSleep, WakeSleep, fell
 
 pytestmark = pytest.mark.quick
 

@@ -158,7 +158,7 @@ def keep_programs() -> None:
 
     In the checkout, and not in the cache of whoever runs the tests.
     """
-    from tractable.tools import cache
+    from tractable.engine import cache
 
     os.environ["JAX_COMPILATION_CACHE_DIR"] = str(cache.cache(TESTS.parent / ".cache"))
     os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"

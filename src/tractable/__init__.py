@@ -6,7 +6,7 @@ that there is no such file does not wait for JAX.
 
 import lazy_loader
 
-from tractable.tools import shown
+from tractable.core import shown
 
 __getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
 

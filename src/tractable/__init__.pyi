@@ -1,14 +1,16 @@
 """Approximate Bayesian inference in JAX, with posteriors that say how far they can be trusted."""
 
 from . import estimators, kernels, models, objectives
-from .beliefs import approximations
-from .checks.report import Report
+from .calibration.calibrate import Calibration, calibrate
 from .comparison import Comparison, compare
-from .core import Batch, Data, Kernel, Model, Through, log_density, log_posterior
-from .data.packing import pack
+from .core import approximations, errors, schedules
+from .core.latent import LatentModel
+from .core.model import Batch, Data, Kernel, Model, Through, log_density, log_posterior
+from .diagnostics.report import Report
+from .engine.cache import cache
 from .evidence.estimate import Evidence, log_evidence
 from .inference import infer
-from .kernels import gradients
+from .ladders.variance import gradient_variance
 from .methods import (
     EM,
     HMC,
@@ -39,16 +41,13 @@ from .methods import (
     ReweightedWakeSleep,
     WakeSleep,
 )
-from .models.latent import LatentModel
-from .objectives.variance import gradient_variance
-from .results.identity import __version__
-from .results.loading import load
-from .results.posterior import Posterior
-from .results.predict import Prediction
-from .sbc.calibration import Calibration, calibrate
+from .posterior.loading import load
+from .posterior.posterior import Posterior
+from .posterior.predict import Prediction
+from .posterior.run_identity import __version__
 from .selection import Selection, select
-from .tools import schedules
-from .tools.cache import cache
+from .sgmcmc import gradients
+from .tables.packing import pack
 
 __all__ = [
     "EM", "HMC", "INLA", "MALA", "MAP", "MLE", "NUTS", "NVIL", "SGHMC", "SGLD", "VIMCO", "AutoEncoding", "Batch",
@@ -56,6 +55,6 @@ __all__ = [
     "FullRank", "Gibbs", "ImportanceWeighted", "Kernel", "Laplace", "LatentModel", "LowRank", "MeanField", "Method",
     "Model", "MonteCarloEM", "OnlineEM", "Posterior", "Prediction", "RandomWalk", "Rejection", "Report",
     "ReweightedWakeSleep", "Selection", "Through", "WakeSleep", "__version__", "approximations", "cache", "calibrate",
-    "compare", "estimators", "gradient_variance", "gradients", "infer", "kernels", "load", "log_density",
+    "compare", "errors", "estimators", "gradient_variance", "gradients", "infer", "kernels", "load", "log_density",
     "log_evidence", "log_posterior", "models", "objectives", "pack", "schedules", "select",
 ]  # fmt: skip

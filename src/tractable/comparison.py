@@ -13,23 +13,23 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import jax.monitoring
 import numpy as np
 
-from tractable.checks.target import Target, gradient_work
-from tractable.core import Data, Model, PyTree, as_data
+from tractable.core import tree
+from tractable.core.errors import SettingsError, TractableError
+from tractable.core.model import Data, Model, PyTree, as_data
+from tractable.core.settings import seeded
+from tractable.core.shown import as_html
+from tractable.core.words import nearest, spelt, tell
+from tractable.core.writing import write_atomically, write_figure
+from tractable.diagnostics.target import Target, gradient_work
+from tractable.engine.jobs import Heard, finished, many_processes, why
+from tractable.engine.locks import held
+from tractable.engine.progress import progress_of
+from tractable.engine.stopping import ending, interruptible
 from tractable.inference import infer
 from tractable.methods import NUTS, Method
-from tractable.results.pointwise import FEWEST, affordable
-from tractable.results.posterior import Posterior, weighted_quantiles
-from tractable.results.verification import verify_and_improve
-from tractable.tools import tree
-from tractable.tools.errors import SettingsError, TractableError
-from tractable.tools.jobs import Heard, finished, many_processes, why
-from tractable.tools.locks import held
-from tractable.tools.progress import progress_of
-from tractable.tools.settings import seeded
-from tractable.tools.shown import as_html
-from tractable.tools.stopping import ending, interruptible
-from tractable.tools.words import nearest, spelt, tell
-from tractable.tools.writing import write_atomically, write_figure
+from tractable.posterior.pointwise import FEWEST, affordable
+from tractable.posterior.posterior import Posterior, weighted_quantiles
+from tractable.posterior.verification import verify_and_improve
 
 if TYPE_CHECKING:
     import pandas as pd

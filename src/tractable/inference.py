@@ -7,21 +7,21 @@ from typing import NamedTuple
 
 from jax.sharding import Mesh
 
-from tractable.checks import preflight
-from tractable.checks.verify import Verify
-from tractable.core import Data, Model, PyTree, as_data
-from tractable.methods.abilities import needs, placement_of
-from tractable.methods.method import ALIASES, METHODS, Method, Outcome
-from tractable.methods.session import open_session
-from tractable.results.identity import check_resumable, identity
-from tractable.results.posterior import Posterior
-from tractable.results.saving import RunFolder, check_room, open_folder
-from tractable.results.verification import verify_and_improve
-from tractable.tools.bits import in_double, need_double
-from tractable.tools.errors import CheckpointError, DataError, SettingsError
-from tractable.tools.settings import expect, seeded
-from tractable.tools.stopping import ending
-from tractable.tools.words import nearest, spelt, tell
+from tractable.core.bits import in_double, need_double
+from tractable.core.errors import CheckpointError, DataError, SettingsError
+from tractable.core.model import Data, Model, PyTree, as_data
+from tractable.core.settings import expect, seeded
+from tractable.core.words import nearest, spelt, tell
+from tractable.diagnostics.verify import Verify
+from tractable.engine import preflight
+from tractable.engine.abilities import needs, placement_of
+from tractable.engine.method import ALIASES, METHODS, Method, Outcome
+from tractable.engine.session import open_session
+from tractable.engine.stopping import ending
+from tractable.posterior.posterior import Posterior
+from tractable.posterior.run_identity import check_resumable, identity
+from tractable.posterior.saving import RunFolder, check_room, open_folder
+from tractable.posterior.verification import verify_and_improve
 
 
 @spelt

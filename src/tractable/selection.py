@@ -12,20 +12,20 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from tractable.checks.report import Report, number
-from tractable.core import Data, Model, PyTree, as_data
+from tractable.core.belief import point_belief
+from tractable.core.errors import RunError, SettingsError, TractableWarning
+from tractable.core.latent import LatentModel
+from tractable.core.model import Data, Model, PyTree, as_data
+from tractable.core.settings import is_whole, seeded
+from tractable.core.words import counted
+from tractable.diagnostics.report import Report, number
+from tractable.engine.jobs import Heard, finished, many_processes, why
+from tractable.engine.progress import progress_of
+from tractable.engine.search import standard_errors
+from tractable.engine.stopping import ending, interruptible
 from tractable.inference import infer
 from tractable.methods import EM, CoordinateAscent, Method
-from tractable.methods.points import point
-from tractable.methods.search import standard_errors
-from tractable.models.latent import LatentModel
-from tractable.results.posterior import Posterior
-from tractable.tools.errors import RunError, SettingsError, TractableWarning
-from tractable.tools.jobs import Heard, finished, many_processes, why
-from tractable.tools.progress import progress_of
-from tractable.tools.settings import is_whole, seeded
-from tractable.tools.stopping import ending, interruptible
-from tractable.tools.words import counted
+from tractable.posterior.posterior import Posterior
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -263,7 +263,7 @@ def _with_errors(one: Candidate, method: Method) -> Candidate:
         warnings.simplefilter("ignore", TractableWarning)  # the report says the same
         position, prior = posterior.belief.position, getattr(method, "prior", True)
         found = posterior.found | standard_errors(posterior.model, posterior.data, position, prior)
-    belief = point(position, posterior.belief.info, found)
+    belief = point_belief(position, posterior.belief.info, found)
     posterior = dataclasses.replace(posterior, belief=belief, found=found, method=method, judged=None)
     report = posterior.report()
     return one._replace(posterior=posterior, verdict=report.verdict, why=_doubts(report))

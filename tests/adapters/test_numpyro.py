@@ -18,11 +18,11 @@ from numpyro.infer.util import log_density as theirs
 import tractable as tr
 from tractable.adapters.numpyro import from_numpyro, split_numpyro
 from tractable.adapters.plates import KINDS, Row, row_of
-from tractable.core import log_density, log_posterior
-from tractable.data.rows import Batch
-from tractable.models.latent import LatentModel
-from tractable.results import pointwise
-from tractable.tools.errors import ModelError, TractableWarning
+from tractable.core.errors import ModelError, TractableWarning
+from tractable.core.latent import LatentModel
+from tractable.core.model import log_density, log_posterior
+from tractable.core.rows import Batch
+from tractable.posterior import pointwise
 
 pytestmark = pytest.mark.laws
 

@@ -8,12 +8,13 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from tractable.checks import bias, climbs, moves, predictions, reweighed, tails, verify
-from tractable.checks.bias import Measured
-from tractable.checks.learnt import Learnt
-from tractable.checks.reweighed import Reweighed
-from tractable.checks.target import Target
-from tractable.core import Data, Model
+from tractable.core.model import Data, Model
+from tractable.diagnostics import climbs, moves, predictions, reweighed, tails, verify
+from tractable.diagnostics.learnt import Learnt
+from tractable.diagnostics.reweighed import Reweighed
+from tractable.diagnostics.target import Target
+from tractable.sgmcmc import bias
+from tractable.sgmcmc.bias import Measured
 
 pytestmark = pytest.mark.quick
 

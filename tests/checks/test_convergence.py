@@ -9,7 +9,7 @@ import pytest
 from arviz_stats.base.array import array_stats
 from scipy import stats
 
-from tractable.checks import convergence, pareto
+from tractable.diagnostics import convergence, pareto
 
 pytestmark = pytest.mark.quick
 

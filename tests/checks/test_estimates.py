@@ -10,26 +10,16 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from tractable.beliefs.check import Check
-from tractable.checks import (
-    climbs,
-    ladders,
-    maxima,
-    networks,
-    order,
-    pareto,
-    preflight,
-    report,
-    reweighed,
-    tails,
-    verify,
-)
-from tractable.checks.learnt import Learnt
-from tractable.checks.reweighed import FREEDOM, Proposal, Reweighed
-from tractable.checks.target import Target
-from tractable.core import Data, Model
-from tractable.models.ladder import Ladder
-from tractable.results import predict
+from tractable.core.check import Check
+from tractable.core.model import Data, Model
+from tractable.diagnostics import climbs, maxima, networks, order, pareto, report, reweighed, tails, verify
+from tractable.diagnostics.learnt import Learnt
+from tractable.diagnostics.reweighed import FREEDOM, Proposal, Reweighed
+from tractable.diagnostics.target import Target
+from tractable.engine import preflight
+from tractable.ladders import checks as ladders
+from tractable.ladders.ladder import Ladder
+from tractable.posterior import predict
 
 pytestmark = pytest.mark.quick
 

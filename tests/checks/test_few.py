@@ -7,13 +7,13 @@ import numpyro.distributions as dist
 import pytest
 
 import tractable as tr
-from tractable.beliefs.approximations import of_root
-from tractable.beliefs.belief import Fitted
-from tractable.checks import few
-from tractable.checks import verify as looks
-from tractable.checks.target import Target
-from tractable.core import Data, Model
-from tractable.results.posterior import Posterior
+from tractable.core.approximations import of_root
+from tractable.core.belief import Fitted
+from tractable.core.model import Data, Model
+from tractable.diagnostics import few
+from tractable.diagnostics import verify as looks
+from tractable.diagnostics.target import Target
+from tractable.posterior.posterior import Posterior
 
 pytestmark = pytest.mark.laws
 

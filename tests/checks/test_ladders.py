@@ -11,13 +11,13 @@ from montecarlo import Z, assert_holds, broken, error
 from scipy.special import expit, logsumexp
 
 import tractable as tr
-from tractable.checks import ladders
-from tractable.core import Objective
-from tractable.data.rows import Plan
-from tractable.kernels.ascend import State
-from tractable.methods import amortised
-from tractable.models.ladder import Ladder, bottom_up
-from tractable.models.layers import layer, standard_normal, top
+from tractable.core.model import Objective
+from tractable.core.rows import Plan
+from tractable.engine.ascend import State
+from tractable.ladders import amortised
+from tractable.ladders import checks as ladders
+from tractable.ladders.ladder import Ladder, bottom_up
+from tractable.ladders.layers import layer, standard_normal, top
 
 pytestmark = pytest.mark.test
 

@@ -12,20 +12,20 @@ import pytest
 from scipy import stats
 
 import tractable as tr
-from tractable.beliefs.approximations import of_root
-from tractable.beliefs.belief import Draws, Fitted
-from tractable.beliefs.check import Check
-from tractable.checks import climbs, moves, reweighed, tails
-from tractable.checks import verify as looks
-from tractable.checks.convergence import diagnose
-from tractable.checks.target import Target
 from tractable.comparison import measured
-from tractable.core import Data, Model
-from tractable.methods.hamiltonian import divergences
-from tractable.models.formula import regression
-from tractable.results import verification
-from tractable.results.posterior import Posterior
-from tractable.tools.errors import SettingsError
+from tractable.core.approximations import of_root
+from tractable.core.belief import Draws, Fitted
+from tractable.core.check import Check
+from tractable.core.errors import SettingsError
+from tractable.core.model import Data, Model
+from tractable.diagnostics import climbs, moves, reweighed, tails
+from tractable.diagnostics import verify as looks
+from tractable.diagnostics.convergence import diagnose
+from tractable.diagnostics.target import Target
+from tractable.mcmc.hamiltonian_methods import divergences
+from tractable.posterior import verification
+from tractable.posterior.posterior import Posterior
+from tractable.tables.regression import regression
 
 pytestmark = pytest.mark.test
 

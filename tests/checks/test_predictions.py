@@ -10,13 +10,13 @@ import pytest
 from scipy.stats import norm
 
 import tractable as tr
-from tractable.beliefs.belief import Draws
-from tractable.checks import networks, predictions
-from tractable.checks.predictions import Side, agreement, held_out_checks
+from tractable.core.belief import Draws
+from tractable.core.errors import DataError
+from tractable.diagnostics import networks, predictions
+from tractable.diagnostics.predictions import Side, agreement, held_out_checks
+from tractable.engine.climb import HeldOutBest
 from tractable.estimators import BayesianMLPRegressor
-from tractable.methods.climb import HeldOutBest
-from tractable.results.posterior import Posterior
-from tractable.tools.errors import DataError
+from tractable.posterior.posterior import Posterior
 
 pytestmark = pytest.mark.laws
 

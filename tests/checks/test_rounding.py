@@ -8,10 +8,10 @@ import pytest
 from scipy import stats
 
 import tractable as tr
+from tractable.core.errors import TractableError
+from tractable.diagnostics.weights import shares
 from tractable.estimators import BayesianCountRegression
-from tractable.kernels.annealed import shares
-from tractable.models.linear import generalised_linear
-from tractable.tools.errors import TractableError
+from tractable.glm.linear import generalised_linear
 
 pytestmark = [pytest.mark.laws, pytest.mark.filterwarnings("ignore:Do not use this posterior")]
 RNG = np.random.default_rng(0)

@@ -10,11 +10,11 @@ import numpyro.distributions as dist
 import pytest
 
 import tractable as tr
-from tractable.beliefs import approximations
-from tractable.checks import networks
-from tractable.methods import staged_climb
-from tractable.methods.bayes_by_backprop import BayesByBackprop, Found
-from tractable.methods.staged_climb import is_flat, settled
+from tractable.core import approximations
+from tractable.diagnostics import networks
+from tractable.engine import staged_climb
+from tractable.engine.staged_climb import is_flat, settled
+from tractable.networks.bayes_by_backprop_method import BayesByBackprop, Found
 
 pytestmark = pytest.mark.laws
 

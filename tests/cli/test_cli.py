@@ -19,12 +19,12 @@ from tractable.cli.folders import read_run, write_run
 from tractable.cli.models import model_in, model_of
 from tractable.cli.reading import as_rows, split
 from tractable.cli.settings import settings_of, settings_of_each
-from tractable.data.columns import contrasts
-from tractable.data.encoder import Encoder
+from tractable.core.errors import SettingsError
+from tractable.gallery.models import EXAMPLES
 from tractable.methods import from_settings
-from tractable.models.gallery import EXAMPLES
 from tractable.pages.parameters import labels_of
-from tractable.tools.errors import SettingsError
+from tractable.tables.columns import contrasts
+from tractable.tables.encoder import Encoder
 
 pytestmark = pytest.mark.laws
 

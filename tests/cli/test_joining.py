@@ -14,8 +14,8 @@ import pytest
 from commands import fault
 
 from tractable.cli.joining import place_of
-from tractable.results.folder import read_draws, store_of
-from tractable.tools.errors import SettingsError
+from tractable.core.errors import SettingsError
+from tractable.posterior.folder import read_draws, store_of
 
 pytestmark = pytest.mark.laws
 

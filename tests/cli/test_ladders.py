@@ -15,13 +15,13 @@ import tractable as tr
 from tractable.cli import fit, models
 from tractable.cli.folders import read_run
 from tractable.cli.reading import split
-from tractable.data import support
-from tractable.data.columns import Column
-from tractable.data.encoder import Encoder
-from tractable.data.files import Source
-from tractable.results.encoding import Encoded
-from tractable.results.saving import Saver
-from tractable.tools.errors import CheckpointError
+from tractable.core.errors import CheckpointError
+from tractable.ladders.encoding import Encoded
+from tractable.posterior.saving import Saver
+from tractable.tables import support
+from tractable.tables.columns import Column
+from tractable.tables.encoder import Encoder
+from tractable.tables.files import Source
 
 pytestmark = pytest.mark.laws
 
@@ -299,7 +299,7 @@ def test_faults_are_sentences_and_leave_nothing(words, sentence, folder, tmp_pat
     assert not list(tmp_path.glob("runs/*"))
 
 
-@pytest.mark.filterwarnings("ignore::tractable.tools.errors.TractableWarning")
+@pytest.mark.filterwarnings("ignore::tractable.core.errors.TractableWarning")
 def test_rows_with_gaps_can_be_left_out(folder):
     given = {"table": folder / "holes.npz", "model": "vae", "latent": "2", "missing": "drop", "held_out": 0.0}
     task = task_of(given)
@@ -309,7 +309,7 @@ def test_rows_with_gaps_can_be_left_out(folder):
     assert again.encoder == task.encoder
 
 
-@pytest.mark.filterwarnings("ignore::tractable.tools.errors.TractableWarning")
+@pytest.mark.filterwarnings("ignore::tractable.core.errors.TractableWarning")
 def test_columns_are_standardised_by_the_rows_fitted(folder):
     task = task_of({"table": folder / "table.csv", "model": "vae", "latent": "1", "held_out": 0.25})
     assert task.model.layers and task.held_out is not None and task.held_out.size == 20
@@ -351,7 +351,7 @@ def families_law(implementation) -> dict[str, float]:
 
 
 @pytest.mark.quick
-@pytest.mark.filterwarnings("ignore::tractable.tools.errors.TractableWarning")
+@pytest.mark.filterwarnings("ignore::tractable.core.errors.TractableWarning")
 def test_what_rows_are_taken_for():
     told = support.likely_family
     assert max(families_law(told).values()) <= 1, families_law(told)

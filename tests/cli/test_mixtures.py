@@ -16,13 +16,13 @@ from tractable.cli import models
 from tractable.cli.folders import read_run, write_run
 from tractable.cli.models import KINDS, densities
 from tractable.cli.reading import split, whole_numbers
-from tractable.data.columns import Column
-from tractable.data.encoder import Encoder
+from tractable.core.errors import SettingsError
+from tractable.latent.mixture import Gaussians, gaussian_mixture
 from tractable.models import bayesian_gaussian_mixture
-from tractable.models.mixture import Gaussians, gaussian_mixture
 from tractable.pages.mixtures import Components, in_words, most_distinct
 from tractable.selection import CRITERIA, bounded
-from tractable.tools.errors import SettingsError
+from tractable.tables.columns import Column
+from tractable.tables.encoder import Encoder
 
 pytestmark = pytest.mark.laws
 
@@ -192,7 +192,7 @@ def test_a_collapsed_component_is_not_chosen(folder, tmp_path):
     assert json.loads((tmp_path / "alone" / "posterior.json").read_text())["verdict"] == "reject"
 
 
-@pytest.mark.filterwarnings("ignore::tractable.tools.errors.TractableWarning")
+@pytest.mark.filterwarnings("ignore::tractable.core.errors.TractableWarning")
 def test_missing_numbers_are_integrated_out(folder, tmp_path):
     out = tmp_path / "holes"
     words = [*MIXED, "--covariance", "diagonal", "--components", "1", "--held-out", "0", "--missing", "exact"]

@@ -9,8 +9,8 @@ from commands import fault, run
 
 import tractable as tr
 from tractable.cli.folders import may_replace, may_write
-from tractable.tools import checkpoint
-from tractable.tools.errors import CheckpointError
+from tractable.core import sealed
+from tractable.core.errors import CheckpointError
 
 pytestmark = pytest.mark.test
 
@@ -101,7 +101,7 @@ def test_a_finished_fit_is_left_alone(command, fitted):
 def test_who_wrote_a_folder(tmp_path):
     for writer, name in (("compare", "C"), ("fit", "F")):
         (tmp_path / name).mkdir()
-        checkpoint.write_sealed(
+        sealed.write_sealed(
             tmp_path / name / "run.json", {"problem": {}} | ({"methods": []} if writer == "compare" else {})
         )
     (tmp_path / "K" / "calibration").mkdir(parents=True)

@@ -10,12 +10,12 @@ import pytest
 from commands import run
 
 from tractable.cli.terminal import Terminal
+from tractable.core import sealed
+from tractable.core.errors import CheckpointError, DataError, RunError, TractableWarning
+from tractable.core.shown import CONTROL, printable
+from tractable.core.words import tell
 from tractable.pages.exhibit import Exhibit, Table
 from tractable.pages.terminal import to_terminal
-from tractable.tools import checkpoint
-from tractable.tools.errors import CheckpointError, DataError, RunError, TractableWarning
-from tractable.tools.shown import CONTROL, printable
-from tractable.tools.words import tell
 
 pytestmark = pytest.mark.quick
 
@@ -100,16 +100,16 @@ def test_forged_folders(fitted, tmp_path, case):
     """Notes of a run, names and sentences of its checks, its title: sealed as they should be, by somebody else."""
     text = HOSTILE[case]
     shutil.copytree(fitted[0] / "R", tmp_path / "R")
-    about, beside = checkpoint.read_sealed(tmp_path / "R" / "posterior.json")
+    about, beside = sealed.read_sealed(tmp_path / "R" / "posterior.json")
     check = {"name": f"R-hat{text}", "value": 1.0, "verdict": "trust", "sentence": f"fine{text}"}
-    checkpoint.write_sealed(
+    sealed.write_sealed(
         tmp_path / "R" / "posterior.json",
         about | {"checks": [check], "title": f"NUTS{text}", "seconds": {text: 1.0}},
         beside or (),
     )
-    run_, _ = checkpoint.read_sealed(tmp_path / "R" / "run.json")
+    run_, _ = sealed.read_sealed(tmp_path / "R" / "run.json")
     run_["problem"]["notes"] = [f"a note{text}"]
-    checkpoint.write_sealed(tmp_path / "R" / "run.json", run_)
+    sealed.write_sealed(tmp_path / "R" / "run.json", run_)
     found = run("report", tmp_path / "R")
     assert found.exit_code in (0, 3), found.output
     assert_harmless(found.stdout + found.stderr)

@@ -7,12 +7,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from tractable.data import censored, columns, encoder
-from tractable.data.columns import MOST_LEVELS, REST, Column, encode_column, fit_column, spread_of_groups
-from tractable.data.formula import Formula
-from tractable.data.shards import Shard, Sharded, last_apart
-from tractable.data.targets import Target, encode_censored, fit_censored
-from tractable.tools.errors import DataError, TractableWarning
+from tractable.core import censored
+from tractable.core.errors import DataError, TractableWarning
+from tractable.core.shards import Shard, Sharded, last_apart
+from tractable.tables import columns, encoder
+from tractable.tables.columns import MOST_LEVELS, REST, Column, encode_column, fit_column, spread_of_groups
+from tractable.tables.formula import Formula
+from tractable.tables.targets import Target, encode_censored, fit_censored
 
 pytestmark = pytest.mark.quick
 

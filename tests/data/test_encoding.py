@@ -4,11 +4,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from tractable.core import Data
-from tractable.data import columns, encoder, files, ordered, support, targets
-from tractable.data.columns import MOST_LEVELS, REST, encode_column, fit_column
-from tractable.data.encoder import decode, decode_sd, encode, fit_encoder
-from tractable.tools.errors import DataError, TractableWarning
+from tractable.core.errors import DataError, TractableWarning
+from tractable.core.model import Data
+from tractable.tables import columns, encoder, files, ordered, support, targets
+from tractable.tables.columns import MOST_LEVELS, REST, encode_column, fit_column
+from tractable.tables.encoder import decode, decode_sd, encode, fit_encoder
 
 pytestmark = pytest.mark.quick
 

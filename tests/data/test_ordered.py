@@ -4,8 +4,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from tractable.data.ordered import places
-from tractable.tools.errors import DataError, TractableWarning
+from tractable.core.errors import DataError, TractableWarning
+from tractable.tables.ordered import places
 
 pytestmark = pytest.mark.quick
 

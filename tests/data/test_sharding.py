@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from jax.sharding import Mesh, PartitionSpec
 
-from tractable.core import Data
-from tractable.data.rows import Plan
-from tractable.data.sharding import ROWS, SHARDS, OverDevices, over
-from tractable.tools.errors import SettingsError
+from tractable.core.errors import SettingsError
+from tractable.core.model import Data
+from tractable.core.rows import Plan
+from tractable.engine.sharding import ROWS, SHARDS, OverDevices, over
 
 pytestmark = pytest.mark.test
 

@@ -4,8 +4,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from tractable.data import sources
-from tractable.tools.errors import DataError
+from tractable.core.errors import DataError
+from tractable.tables import sources
 
 pytestmark = pytest.mark.quick
 

@@ -19,9 +19,9 @@ from sklearn.exceptions import ConvergenceWarning, NotFittedError
 from sklearn.model_selection import GridSearchCV
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
+from tractable.core.errors import TractableWarning
 from tractable.estimators import BayesianGaussianMixture
-from tractable.models.mixture import Gaussians
-from tractable.tools.errors import TractableWarning
+from tractable.latent.mixture import Gaussians
 
 pytestmark = pytest.mark.laws
 

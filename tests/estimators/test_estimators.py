@@ -24,8 +24,9 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import tractable as tr
-from tractable.checks import preflight
-from tractable.core import whole
+from tractable.core.errors import DataError, SettingsError
+from tractable.core.model import whole
+from tractable.engine import preflight
 from tractable.estimators import (
     BayesianCountRegression,
     BayesianLinearRegression,
@@ -37,9 +38,8 @@ from tractable.estimators import (
     rows,
     updating,
 )
-from tractable.models import linear
-from tractable.models.network import mlp, neural_network
-from tractable.tools.errors import DataError, SettingsError
+from tractable.glm import linear
+from tractable.networks.network import mlp, neural_network
 
 # Tables of a few rows, and quick methods on them, are rightly not trusted; only one test is about that.
 pytestmark = [pytest.mark.laws, pytest.mark.filterwarnings("ignore:Do not use this posterior")]

@@ -19,12 +19,12 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import tractable as tr
+from tractable.core.errors import TractableWarning
 from tractable.estimators import BeliefNetwork, VariationalAutoencoder, ladders
 from tractable.estimators.base import lowered
-from tractable.models.factors import probabilistic_pca_maximum
-from tractable.objectives.bounds import log_weights
-from tractable.results.encoding import network_of
-from tractable.tools.errors import TractableWarning
+from tractable.ladders.bounds import log_weights
+from tractable.ladders.encoding import network_of
+from tractable.latent.factors import probabilistic_pca_maximum
 
 RNG = np.random.default_rng(0)
 CENTRE, D = np.array([3.0, 0.0, -50.0, 1.0]), 4

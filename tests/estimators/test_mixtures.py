@@ -21,10 +21,10 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
+from tractable.core.errors import RunError, TractableWarning
 from tractable.estimators import FactorAnalysis, GaussianMixture, factors, mixtures
-from tractable.models.factors import Loadings
-from tractable.models.mixture import Gaussians
-from tractable.tools.errors import RunError, TractableWarning
+from tractable.latent.factors import Loadings
+from tractable.latent.mixture import Gaussians
 
 pytestmark = pytest.mark.laws
 

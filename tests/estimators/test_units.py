@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import tractable as tr
+from tractable.core.errors import RunError
 from tractable.estimators import (
     BayesianCountRegression,
     BayesianLinearRegression,
@@ -15,9 +16,8 @@ from tractable.estimators import (
     GaussianMixture,
     VariationalAutoencoder,
 )
-from tractable.results.posterior import Posterior
-from tractable.results.standardised import REFUSED, Standardised
-from tractable.tools.errors import RunError
+from tractable.posterior.posterior import Posterior
+from tractable.posterior.standardised import REFUSED, Standardised
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(5.0, 3.0, (60, 2))

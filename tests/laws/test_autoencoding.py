@@ -22,15 +22,15 @@ from montecarlo import Scores, Z, assert_holds, broken, error, ks, of_p, z_varia
 from scipy import stats
 
 import tractable as tr
-from tractable.beliefs.approximations import inverse_softplus
-from tractable.core import Batch, Objective
-from tractable.methods.autoencoding import AutoEncoding
-from tractable.models.factors import Loadings, probabilistic_pca, probabilistic_pca_maximum
-from tractable.models.ladder import Ladder
-from tractable.models.ladders import hierarchical, latent_gaussian
-from tractable.models.layers import SD_FLOOR, normal_noise
-from tractable.objectives import pathwise
-from tractable.objectives.bounds import log_weights
+from tractable.core.approximations import inverse_softplus
+from tractable.core.model import Batch, Objective
+from tractable.ladders import pathwise
+from tractable.ladders.autoencoding import AutoEncoding
+from tractable.ladders.bounds import log_weights
+from tractable.ladders.ladder import Ladder
+from tractable.ladders.ladders import hierarchical, latent_gaussian
+from tractable.ladders.layers import SD_FLOOR, normal_noise
+from tractable.latent.factors import Loadings, probabilistic_pca, probabilistic_pca_maximum
 
 pytestmark = pytest.mark.laws
 

@@ -22,17 +22,18 @@ from montecarlo import C, Scores, Z, assert_holds, broken, error, of_p
 from scipy import special, stats
 
 import tractable as tr
-from tractable import core, objectives
-from tractable.beliefs import approximations
-from tractable.core import Batch, Data, Model, Through
-from tractable.data.rows import Plan, place, window
-from tractable.kernels import spread as spreads
+from tractable import objectives
+from tractable.core import approximations
+from tractable.core import model as core
+from tractable.core.errors import ModelError, SettingsError, TractableWarning
+from tractable.core.model import Batch, Data, Model, Through
+from tractable.core.rows import Plan, place, window
+from tractable.gallery import conjugate
 from tractable.methods import BayesByBackprop, Laplace
-from tractable.models import conjugate
-from tractable.models.network import mlp, scale_mixture
-from tractable.tools.errors import ModelError, SettingsError, TractableWarning
+from tractable.networks import spread as spreads
+from tractable.networks.network import mlp, scale_mixture
 
-module = importlib.import_module("tractable.objectives.bayes_by_backprop")  # the package's name is the function
+module = importlib.import_module("tractable.networks.bayes_by_backprop")  # the package's name is the function
 
 pytestmark = pytest.mark.test
 

@@ -7,8 +7,8 @@ import pytest
 from montecarlo import assert_holds, binomial, broken, error, ks, uniform_counts, z_mean
 from scipy import integrate, stats
 
-from tractable.checks import calibration as cal
-from tractable.tools.errors import DataError, SettingsError
+from tractable.core.errors import DataError, SettingsError
+from tractable.diagnostics import calibration as cal
 
 pytestmark = pytest.mark.quick
 

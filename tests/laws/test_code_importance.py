@@ -14,9 +14,9 @@ from montecarlo import Scores, Z, assert_holds, broken, error
 from scipy import stats
 
 import tractable as tr
+from tractable.core.errors import ModelError, SettingsError
+from tractable.core.latent import LatentModel
 from tractable.evidence import proposals, targets
-from tractable.models.latent import LatentModel
-from tractable.tools.errors import ModelError, SettingsError
 
 pytestmark = pytest.mark.laws
 

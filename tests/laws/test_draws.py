@@ -17,17 +17,17 @@ from montecarlo import ALARM, Scores, Z, assert_holds, binomial, detectable, of_
 from scipy import linalg, stats
 
 import tractable as tr
-from tractable.checks import bias
-from tractable.core import log_density
+from tractable.core import schedules
+from tractable.core.errors import SettingsError
+from tractable.core.model import log_density
+from tractable.engine.method import plan_batches
+from tractable.gallery import conjugate
 from tractable.kernels import mala
-from tractable.methods.method import plan_batches
-from tractable.models import conjugate
-from tractable.tools import schedules
-from tractable.tools.errors import SettingsError
+from tractable.sgmcmc import bias
 
 pytestmark = pytest.mark.laws
 
-quiet = pytest.mark.filterwarnings("ignore::tractable.tools.errors.TractableWarning")
+quiet = pytest.mark.filterwarnings("ignore::tractable.core.errors.TractableWarning")
 RNG = np.random.default_rng(11)
 N = 40
 X = RNG.normal(size=(N, 3)) @ np.array([[1.0, 0.6, 0.0], [0.0, 1.0, 0.3], [0.0, 0.0, 0.7]])

@@ -16,14 +16,15 @@ from montecarlo import Scores, assert_holds, broken, error, z_mean
 from scipy import stats
 from sklearn.decomposition import FactorAnalysis
 
-from tractable.core import Batch, Data, Kernel, whole
-from tractable.kernels.em import Expected, OnlineState, accumulate, chunked, em, enumerated, expected, online_em
-from tractable.models import factors, mixture
-from tractable.models.factors import Loadings
-from tractable.models.latent import LatentModel
-from tractable.models.mixture import Bernoullis, Gaussians
-from tractable.tools import schedules
-from tractable.tools.errors import DataError, ModelError, SettingsError
+from tractable.core import schedules
+from tractable.core.errors import DataError, ModelError, SettingsError
+from tractable.core.latent import LatentModel
+from tractable.core.model import Batch, Data, Kernel, whole
+from tractable.core.sums import Expected, accumulate, enumerated
+from tractable.latent import factors, mixture
+from tractable.latent.em import OnlineState, chunked, em, expected, online_em
+from tractable.latent.factors import Loadings
+from tractable.latent.mixture import Bernoullis, Gaussians
 
 pytestmark = [pytest.mark.test, pytest.mark.usefixtures("strict_ranks")]
 

@@ -15,12 +15,12 @@ from montecarlo import Scores, assert_holds, broken, error
 
 import tractable as tr
 from tractable import methods
-from tractable.core import whole
-from tractable.kernels import gradient_em
-from tractable.kernels.em import em
-from tractable.kernels.gradient_em import climbed, raised
-from tractable.results.identity import functions
-from tractable.tools.errors import SettingsError
+from tractable.core.errors import SettingsError
+from tractable.core.model import whole
+from tractable.latent import gradient_em
+from tractable.latent.em import em
+from tractable.latent.gradient_em import climbed, raised
+from tractable.posterior.run_identity import functions
 
 pytestmark = pytest.mark.laws
 

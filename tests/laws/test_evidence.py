@@ -5,7 +5,6 @@ Laws are functions of what they judge; the circulating mistakes go through the s
 
 import dataclasses
 import functools
-import importlib
 import math
 import os
 import signal
@@ -21,21 +20,22 @@ from montecarlo import Scores, Z, assert_holds, broken, error, of_p
 from scipy import special, stats
 
 import tractable as tr
-from tractable.beliefs.belief import Draws, Fitted, Point
-from tractable.core import Kernel, log_density
+from tractable.core.belief import Draws, Fitted, Point
+from tractable.core.errors import DataError, ModelError, RunError, SettingsError
+from tractable.core.latent import LatentModel
+from tractable.core.model import Kernel, log_density
+from tractable.diagnostics import weights as of_weights
 from tractable.evidence import annealing, proposals, targets, weights
+from tractable.evidence.annealed import annealed, next_beta
+from tractable.gallery import conjugate
+from tractable.gallery.models import readings
+from tractable.glm import linear
 from tractable.kernels import langevin, mala, metropolis, random_walk
-from tractable.kernels.annealed import annealed, next_beta
-from tractable.models import conjugate, linear
-from tractable.models.gallery import readings
-from tractable.models.latent import LatentModel
-from tractable.results.posterior import Posterior
-from tractable.tools.errors import DataError, ModelError, RunError, SettingsError
+from tractable.posterior.posterior import Posterior
 
 pytestmark = pytest.mark.laws
 
 log_evidence: Any = tr.log_evidence
-of_weights = importlib.import_module("tractable.kernels.annealed")  # its package has a function of that name
 COUNT = 100_000
 
 

@@ -15,17 +15,17 @@ from numpyro.distributions import constraints
 from scipy import stats
 
 import tractable as tr
-from tractable.core import Data
-from tractable.kernels import conditionals
-from tractable.kernels.conditionals import FAMILIES
-from tractable.kernels.em import drawn_by, picked
-from tractable.kernels.gibbs import Block, State, Told, gibbs, in_turn
-from tractable.methods.gibbs import Gibbs, _switching
-from tractable.methods.method import from_settings
-from tractable.models import full_conditionals as full
-from tractable.models.conjugate import mixture_grid
-from tractable.models.gaussians import Gaussians
-from tractable.tools.errors import DataError, ModelError, SettingsError
+from tractable.core.errors import DataError, ModelError, SettingsError
+from tractable.core.model import Data
+from tractable.core.sums import drawn_by, picked
+from tractable.engine.method import from_settings
+from tractable.gallery.conjugate import mixture_grid
+from tractable.latent.gaussians import Gaussians
+from tractable.mcmc import conditionals
+from tractable.mcmc import full_conditionals as full
+from tractable.mcmc.conditionals import FAMILIES
+from tractable.mcmc.gibbs import Block, State, Told, gibbs, in_turn
+from tractable.mcmc.gibbs_method import Gibbs, _switching
 
 pytestmark = pytest.mark.test
 

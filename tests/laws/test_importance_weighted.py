@@ -12,11 +12,11 @@ from laws import test_autoencoding as told
 from laws.test_autoencoding import COUNT, EVIDENCE, ROWS, SMALL, flat, from_mean, slope, somewhere, whole
 from montecarlo import Scores, Z, assert_holds, broken, error
 
-from tractable.core import Objective
-from tractable.models.ladder import Ladder, bottom_up
-from tractable.models.layers import layer, top
-from tractable.objectives import pathwise
-from tractable.tools.errors import ModelError, SettingsError
+from tractable.core.errors import ModelError, SettingsError
+from tractable.core.model import Objective
+from tractable.ladders import pathwise
+from tractable.ladders.ladder import Ladder, bottom_up
+from tractable.ladders.layers import layer, top
 
 pytestmark = pytest.mark.laws
 

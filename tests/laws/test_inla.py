@@ -14,14 +14,14 @@ from scipy import stats
 
 import tractable as tr
 from tractable.cli import models as kinds
-from tractable.data.encoder import Encoder, fit_encoder
+from tractable.core.errors import ModelError, RunError
 from tractable.estimators import BayesianCountRegression, BayesianLinearRegression, BayesianLogisticRegression
-from tractable.methods import inla
-from tractable.methods.hamiltonian import NUTS
-from tractable.models.families import SphericalT
-from tractable.models.linear import generalised_linear, with_priors
-from tractable.models.several import several_linear
-from tractable.tools.errors import ModelError, RunError
+from tractable.glm import inla
+from tractable.glm.families import SphericalT
+from tractable.glm.linear import generalised_linear, with_priors
+from tractable.mcmc.hamiltonian_methods import NUTS
+from tractable.networks.multi_output import several_linear
+from tractable.tables.encoder import Encoder, fit_encoder
 
 pytestmark = pytest.mark.laws
 

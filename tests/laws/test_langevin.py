@@ -25,12 +25,12 @@ import pytest
 from montecarlo import C, Scores, Z, all_rows, assert_holds, error, ks, moments, pairs, replicate
 from scipy import linalg, special, stats
 
-from tractable import core
-from tractable.core import Batch, Kernel, Model
+from tractable.core import model as core
+from tractable.core import schedules
+from tractable.core.errors import DataError, SettingsError
+from tractable.core.model import Batch, Kernel, Model
 from tractable.kernels import fixed, rmsprop, sghmc, sgld
-from tractable.kernels.gradients import control_variates, minibatch
-from tractable.tools import schedules
-from tractable.tools.errors import DataError, SettingsError
+from tractable.sgmcmc.gradients import control_variates, minibatch
 
 pytestmark = pytest.mark.test
 

@@ -17,11 +17,11 @@ from montecarlo import Scores, assert_holds, broken, error, z_mean
 from numpyro.distributions import constraints
 
 import tractable as tr
-from tractable.core import log_density, whole
-from tractable.kernels.em import em
-from tractable.kernels.gradient_em import CompleteData, by_enumeration, climbed, expected_log_joint, gradient_m_step
-from tractable.models.latent import LatentModel, Marginal
-from tractable.tools.errors import ModelError
+from tractable.core.errors import ModelError
+from tractable.core.latent import LatentModel, Marginal
+from tractable.core.model import log_density, whole
+from tractable.latent.em import em
+from tractable.latent.gradient_em import CompleteData, by_enumeration, climbed, expected_log_joint, gradient_m_step
 
 pytestmark = [pytest.mark.laws, pytest.mark.usefixtures("strict_ranks")]
 

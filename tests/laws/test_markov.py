@@ -21,13 +21,13 @@ from scipy import stats
 from scipy.special import gammaln
 
 import tractable as tr
-from tractable.core import Batch, whole
-from tractable.kernels import forward_backward as fb
-from tractable.kernels.em import em
-from tractable.models import emissions, markov
-from tractable.models.linear_mixture import normalised
-from tractable.models.markov import Complete, HiddenMarkov, hidden_markov, shares
-from tractable.tools.errors import DataError, ModelError, SettingsError
+from tractable.core.errors import DataError, ModelError, SettingsError
+from tractable.core.model import Batch, whole
+from tractable.latent import emissions, markov
+from tractable.latent import forward_backward as fb
+from tractable.latent.em import em
+from tractable.latent.linear_mixture import normalised
+from tractable.latent.markov import Complete, HiddenMarkov, hidden_markov, shares
 
 pytestmark = pytest.mark.laws
 

@@ -12,13 +12,13 @@ import pytest
 from montecarlo import C, Scores, assert_holds, error, ks, of_p, replicate, uniform_counts
 from scipy import stats
 
-from tractable.core import Kernel
+from tractable.core.model import Kernel
 from tractable.kernels import langevin, mala, random_walk
-from tractable.kernels.metropolis import Point, Proposal, asymmetric
+from tractable.mcmc.metropolis import Point, Proposal, asymmetric
 
 pytestmark = [pytest.mark.test, pytest.mark.usefixtures("strict_ranks")]
 
-module = importlib.import_module("tractable.kernels.metropolis")  # the package's name is the function
+module = importlib.import_module("tractable.mcmc.metropolis")  # the package's name is the function
 MATRIX = np.array([[1.0, 0, 0], [0.5, 0.8, 0], [-0.3, 0.2, 1.4]])
 SCALES = {"number": 0.7, "vector": jnp.array([0.3, 1.0, 2.0]), "matrix": jnp.asarray(MATRIX)}
 

@@ -16,11 +16,15 @@ from montecarlo import Scores, Z, assert_holds, broken, error, ks, moments, z_me
 from numpyro.distributions import constraints
 from scipy import optimize, special, stats
 
-from tractable.core import Data, Kernel
-from tractable.data.rows import SHUFFLE, Batch
+from tractable.core.errors import DataError, ModelError, RunError, SettingsError
+from tractable.core.latent import LatentModel
+from tractable.core.model import Data, Kernel
+from tractable.core.rows import SHUFFLE, Batch
+from tractable.engine.method import Session
 from tractable.inference import infer
-from tractable.kernels.mala import mala
-from tractable.kernels.monte_carlo_em import (
+from tractable.latent.em_method import EM
+from tractable.latent.mixture import Bernoullis, Gaussians, bernoulli_mixture, gaussian_mixture
+from tractable.latent.monte_carlo_em import (
     Draws,
     Sampler,
     bridged,
@@ -33,14 +37,10 @@ from tractable.kernels.monte_carlo_em import (
     improved,
     observed_information,
 )
-from tractable.methods.maximisation import EM
-from tractable.methods.method import Session
-from tractable.methods.monte_carlo_em import MonteCarloEM, stalled
-from tractable.methods.online_em import OnlineEM
-from tractable.models.latent import LatentModel
-from tractable.models.mixture import Bernoullis, Gaussians, bernoulli_mixture, gaussian_mixture
-from tractable.results.posterior import Posterior
-from tractable.tools.errors import DataError, ModelError, RunError, SettingsError
+from tractable.latent.monte_carlo_em_method import MonteCarloEM, stalled
+from tractable.latent.online_em import OnlineEM
+from tractable.mcmc.mala import mala
+from tractable.posterior.posterior import Posterior
 
 pytestmark = pytest.mark.laws
 
@@ -270,12 +270,12 @@ def counter(log_density: Callable) -> Kernel:
     """Moves by one, whatever the density."""
 
     def step(noise: Any, state: Any, batch: Any = None) -> tuple:
-        from tractable.kernels.rejection import State
+        from tractable.mcmc.rejection import State
 
         return State(state.position + 1, state.worst, state.excess), ()
 
     def init(key: jax.Array, position: jax.Array) -> Any:
-        from tractable.kernels.rejection import State
+        from tractable.mcmc.rejection import State
 
         return State(position, position, jnp.zeros(()))
 

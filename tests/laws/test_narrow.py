@@ -13,13 +13,12 @@ import pytest
 from scipy import stats
 
 import tractable as tr
-from tractable.core import Model, Through
+from tractable.core.model import Model, Through
 from tractable.estimators import BayesianLogisticRegression
-from tractable.methods import inla
-from tractable.models import narrow
-from tractable.models.families import SphericalT
-from tractable.models.linear import generalised_linear, weight_scale_for, with_priors
-from tractable.models.several import several_linear
+from tractable.glm import inla, narrow
+from tractable.glm.families import SphericalT
+from tractable.glm.linear import generalised_linear, weight_scale_for, with_priors
+from tractable.networks.multi_output import several_linear
 
 pytestmark = pytest.mark.laws
 

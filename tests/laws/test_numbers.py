@@ -10,9 +10,9 @@ import pytest
 from scipy import linalg
 
 import tractable as tr
-from tractable.checks.digits import digits_check
+from tractable.core.errors import TractableError
+from tractable.diagnostics.digits import digits_check
 from tractable.estimators import BayesianLinearRegression, BayesianLogisticRegression, FactorAnalysis, GaussianMixture
-from tractable.tools.errors import TractableError
 
 pytestmark = pytest.mark.laws
 

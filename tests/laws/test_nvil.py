@@ -16,15 +16,15 @@ from montecarlo import Scores, assert_holds, broken, error, z_mean
 from scipy import stats
 
 import tractable as tr
-from tractable.core import Batch
-from tractable.methods.nvil import NVIL
-from tractable.models.ladder import Ladder, bottom_up
-from tractable.models.ladders import sigmoid_belief_network
-from tractable.models.layers import categorical, layer, standard_normal
-from tractable.objectives import score, variance
-from tractable.objectives.pathwise import autoencoding
-from tractable.objectives.score import Memory, Reductions, begin_baselines, remember
-from tractable.objectives.variance import gradient_variance
+from tractable.core.model import Batch
+from tractable.ladders import score, variance
+from tractable.ladders.ladder import Ladder, bottom_up
+from tractable.ladders.ladders import sigmoid_belief_network
+from tractable.ladders.layers import categorical, layer, standard_normal
+from tractable.ladders.nvil_methods import NVIL
+from tractable.ladders.pathwise import autoencoding
+from tractable.ladders.score import Memory, Reductions, begin_baselines, remember
+from tractable.ladders.variance import gradient_variance
 
 pytestmark = pytest.mark.laws
 

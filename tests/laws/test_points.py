@@ -9,9 +9,9 @@ import pytest
 from montecarlo import assert_holds, error
 
 import tractable as tr
-from tractable.methods import search
-from tractable.models import conjugate
-from tractable.models.linear import generalised_linear, with_priors
+from tractable.engine import search
+from tractable.gallery import conjugate
+from tractable.glm.linear import generalised_linear, with_priors
 
 pytestmark = pytest.mark.laws
 
@@ -200,7 +200,7 @@ def test_minibatches_climb_to_the_same_place():
     assert np.all(np.abs(posterior.mean()["w"] - exact.mean) < 0.1 * exact.sd)
 
 
-@pytest.mark.filterwarnings("ignore::tractable.tools.errors.TractableWarning")
+@pytest.mark.filterwarnings("ignore::tractable.core.errors.TractableWarning")
 def test_separable_classes_have_no_maximum():
     """A likelihood without a maximum gives no standard errors that look good."""
     labels = (X[:, 0] > 0).astype(int)

@@ -12,7 +12,7 @@ import pytest
 from montecarlo import Z, assert_holds
 
 import tractable as tr
-from tractable.checks.convergence import diagnose
+from tractable.diagnostics.convergence import diagnose
 
 pytestmark = pytest.mark.quick
 

@@ -8,7 +8,7 @@ import pytest
 from montecarlo import Z, assert_holds, binomial, broken, error, of_p, uniform_counts
 from scipy import stats
 
-from tractable.sbc import ranks as rk
+from tractable.calibration import ranks as rk
 
 pytestmark = pytest.mark.quick
 

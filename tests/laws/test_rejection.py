@@ -14,7 +14,7 @@ import pytest
 from montecarlo import C, Scores, Z, assert_holds, binomial, ks, replicate
 from scipy import special, stats
 
-from tractable.core import Kernel
+from tractable.core.model import Kernel
 from tractable.kernels import rejection
 
 pytestmark = pytest.mark.laws

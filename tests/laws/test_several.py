@@ -10,11 +10,11 @@ import pytest
 from montecarlo import Z
 
 import tractable as tr
-from tractable.beliefs import approximations
-from tractable.core import Through, log_density
-from tractable.models.linear import generalised_linear
-from tractable.objectives import several
-from tractable.tools.errors import ModelError
+from tractable.core import approximations
+from tractable.core.errors import ModelError
+from tractable.core.model import Through, log_density
+from tractable.glm.linear import generalised_linear
+from tractable.vi import multi_output as several
 
 pytestmark = pytest.mark.test
 

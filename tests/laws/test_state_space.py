@@ -15,11 +15,11 @@ from montecarlo import Scores, assert_holds, broken, error, z_mean
 from scipy import stats
 
 import tractable as tr
-from tractable.core import Batch, whole
-from tractable.kernels import kalman
-from tractable.kernels.em import em
-from tractable.models.state_space import LinearGaussian, linear_gaussian
-from tractable.tools.errors import DataError, ModelError, SettingsError
+from tractable.core.errors import DataError, ModelError, SettingsError
+from tractable.core.model import Batch, whole
+from tractable.latent import kalman
+from tractable.latent.em import em
+from tractable.latent.state_space import LinearGaussian, linear_gaussian
 
 pytestmark = pytest.mark.laws
 

@@ -26,15 +26,16 @@ from montecarlo import C, Scores, Z, assert_holds, broken, error, of_p
 from scipy import stats
 
 import tractable as tr
-from tractable import core, objectives
-from tractable.beliefs import approximations
-from tractable.beliefs.approximations import Approximation, full_rank, low_rank, mean_field
-from tractable.checks.importance import Weighed, khat, khat_check, weigh
-from tractable.core import Batch, Data, Model, Through
+from tractable import objectives
+from tractable.core import approximations
+from tractable.core import model as core
+from tractable.core.approximations import Approximation, full_rank, low_rank, mean_field
+from tractable.core.errors import ModelError, SettingsError
+from tractable.core.model import Batch, Data, Model, Through
+from tractable.diagnostics.importance import Weighed, khat, khat_check, weigh
+from tractable.gallery import conjugate
 from tractable.methods import FullRank, LowRank, MeanField
-from tractable.models import conjugate
-from tractable.objectives import quadrature
-from tractable.tools.errors import ModelError, SettingsError
+from tractable.vi import quadrature
 
 pytestmark = pytest.mark.test
 
@@ -684,7 +685,7 @@ def test_averages():
 @pytest.mark.test
 def test_baselines_are_means_of_other_draws_and_of_earlier_steps():
     """Leave-one-out: the mean of the others. Running mean: Σ_i (1 − D) Dᵏ⁻ⁱ b_i / (1 − Dᵏ), nothing at first."""
-    elbo = importlib.import_module("tractable.objectives.elbo")
+    elbo = importlib.import_module("tractable.vi.elbo")
     signal = jnp.array([1.0, -2.0, 5.0])
     others, _ = elbo._baseline("leave-one-out", signal, jnp.mean(signal), ())
     scores = {"others": error(others, [1.5, 3.0, -0.5], 1e-12)}

@@ -13,9 +13,10 @@ import numpy as np
 import pytest
 from montecarlo import Scores, assert_holds, broken, error
 
-from tractable.core import Batch
-from tractable.models.ladders import sigmoid_belief_network
-from tractable.objectives.score import (
+from tractable.core.errors import SettingsError
+from tractable.core.model import Batch
+from tractable.ladders.ladders import sigmoid_belief_network
+from tractable.ladders.score import (
     Memory,
     Reductions,
     begin_baselines,
@@ -25,7 +26,6 @@ from tractable.objectives.score import (
     slope_at,
     vimco,
 )
-from tractable.tools.errors import SettingsError
 
 pytestmark = pytest.mark.laws
 

@@ -18,15 +18,15 @@ from montecarlo import Scores, Z, assert_holds, broken, error
 from scipy import special
 
 import tractable as tr
-from tractable.core import Batch, Objective
-from tractable.methods.wake_sleep import ReweightedWakeSleep, WakeSleep
-from tractable.models.ladder import Ladder, bottom_up
-from tractable.models.layers import categorical, layer, top
-from tractable.models.network import Network
-from tractable.objectives import wake_sleep as objectives
-from tractable.objectives.wake_sleep import reweighted_wake_sleep, wake_sleep
-from tractable.tools import tree
-from tractable.tools.errors import SettingsError
+from tractable.core import tree
+from tractable.core.errors import SettingsError
+from tractable.core.model import Batch, Objective
+from tractable.ladders import wake_sleep as objectives
+from tractable.ladders.ladder import Ladder, bottom_up
+from tractable.ladders.layers import categorical, layer, top
+from tractable.ladders.wake_sleep import reweighted_wake_sleep, wake_sleep
+from tractable.ladders.wake_sleep_methods import ReweightedWakeSleep, WakeSleep
+from tractable.networks.network import Network
 
 pytestmark = pytest.mark.laws
 

@@ -17,8 +17,9 @@ from jax.flatten_util import ravel_pytree
 from montecarlo import C, Scores, Z, assert_holds, broken, error, ks, of_p
 from scipy import stats
 
-from tractable.objectives import weight_noise
-from tractable.objectives.weight_noise import (
+from tractable.core import tree
+from tractable.networks import weight_noise
+from tractable.networks.weight_noise import (
     Noise,
     WeightNoise,
     flipout,
@@ -26,7 +27,6 @@ from tractable.objectives.weight_noise import (
     local_reparameterisation,
     shared_draw,
 )
-from tractable.tools import tree
 
 pytestmark = pytest.mark.test
 

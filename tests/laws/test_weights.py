@@ -16,16 +16,16 @@ from jax.flatten_util import ravel_pytree
 from montecarlo import Scores, assert_holds, broken, error
 
 import tractable as tr
-from tractable.checks import bias
-from tractable.core import Batch, whole
-from tractable.data.rows import Plan, window
-from tractable.kernels.em import chunked, expected
-from tractable.methods import search
-from tractable.models.relabelling import matched
-from tractable.objectives import pathwise, score
-from tractable.objectives.wake_sleep import wake_sleep
-from tractable.results.posterior import Posterior
-from tractable.tools.errors import DataError
+from tractable.core.errors import DataError
+from tractable.core.model import Batch, whole
+from tractable.core.rows import Plan, window
+from tractable.diagnostics.relabelling import matched
+from tractable.engine import search
+from tractable.ladders import pathwise, score
+from tractable.ladders.wake_sleep import wake_sleep
+from tractable.latent.em import chunked, expected
+from tractable.posterior.posterior import Posterior
+from tractable.sgmcmc import bias
 
 pytestmark = pytest.mark.laws
 
@@ -214,7 +214,7 @@ def learnt_law(case: Learnt, weigh: Weigh) -> Scores:
 
 
 @pytest.mark.test("map")
-@pytest.mark.filterwarnings("ignore::tractable.tools.errors.TractableWarning")
+@pytest.mark.filterwarnings("ignore::tractable.core.errors.TractableWarning")
 @pytest.mark.parametrize("name", PLAIN)
 def test_methods(name):
     assert_holds(learnt_law(PLAIN[name], weighed))
@@ -317,7 +317,7 @@ def test_ladders(name):
 
 @pytest.mark.test
 @pytest.mark.parametrize("method", ["monte-carlo", "laplace"])
-@pytest.mark.filterwarnings("ignore::tractable.tools.errors.TractableWarning")
+@pytest.mark.filterwarnings("ignore::tractable.core.errors.TractableWarning")
 def test_evidence(method):
     """log ∫ p(θ) Π p(y_n|θ)^w dθ is that of rows repeated, at the same draws."""
     one, other, wrong = (

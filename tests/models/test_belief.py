@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from montecarlo import assert_holds, error, z_mean
 
-from tractable.models.ladders import sigmoid_belief_network
-from tractable.models.layers import categorical
-from tractable.tools.errors import ModelError
+from tractable.core.errors import ModelError
+from tractable.ladders.ladders import sigmoid_belief_network
+from tractable.ladders.layers import categorical
 
 pytestmark = pytest.mark.laws
 

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tractable.models.units import TOGETHER, BinaryUnits, sum_softplus
+from tractable.ladders.units import TOGETHER, BinaryUnits, sum_softplus
 
 pytestmark = pytest.mark.laws
 

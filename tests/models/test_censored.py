@@ -12,15 +12,15 @@ from commands import run
 from scipy import stats
 
 import tractable as tr
-from tractable.checks import censoring
-from tractable.checks.calibration import crps_draws
-from tractable.core import log_density
-from tractable.data.censored import OPEN, as_seen, censored
-from tractable.data.encoder import Encoder, encode, fit_encoder
-from tractable.models.censoring import Censored, Weibull, with_censoring
-from tractable.models.linear import generalised_linear
-from tractable.results.pointwise import Left, transforms
-from tractable.tools.errors import DataError, ModelError, TractableWarning
+from tractable.core.censored import OPEN, as_seen, censored
+from tractable.core.censoring import Censored, Weibull, with_censoring
+from tractable.core.errors import DataError, ModelError, TractableWarning
+from tractable.core.model import log_density
+from tractable.diagnostics import censoring
+from tractable.diagnostics.calibration import crps_draws
+from tractable.glm.linear import generalised_linear
+from tractable.posterior.pointwise import Left, transforms
+from tractable.tables.encoder import Encoder, encode, fit_encoder
 
 pytestmark = pytest.mark.quick
 

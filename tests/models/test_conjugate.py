@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 from scipy import integrate, stats
 
-from tractable.models import conjugate, linear
-from tractable.tools.errors import DataError, ModelError
+from tractable.core.errors import DataError, ModelError
+from tractable.gallery import conjugate
+from tractable.glm import linear
 
 pytestmark = pytest.mark.quick
 

@@ -19,18 +19,19 @@ from scipy import integrate, stats
 from scipy.special import betaln, digamma, gammaln, logsumexp, polygamma
 from sklearn import mixture as sk
 
-from tractable.core import Batch, Data, whole
-from tractable.kernels.em import Expected, accumulate, em, online_em
-from tractable.models import conjugate_variational as cv
-from tractable.models import variational
-from tractable.models import variational_mixture as vm
-from tractable.models import variational_regression as vr
-from tractable.models.conjugate_variational import Conjugate
-from tractable.models.mixture import COVARIANCES, Moments
-from tractable.models.variational import NormalAndGamma, normal_gamma_posterior
-from tractable.models.variational_mixture import MixturePosterior
-from tractable.models.variational_regression import RegressionPosterior
-from tractable.tools.errors import DataError, ModelError
+from tractable.core.errors import DataError, ModelError
+from tractable.core.model import Batch, Data, whole
+from tractable.core.sums import Expected, accumulate
+from tractable.latent import conjugate_models as variational
+from tractable.latent import conjugate_variational as cv
+from tractable.latent import variational_mixture as vm
+from tractable.latent import variational_regression as vr
+from tractable.latent.conjugate_models import NormalAndGamma, normal_gamma_posterior
+from tractable.latent.conjugate_variational import Conjugate
+from tractable.latent.em import em, online_em
+from tractable.latent.mixture import COVARIANCES, Moments
+from tractable.latent.variational_mixture import MixturePosterior
+from tractable.latent.variational_regression import RegressionPosterior
 
 pytestmark = [pytest.mark.laws, pytest.mark.usefixtures("strict_ranks")]
 

@@ -9,10 +9,10 @@ import pytest
 from scipy import special, stats
 
 import tractable as tr
-from tractable.models import linear
-from tractable.models.families import FAMILIES, Beta, Gamma, NegativeBinomial, OrderedLogits, with_offset
-from tractable.models.formula import regression
-from tractable.tools.errors import ModelError
+from tractable.core.errors import ModelError
+from tractable.glm import linear
+from tractable.glm.families import FAMILIES, Beta, Gamma, NegativeBinomial, OrderedLogits, with_offset
+from tractable.tables.regression import regression
 
 pytestmark = pytest.mark.laws
 
@@ -133,6 +133,6 @@ def test_offset():
 
 @pytest.mark.quick
 def test_the_encoder_and_the_models_know_the_same_families():
-    from tractable.data import targets
+    from tractable.tables import targets
 
     assert set(targets.FAMILIES) == set(FAMILIES)

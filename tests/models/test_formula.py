@@ -14,11 +14,11 @@ from commands import run
 from scipy import stats
 
 import tractable as tr
-from tractable.core import log_density
-from tractable.data.encoder import Encoder, encode
-from tractable.methods.inla import suited
-from tractable.models.formula import Effects, Regression, regression
-from tractable.tools.errors import ArgumentError, CheckpointError, DataError, ModelError, TractableWarning
+from tractable.core.errors import ArgumentError, CheckpointError, DataError, ModelError, TractableWarning
+from tractable.core.model import log_density
+from tractable.glm.inla import suited
+from tractable.tables.encoder import Encoder, encode
+from tractable.tables.regression import Effects, Regression, regression
 
 pytestmark = pytest.mark.laws
 

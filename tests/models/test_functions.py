@@ -6,9 +6,9 @@ import pytest
 from beartype.roar import BeartypeException
 
 import tractable as tr
-from tractable.core import Through
-from tractable.models.latent import LatentModel
-from tractable.tools.errors import ModelError
+from tractable.core.errors import ModelError
+from tractable.core.latent import LatentModel
+from tractable.core.model import Through
 
 pytestmark = pytest.mark.test
 

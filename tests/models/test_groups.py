@@ -15,17 +15,17 @@ from scipy import stats
 
 import tractable as tr
 from tractable import objectives
-from tractable.beliefs.belief import Draws
-from tractable.checks.groups import look
-from tractable.checks.learnt import Learnt
-from tractable.core import Batch
-from tractable.data.rows import Members, whole
-from tractable.methods.search import nearer
-from tractable.methods.variational import _likelihood, anchored
+from tractable.core.belief import Draws
+from tractable.core.errors import DataError, ModelError
+from tractable.core.integrals import around, rule
+from tractable.core.model import Batch
+from tractable.core.rows import Members, whole
+from tractable.diagnostics.groups import look
+from tractable.diagnostics.learnt import Learnt
+from tractable.engine.search import nearer
 from tractable.pages import parameters, predictive
 from tractable.pages.page import usual_facts
-from tractable.tools.errors import DataError, ModelError
-from tractable.tools.integrals import around, rule
+from tractable.vi.methods import _likelihood, anchored
 
 pytestmark = pytest.mark.laws
 

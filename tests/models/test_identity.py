@@ -15,13 +15,13 @@ import pytest
 
 import tractable as tr
 from tractable.adapters.numpyro import from_numpyro, split_numpyro
-from tractable.checks.preflight import check
-from tractable.core import Model, Through
-from tractable.data.rows import whole
-from tractable.kernels.em import chunked
-from tractable.models.identity import kinds_of, share_programs
-from tractable.models.ladder import Ladder
-from tractable.tools.shared import compiled
+from tractable.core.model import Model, Through
+from tractable.core.rows import whole
+from tractable.core.shared import compiled
+from tractable.engine.identity import kinds_of, share_programs
+from tractable.engine.preflight import check
+from tractable.ladders.ladder import Ladder
+from tractable.latent.em import chunked
 
 pytestmark = pytest.mark.laws
 

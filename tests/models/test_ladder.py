@@ -7,12 +7,12 @@ import pytest
 from montecarlo import error
 from scipy import stats
 
-from tractable.models import ladders
-from tractable.models.ladder import EDGE, Ladder, bottom_up
-from tractable.models.ladders import hierarchical, latent_gaussian
-from tractable.models.layers import categorical, layer, normal_noise, standard_normal, top
-from tractable.models.top_down import product, top_down
-from tractable.tools.errors import ModelError
+from tractable.core.errors import ModelError
+from tractable.ladders import ladders
+from tractable.ladders.ladder import EDGE, Ladder, bottom_up
+from tractable.ladders.ladders import hierarchical, latent_gaussian
+from tractable.ladders.layers import categorical, layer, normal_noise, standard_normal, top
+from tractable.ladders.top_down import product, top_down
 
 pytestmark = pytest.mark.laws
 

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 from montecarlo import C, assert_holds, broken, error, ks, moments
 
-from tractable.models import layers
-from tractable.models.layers import (
+from tractable.core.errors import ModelError
+from tractable.ladders import layers
+from tractable.ladders.layers import (
     SD_FLOOR,
     categorical,
     family_of,
@@ -20,9 +21,8 @@ from tractable.models.layers import (
     standard_normal,
     top,
 )
-from tractable.models.network import Network
-from tractable.models.units import ContinuousBernoulliLogits
-from tractable.tools.errors import ModelError
+from tractable.ladders.units import ContinuousBernoulliLogits
+from tractable.networks.network import Network
 
 pytestmark = pytest.mark.laws
 

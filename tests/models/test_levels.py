@@ -12,11 +12,11 @@ from scipy import stats
 
 import tractable as tr
 from tractable.cli import models as kinds
-from tractable.core import log_density
-from tractable.data.encoder import Encoder, encode, fit_encoder
-from tractable.models.levels import with_levels
-from tractable.models.linear import generalised_linear
-from tractable.tools.errors import TractableWarning
+from tractable.core.errors import TractableWarning
+from tractable.core.model import log_density
+from tractable.glm.linear import generalised_linear
+from tractable.tables.encoder import Encoder, encode, fit_encoder
+from tractable.tables.levels import with_levels
 
 pytestmark = pytest.mark.laws
 

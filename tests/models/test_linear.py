@@ -7,10 +7,10 @@ import numpyro.distributions as dist
 import pytest
 from scipy import stats
 
-from tractable.core import log_density
-from tractable.models import linear
-from tractable.models.families import BernoulliLogits
-from tractable.tools.errors import ModelError
+from tractable.core.errors import ModelError
+from tractable.core.model import log_density
+from tractable.glm import linear
+from tractable.glm.families import BernoulliLogits
 
 pytestmark = pytest.mark.laws
 

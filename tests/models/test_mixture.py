@@ -15,13 +15,14 @@ from montecarlo import Scores, assert_holds, binomial, broken, error, z_mean
 from scipy import stats
 from sklearn import mixture as sk
 
-from tractable.core import Batch, Data, whole
-from tractable.kernels.em import Expected, accumulate, em, online_em
-from tractable.models import mixture
-from tractable.models.latent import LatentModel
-from tractable.models.linear_mixture import Frame
-from tractable.models.mixture import Bernoullis, Gaussians, Moments
-from tractable.tools.errors import DataError, ModelError
+from tractable.core.errors import DataError, ModelError
+from tractable.core.latent import LatentModel
+from tractable.core.model import Batch, Data, whole
+from tractable.core.sums import Expected, accumulate
+from tractable.latent import mixture
+from tractable.latent.em import em, online_em
+from tractable.latent.linear_mixture import Frame
+from tractable.latent.mixture import Bernoullis, Gaussians, Moments
 
 pytestmark = [pytest.mark.laws, pytest.mark.usefixtures("strict_ranks")]
 

@@ -15,8 +15,9 @@ from numpyro.distributions.transforms import biject_to
 from scipy import integrate, special, stats
 
 import tractable as tr
-from tractable.models import mlp, network, neural_network, scale_mixture
-from tractable.tools.errors import ModelError, SettingsError
+from tractable.core.errors import ModelError, SettingsError
+from tractable.models import mlp, neural_network, scale_mixture
+from tractable.networks import network
 
 pytestmark = pytest.mark.laws
 

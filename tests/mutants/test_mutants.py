@@ -18,15 +18,15 @@ from laws import test_metropolis as metropolis_laws
 from laws import test_rejection as rejection_laws
 from montecarlo import Scores, broken
 
-from tractable import core
-from tractable.core import Batch, Kernel, Model
+from tractable.core import model as core
+from tractable.core.model import Batch, Kernel, Model
 from tractable.kernels import Proposal, langevin, mala, metropolis, rejection, sgld
-from tractable.kernels.gradients import minibatch
+from tractable.sgmcmc.gradients import minibatch
 
 pytestmark = pytest.mark.laws
 
 COUNT = 20_000
-module = importlib.import_module("tractable.kernels.metropolis")  # the package's name is the function
+module = importlib.import_module("tractable.mcmc.metropolis")  # the package's name is the function
 
 
 # Stochastic-gradient Langevin dynamics and its posterior: wrong numbers, all of them arguments of one program a law.

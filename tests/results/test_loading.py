@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from tractable.results import loading
-from tractable.tools.errors import CheckpointError
+from tractable.core.errors import CheckpointError
+from tractable.posterior import loading
 
 pytestmark = pytest.mark.quick
 

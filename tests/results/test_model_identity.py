@@ -10,9 +10,9 @@ import numpyro.distributions as dist
 import pytest
 
 import tractable as tr
-from tractable.core import Through
-from tractable.models.identity import kinds_of, loaded_kinds, saved_kinds
-from tractable.tools.errors import CheckpointError, TractableWarning
+from tractable.core.errors import CheckpointError, TractableWarning
+from tractable.core.model import Through
+from tractable.engine.identity import kinds_of, loaded_kinds, saved_kinds
 
 pytestmark = pytest.mark.test
 

@@ -12,13 +12,13 @@ import numpyro.distributions as dist
 import pytest
 from scipy import stats
 
-from tractable.core import Data, Model
-from tractable.models.latent import LatentModel
-from tractable.results import folder, pointwise, posterior, predict, scaling
-from tractable.results.pointwise import Left
-from tractable.results.posterior import Posterior
-from tractable.tools.errors import DataError, TractableWarning
-from tractable.tools.store import DrawStore
+from tractable.core.errors import DataError, TractableWarning
+from tractable.core.latent import LatentModel
+from tractable.core.model import Data, Model
+from tractable.engine.store import DrawStore
+from tractable.posterior import folder, pointwise, posterior, predict, scaling
+from tractable.posterior.pointwise import Left
+from tractable.posterior.posterior import Posterior
 
 pytestmark = pytest.mark.quick
 

@@ -5,7 +5,7 @@ import warnings
 import numpy as np
 import pytest
 
-from tractable.tools.ascent import lbfgs
+from tractable.engine.ascent import lbfgs
 
 pytestmark = pytest.mark.quick
 

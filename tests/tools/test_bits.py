@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tractable.tools.bits import CachedProperty, in_double, need_double, rounding
+from tractable.core.bits import CachedProperty, in_double, need_double, rounding
 
 pytestmark = pytest.mark.quick
 RNG = np.random.default_rng(0)

@@ -15,9 +15,10 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from tractable.tools import checkpoint
-from tractable.tools.checkpoint import differences, fingerprint, load, save, write_atomically
-from tractable.tools.errors import CheckpointError, TractableWarning
+from tractable.core.errors import CheckpointError, TractableWarning
+from tractable.core.writing import write_atomically
+from tractable.engine import checkpoint
+from tractable.engine.checkpoint import differences, fingerprint, load, save
 
 pytestmark = pytest.mark.quick
 
@@ -112,7 +113,7 @@ def test_kill_while_writing(two: Path, call: str):
     """A process that dies before the rename leaves a leftover, which the next save removes."""
     code = (
         "import os, sys, numpy as np\n"
-        "from tractable.tools.checkpoint import save\n"
+        "from tractable.engine.checkpoint import save\n"
         f"os.{call} = lambda *args: os._exit(9)\n"
         "save(sys.argv[1], {'x': np.ones(3)}, {}, step=3)\n"
     )

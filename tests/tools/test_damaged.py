@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 import tractable as tr
-from tractable.data.files import read_rows
-from tractable.tools.errors import DataError
+from tractable.core.errors import DataError
+from tractable.tables.files import read_rows
 
 pytestmark = pytest.mark.quick
 

@@ -15,9 +15,9 @@ import pyarrow.parquet
 import pytest
 from montecarlo import assert_holds, error, uniform_counts
 
-from tractable.data import rows as module
-from tractable.data.rows import Data, Plan, as_data, permuted, place, whole, window, windowed
-from tractable.tools.errors import DataError
+from tractable.core import rows as module
+from tractable.core.errors import DataError
+from tractable.core.rows import Data, Plan, as_data, permuted, place, whole, window, windowed
 
 pytestmark = pytest.mark.quick
 

@@ -9,7 +9,7 @@ import numpyro.distributions as dist
 import pytest
 
 import tractable as tr
-from tractable.tools.errors import RunError
+from tractable.core.errors import RunError
 
 pytestmark = pytest.mark.laws
 

@@ -8,8 +8,8 @@ import numpy as np
 import optax
 import pytest
 
-from tractable.tools.errors import CheckpointError
-from tractable.tools.leaves import beneath, flattened, nested, restored
+from tractable.core.errors import CheckpointError
+from tractable.engine.leaves import beneath, flattened, nested, restored
 
 pytestmark = pytest.mark.quick
 

@@ -9,13 +9,14 @@ import pandas as pd
 import pytest
 from matplotlib.figure import Figure
 
-from tractable.data.packing import JOURNAL, WORK, pack
-from tractable.results.saving import Saver
-from tractable.tools import checkpoint
-from tractable.tools.errors import TractableError
-from tractable.tools.locks import LOCK, held
-from tractable.tools.store import DrawStore
-from tractable.tools.writing import write_atomically, write_figure, write_table
+from tractable.core import sealed
+from tractable.core.errors import TractableError
+from tractable.core.writing import write_atomically, write_figure, write_table
+from tractable.engine import checkpoint
+from tractable.engine.locks import LOCK, held
+from tractable.engine.store import DrawStore
+from tractable.posterior.saving import Saver
+from tractable.tables.packing import JOURNAL, WORK, pack
 
 pytestmark = pytest.mark.quick
 
@@ -93,7 +94,7 @@ REFUSED = {
     "a shard being written that links to a file": (".tmp-00000.npy", to("thesis.txt"), pack_rows),
     "a summary that links to a file": ("s.csv", to("thesis.txt"), lambda f: write_table(f / "s.csv", TABLE)),
     "a figure that links to a file": ("f.png", to("thesis.txt"), lambda f: write_figure(f / "f.png", Figure())),
-    "a result that links to a file": ("p.json", to("thesis.txt"), lambda f: checkpoint.write_sealed(f / "p.json", {})),
+    "a result that links to a file": ("p.json", to("thesis.txt"), lambda f: sealed.write_sealed(f / "p.json", {})),
     "a page that links to a page to be": ("r.html", to("new.html"), lambda f: write_atomically(f / "r.html", b"")),
     "a page that is a pipe": ("r.html", pipe, lambda f: write_atomically(f / "r.html", b"")),
     "a part of a run's state that links elsewhere": ("a", to("work"), lambda f: Saver(f, {}).inside("a")),

@@ -9,14 +9,14 @@ import threading
 
 import pytest
 
-from tractable.tools.errors import CheckpointError, TractableWarning
-from tractable.tools.locks import LOCK, held
+from tractable.core.errors import CheckpointError, TractableWarning
+from tractable.engine.locks import LOCK, held
 
 pytestmark = pytest.mark.quick
 
 HOLDER = """
 import sys, time
-from tractable.tools.locks import held
+from tractable.engine.locks import held
 with held(sys.argv[1]):
     print("held", flush=True)
     time.sleep(60)

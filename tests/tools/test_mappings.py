@@ -9,7 +9,7 @@ import numpyro.distributions as dist
 import pytest
 
 import tractable as tr
-from tractable.tools import mappings
+from tractable.engine import mappings
 
 pytestmark = pytest.mark.laws
 
@@ -58,7 +58,7 @@ def test_they_are_counted_once_a_second(monkeypatch):
 
 def test_every_run_looks(monkeypatch):
     looked = []
-    monkeypatch.setattr("tractable.methods.session.make_room", lambda: looked.append(True))
+    monkeypatch.setattr("tractable.engine.session.make_room", lambda: looked.append(True))
     model = tr.Model({"mu": dist.Normal(0.0, 1.0)}, lambda params: dist.Normal(params["mu"], 1.0))
     tr.infer(model, np.zeros(3), tr.MAP(), verify=None)
     assert looked

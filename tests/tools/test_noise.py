@@ -7,7 +7,7 @@ import pytest
 import scipy.special
 import scipy.stats
 
-from tractable.tools import noise
+from tractable.core import noise
 
 pytestmark = pytest.mark.laws
 

@@ -7,8 +7,8 @@ import numpyro.distributions as dist
 import pytest
 
 import tractable as tr
-from tractable.checks.target import Target, gradient_work
-from tractable.tools.operations import operations
+from tractable.diagnostics.operations import operations
+from tractable.diagnostics.target import Target, gradient_work
 
 pytestmark = pytest.mark.test
 

@@ -12,11 +12,11 @@ import optax
 import pytest
 
 import tractable as tr
-from tractable.kernels.metropolis import Proposal
-from tractable.models.identity import density_trace, kinds_of
-from tractable.results.identity import functions, identity
-from tractable.tools.errors import ModelError, SettingsError
-from tractable.tools.programs import fingerprint
+from tractable.core.errors import ModelError, SettingsError
+from tractable.engine.identity import density_trace, kinds_of
+from tractable.engine.programs import fingerprint
+from tractable.mcmc.metropolis import Proposal
+from tractable.posterior.run_identity import functions, identity
 
 pytestmark = pytest.mark.test
 
@@ -191,7 +191,9 @@ def test_functions_that_cannot_be_known_have_no_checkpoints(tmp_path):
 @pytest.mark.laws
 def test_products_are_computed_in_full_unless_the_user_has_said_otherwise():
     """Of float32 on a GPU: with the setting taken out a traced product asks for no precision."""
-    code = "import jax, jax.numpy as jnp, tractable.core; print(jax.make_jaxpr(jnp.matmul)(jnp.eye(2), jnp.eye(2)))"
+    code = (
+        "import jax, jax.numpy as jnp, tractable.core.model; print(jax.make_jaxpr(jnp.matmul)(jnp.eye(2), jnp.eye(2)))"
+    )
     for asked, shown in ((None, "Precision.HIGHEST,"), ("tensorfloat32", "Precision.HIGH,")):
         environment = {name: value for name, value in os.environ.items() if "MATMUL" not in name}
         environment |= {} if asked is None else {"JAX_DEFAULT_MATMUL_PRECISION": asked}

@@ -4,11 +4,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from tractable.data.columns import fit_column
-from tractable.data.encoder import encode, fit_encoder
+from tractable.core.scales import moments
 from tractable.estimators import BayesianLinearRegression
 from tractable.estimators.rows import Rows, scaling
-from tractable.tools.scales import moments
+from tractable.tables.columns import fit_column
+from tractable.tables.encoder import encode, fit_encoder
 
 pytestmark = pytest.mark.quick
 

@@ -11,8 +11,8 @@ import pytest
 
 import tractable as tr
 from tractable.cli.folders import posterior_in, read_run, write_run
-from tractable.tools.checkpoint import read_sealed, sealed, write_sealed
-from tractable.tools.errors import CheckpointError, TractableWarning
+from tractable.core.errors import CheckpointError, TractableWarning
+from tractable.core.sealed import read_sealed, sealed, write_sealed
 
 pytestmark = pytest.mark.quick
 
@@ -104,7 +104,7 @@ def test_forged_entries_are_refused(tmp_path):
     path = tmp_path / "posterior.json"
     known, _ = json.loads(path.read_text()), tr.load(tmp_path, MODEL)
     del known["sha256"]
-    made = {"module": "tractable.models.linear", "name": "replace", "arguments": {}}
+    made = {"module": "tractable.glm.linear", "name": "replace", "arguments": {}}
     for name, value in (FORGED | {"made": made, "made ": None}).items():
         entries = {key: entry for key, entry in known.items() if key != name}
         path.write_text(json.dumps(sealed(entries if name == "made " else entries | {name: value})))

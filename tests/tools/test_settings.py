@@ -10,10 +10,8 @@ from typing import Annotated, Any, Literal
 import numpy as np
 import pytest
 
-from tractable.evidence import settings as evidence
-from tractable.methods.method import METHODS
-from tractable.tools.errors import ModelError, SettingsError
-from tractable.tools.settings import (
+from tractable.core.errors import ModelError, SettingsError
+from tractable.core.settings import (
     Count,
     NotNegative,
     Positive,
@@ -29,6 +27,8 @@ from tractable.tools.settings import (
     is_whole,
     range_of,
 )
+from tractable.engine.method import METHODS
+from tractable.evidence import settings as evidence
 
 pytestmark = pytest.mark.quick
 

@@ -15,13 +15,14 @@ import pytest
 from montecarlo import Scores, assert_holds, broken, error
 
 import tractable as tr
-from tractable.core import Batch
-from tractable.data.sharding import OverDevices, over
-from tractable.kernels.em import Expected, chunked, expected
-from tractable.methods import em_climb
+from tractable.core.errors import SettingsError
+from tractable.core.model import Batch
+from tractable.core.sums import Expected
+from tractable.engine.sharding import OverDevices, over
+from tractable.latent import em_climb
+from tractable.latent.em import chunked, expected
+from tractable.latent.mixture import Gaussians
 from tractable.models import bayesian_gaussian_mixture, gaussian_mixture
-from tractable.models.mixture import Gaussians
-from tractable.tools.errors import SettingsError
 
 pytestmark = pytest.mark.test
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from montecarlo import assert_holds, error
 
-from tractable.tools.small import cholesky, inverse, inverse_root
+from tractable.core.small import cholesky, inverse, inverse_root
 
 pytestmark = pytest.mark.laws
 

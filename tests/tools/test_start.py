@@ -11,9 +11,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tractable.tools import cache, shared
-from tractable.tools.errors import SettingsError
-from tractable.tools.shared import COMPILE_FASTEST, FEW, compiled
+from tractable.core import shared
+from tractable.core.errors import SettingsError
+from tractable.core.shared import COMPILE_FASTEST, FEW, compiled
+from tractable.engine import cache
 
 pytestmark = pytest.mark.laws
 
@@ -48,7 +49,7 @@ def test_infer_waits_for_no_tables_pages_or_other_methods_and_compiles_few_progr
     heavy = ["arviz_stats", "blackjax", "equinox", "matplotlib", "pandas", "scipy.stats", "sklearn", "xarray", "zarr"]
     code = f"""
 import sys, jax, numpy as np, numpyro.distributions as dist, tractable as tr
-from tractable.tools import shared
+from tractable.core import shared
 tr.infer, tr.models, tr.NUTS
 shared._unknown()  # asks XLA for its options, by programs of a number
 print(*({{*{heavy!r}}} & set(sys.modules)))
@@ -160,3 +161,11 @@ def test_programs_over_few_numbers_give_what_others_do() -> None:
     np.testing.assert_allclose(twice, 3 * np.exp(-1.0), rtol=1e-12)
     np.testing.assert_allclose(jax.grad(lambda x: sums(2, x))(jnp.ones(1)), -2 * np.exp(-1.0), rtol=1e-12)
     assert sums._if_few._cache_size() == 1, "the long array was compiled in full"
+
+
+@pytest.mark.parametrize(
+    "name", ["approximations", "errors", "gradients", "kernels", "models", "objectives", "schedules"]
+)
+def test_public_modules_are_there_at_once(name: str) -> None:
+    """In a process that has used nothing else yet."""
+    assert said(f"import tractable as tr\nprint(tr.{name}.__name__)")[0].startswith("tractable.")

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import zarr
 
-from tractable.tools import checkpoint
-from tractable.tools.errors import CheckpointError
-from tractable.tools.store import DrawStore
+from tractable.core.errors import CheckpointError
+from tractable.engine import checkpoint
+from tractable.engine.store import DrawStore
 
 pytestmark = pytest.mark.quick
 

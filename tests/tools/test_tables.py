@@ -9,10 +9,10 @@ import pandas as pd
 import pytest
 from scipy.stats import norm
 
-from tractable.data import columns
-from tractable.data import encoder as tables
-from tractable.data.files import read_table
-from tractable.tools.errors import DataError, TractableWarning
+from tractable.core.errors import DataError, TractableWarning
+from tractable.tables import columns
+from tractable.tables import encoder as tables
+from tractable.tables.files import read_table
 
 pytestmark = pytest.mark.quick
 
@@ -109,7 +109,7 @@ def test_how_a_date_is_read_is_told_where_days_and_months_may_be_mistaken():
         tables.fit_encoder(table().assign(when=["01/02/2021", "01/03/2021", "01/04/2021", "01/05/2021"]), "ill")
 
 
-@pytest.mark.filterwarnings("ignore::tractable.tools.errors.TractableWarning")
+@pytest.mark.filterwarnings("ignore::tractable.core.errors.TractableWarning")
 def test_later_dates_may_be_written_from_year_to_day():
     days = pd.date_range("2020-01-01", periods=40, freq="9D")
     frame = pd.DataFrame({

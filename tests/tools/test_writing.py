@@ -9,11 +9,11 @@ import pandas as pd
 import pytest
 from matplotlib.figure import Figure
 
-from tractable.data.files import read_table
+from tractable.core import writing
+from tractable.core.errors import CheckpointError
+from tractable.core.writing import csv, write_atomically, write_figure, write_table
 from tractable.pages import render
-from tractable.tools import writing
-from tractable.tools.errors import CheckpointError
-from tractable.tools.writing import csv, write_atomically, write_figure, write_table
+from tractable.tables.files import read_table
 
 pytestmark = pytest.mark.quick
 

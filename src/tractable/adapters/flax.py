@@ -1,8 +1,8 @@
 """Flax modules as networks, without changes to them."""
 
-from tractable.models.network import Network
-from tractable.tools.errors import ModelError, SettingsError
-from tractable.tools.tree import PyTree
+from tractable.core.errors import ModelError, SettingsError
+from tractable.core.tree import PyTree
+from tractable.networks.network import Network
 
 
 def from_nnx(module: PyTree, example: PyTree = None) -> Network:

@@ -14,13 +14,13 @@ from jax.scipy.special import logsumexp
 from numpyro.ops.provenance import eval_provenance
 
 from tractable.adapters.plates import Program, Row, axis_of, log_prob, parts_of, row_of, scaled
-from tractable.core import Data, Model, PyTree, Through, counted_log_likelihoods
-from tractable.models.causes import base_of
-from tractable.models.latent import LatentModel
-from tractable.objectives.quadrature import structure
-from tractable.tools.errors import ModelError
-from tractable.tools.priors import is_improper
-from tractable.tools.words import listing, tell
+from tractable.core.causes import base_of
+from tractable.core.errors import ModelError
+from tractable.core.latent import LatentModel
+from tractable.core.model import Data, Model, PyTree, Through, counted_log_likelihoods
+from tractable.core.priors import is_improper
+from tractable.core.words import listing, tell
+from tractable.vi.quadrature import structure
 
 MOST = 512  # most joint values of discrete sites to sum over
 NEAR = 1e-6  # radius around the unconstrained origin of the example position, the centre of starting points

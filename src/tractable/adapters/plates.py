@@ -12,10 +12,10 @@ from numpyro import handlers
 from numpyro.infer import init_to_uniform
 from numpyro.primitives import Messenger
 
-from tractable.models.causes import base_of
-from tractable.tools import tree
-from tractable.tools.errors import ModelError
-from tractable.tools.settings import seeded
+from tractable.core import tree
+from tractable.core.causes import base_of
+from tractable.core.errors import ModelError
+from tractable.core.settings import seeded
 
 Sites = dict[str, Any]  # the sites of a trace, by name
 # Distributions rebuilt from their parameters, so that a row keeps its distribution's type. Others are wrapped in Row.

@@ -30,7 +30,7 @@ def command(parameters: list[Parameter]) -> Callable:
     def made(function: Callable[[Given], None]) -> Callable:
         @functools.wraps(function)
         def spoken(**given: Any) -> None:
-            from tractable.tools.errors import TractableError
+            from tractable.core.errors import TractableError
 
             try:
                 _check(function.__name__, given)
@@ -55,7 +55,7 @@ def command(parameters: list[Parameter]) -> Callable:
 def _check(name: str, given: dict[str, Any]) -> None:
     """Raises an error for what needs no model to be seen, as later imports take seconds."""
     from tractable.cli.folders import NO_RUN, holds_a_run, may_write
-    from tractable.tools.errors import CheckpointError, DataError, SettingsError
+    from tractable.core.errors import CheckpointError, DataError, SettingsError
 
     table, run, out = map(given.get, ("table", "run", "out"))
     if table is not None and not table.exists():
@@ -72,8 +72,8 @@ def _check(name: str, given: dict[str, Any]) -> None:
 
 def _run(function: Callable[[Given], None], given: Given) -> None:
     """Runs a command with earlier commands' compiled programs at hand; signals stop it in good order."""
-    from tractable.tools.cache import cache_for_commands
-    from tractable.tools.stopping import ending
+    from tractable.engine.cache import cache_for_commands
+    from tractable.engine.stopping import ending
 
     cache_for_commands()
     with notes() as said, ending():
@@ -83,7 +83,7 @@ def _run(function: Callable[[Given], None], given: Given) -> None:
 @command(o.parameters("failures out"))
 def examples(given: Given) -> None:
     """List the built-in examples; with --failures, run twelve targets on which methods fail, and show their answers."""
-    from tractable.models.gallery import EXAMPLES
+    from tractable.gallery.models import EXAMPLES
     from tractable.pages.exhibit import Exhibit, Table
     from tractable.pages.terminal import to_terminal
 
@@ -165,8 +165,9 @@ def pack(given: Given) -> None:
     again, and writes the same bytes.
     """
     from tractable.cli.reading import columns_in
-    from tractable.data import packing, shards, sources
-    from tractable.tools.words import counted
+    from tractable.core import shards
+    from tractable.core.words import counted
+    from tractable.tables import packing, sources
 
     source, out = given["source"], given["out"]
     table = sources.is_table(source)

@@ -9,23 +9,23 @@ from typing import Any, NamedTuple
 import jax
 import joblib
 
-from tractable.beliefs.check import Check
 from tractable.cli import folders, models
 from tractable.cli.joining import agree
 from tractable.cli.settings import settings_of
 from tractable.cli.task import Arguments, Result, Task
 from tractable.cli.terminal import COLUMNS, ROWS, end, line, say, show_result, verdict
+from tractable.core.check import Check
+from tractable.core.errors import CheckpointError, DataError, SettingsError
+from tractable.core.settings import Jobs, expect
+from tractable.core.writing import write_table
+from tractable.engine.abilities import placement_of
+from tractable.engine.locks import held
 from tractable.methods import Method
-from tractable.methods.abilities import placement_of
 from tractable.pages.comparison import results_table
 from tractable.pages.exhibit import Exhibit
 from tractable.pages.page import exhibits_of
 from tractable.pages.render import write
 from tractable.pages.terminal import to_terminal
-from tractable.tools.errors import CheckpointError, DataError, SettingsError
-from tractable.tools.locks import held
-from tractable.tools.settings import Jobs, expect
-from tractable.tools.writing import write_table
 
 
 class Asked(NamedTuple):

@@ -8,10 +8,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tractable.tools import checkpoint
-from tractable.tools.errors import CheckpointError, TractableError
-from tractable.tools.locks import LOCK
-from tractable.tools.writing import as_written, disk_errors
+from tractable.core import sealed
+from tractable.core.errors import CheckpointError, TractableError
+from tractable.core.writing import as_written, disk_errors
+from tractable.engine.locks import LOCK
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -40,7 +40,7 @@ def may_write(folder: Path, command: str) -> None:
 def _writer(folder: Path) -> str:
     """The command whose result a folder holds; "" if none."""
     if (folder / RUN).exists():
-        return "compare" if "methods" in checkpoint.read_sealed(folder / RUN)[0] else "fit"
+        return "compare" if "methods" in sealed.read_sealed(folder / RUN)[0] else "fit"
     if holds_a_run(folder):
         return "fit"
     return "calibrate" if (folder / CALIBRATION).is_dir() or (folder / "checkpoint").is_dir() else ""
@@ -107,14 +107,14 @@ def write_run(folder: Path, entries: dict[str, Any]) -> None:
     """Write run.json: what is needed to resume, report and predict, and the checksum of a comparison's table."""
     table = folder / COMPARISON
     sums = {COMPARISON: hashlib.sha256(table.read_bytes()).hexdigest()} if table.exists() else {}
-    checkpoint.write_sealed(folder / RUN, entries | {"tables": sums})
+    sealed.write_sealed(folder / RUN, entries | {"tables": sums})
 
 
 def read_run(folder: Path) -> dict[str, Any]:
     """What ``write_run`` wrote."""
     if not (folder / RUN).exists():
         raise CheckpointError(NO_RUN.format(folder))
-    entries, _ = checkpoint.read_sealed(folder / RUN)
+    entries, _ = sealed.read_sealed(folder / RUN)
     with sound(folder / RUN):
         return entries | {"problem": {"model": "glm"} | entries["problem"]}
 
@@ -165,4 +165,4 @@ def sound(path: Path) -> Iterator[None]:
 def posterior_in(folder: Path) -> dict[str, Any] | None:
     """The entries of posterior.json in a folder; None if there is none yet."""
     path = folder / "posterior.json"
-    return checkpoint.read_sealed(path)[0] if path.exists() else None
+    return sealed.read_sealed(path)[0] if path.exists() else None

@@ -11,8 +11,8 @@ import jax
 import typer
 
 from tractable.cli.terminal import FAULT, say
-from tractable.data.sharding import CHAINS, over
-from tractable.tools.errors import SettingsError
+from tractable.core.errors import SettingsError
+from tractable.engine.sharding import CHAINS, over
 
 PATIENCE = 300.0  # seconds that a process waits for all others to join
 LEAVING = 20  # seconds that a process which failed alone waits for the others before it ends

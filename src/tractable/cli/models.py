@@ -12,39 +12,43 @@ import numpy as np
 import pandas as pd
 
 from tractable import models as library
-from tractable.checks.ladders import held_out_check
-from tractable.checks.report import with_checks
 from tractable.cli import reading
 from tractable.cli.reading import one_of, share, whole_numbers
 from tractable.cli.task import Arguments, Chosen, Kind, OfRows, Option, Result, Task, flat_rows
-from tractable.core import Data, Model
-from tractable.data import support
-from tractable.data.encoder import MISSING, Encoder, decode, decode_sd, explains
-from tractable.data.files import NEW, USUAL, Source, of_table, read_rows, read_table
-from tractable.data.ordered import Places, places
-from tractable.data.targets import COUNTS, fit_target
+from tractable.core.errors import DataError, SettingsError
+from tractable.core.latent import LatentModel
+from tractable.core.model import Data, Model
+from tractable.core.shared import compiled
+from tractable.core.words import counted, nearest, tell
+from tractable.diagnostics.report import with_checks
+from tractable.gallery import models as gallery
+from tractable.glm import linear
+from tractable.glm.families import CLASSES
+from tractable.glm.inla import suited
+from tractable.ladders.checks import held_out_check
+from tractable.ladders.encoding import Encoded, held_out
+from tractable.latent import mixture
+from tractable.latent.markov import HiddenMarkov, HiddenMarkovModel, shares
+from tractable.latent.mixture import Gaussians
 from tractable.methods import Method
-from tractable.methods.inla import suited
-from tractable.models import gallery, linear, mixture, network, several
-from tractable.models.families import CLASSES
-from tractable.models.formula import formula_model
-from tractable.models.latent import LatentModel
-from tractable.models.levels import with_levels
-from tractable.models.markov import HiddenMarkov, HiddenMarkovModel, shares
-from tractable.models.mixture import Gaussians
-from tractable.models.network import PRIORS
+from tractable.networks import multi_output as several
+from tractable.networks import network
+from tractable.networks.network import PRIORS
 from tractable.pages import mixtures as pages
 from tractable.pages.exhibit import Cell, Exhibit
 from tractable.pages.mixtures import Components, States
 from tractable.pages.page import usual_facts
-from tractable.results.encoding import Encoded, held_out
-from tractable.results.loading import load
-from tractable.results.posterior import Posterior
-from tractable.results.predict import Prediction
+from tractable.posterior.loading import load
+from tractable.posterior.posterior import Posterior
+from tractable.posterior.predict import Prediction
 from tractable.selection import CRITERIA, Selection
-from tractable.tools.errors import DataError, SettingsError
-from tractable.tools.shared import compiled
-from tractable.tools.words import counted, nearest, tell
+from tractable.tables import support
+from tractable.tables.encoder import MISSING, Encoder, decode, decode_sd, explains
+from tractable.tables.files import NEW, USUAL, Source, of_table, read_rows, read_table
+from tractable.tables.levels import with_levels
+from tractable.tables.ordered import Places, places
+from tractable.tables.regression import formula_model
+from tractable.tables.targets import COUNTS, fit_target
 
 CHUNK = 1 << 14  # rows of a mixture evaluated at once
 SCORED, DRAWS = 1000, 100  # held-out rows of a ladder that are scored, at most; draws of h for each row's bound

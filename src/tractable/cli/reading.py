@@ -9,13 +9,13 @@ import jax
 import numpy as np
 import pandas as pd
 
-from tractable.core import Data
-from tractable.data.columns import Column
-from tractable.data.encoder import Encoder, encode, fit_encoder, fit_numbers, unexplained
-from tractable.data.files import Source, places, read_table
-from tractable.data.shards import last_apart, manifest_of
-from tractable.tools.errors import DataError, SettingsError
-from tractable.tools.words import counted, listing, nearest, tell
+from tractable.core.errors import DataError, SettingsError
+from tractable.core.model import Data
+from tractable.core.shards import last_apart, manifest_of
+from tractable.core.words import counted, listing, nearest, tell
+from tractable.tables.columns import Column
+from tractable.tables.encoder import Encoder, encode, fit_encoder, fit_numbers, unexplained
+from tractable.tables.files import Source, places, read_table
 
 SPLIT_SEED = 0  # which rows are held out is a property of the table, not of a run
 SCORED = 10_000  # rows of those held out of shards by which predictions are scored: they are in random order

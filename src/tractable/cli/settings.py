@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from tractable import methods
-from tractable.tools.errors import SettingsError
-from tractable.tools.settings import fields_of
-from tractable.tools.words import nearest
+from tractable.core.errors import SettingsError
+from tractable.core.settings import fields_of
+from tractable.core.words import nearest
 
 
 def settings_of(given: Mapping[str, Any], default: str, saved: Mapping[str, Any]) -> tuple[dict[str, Any], int]:

@@ -7,21 +7,21 @@ import typer
 from scipy.interpolate import CubicSpline
 from scipy.stats import beta
 
+from tractable.calibration import calibrate as calibration
 from tractable.cli import models
 from tractable.cli.folders import fresh, write_run
 from tractable.cli.settings import settings_of, settings_of_each
 from tractable.cli.task import Arguments, Task
 from tractable.cli.terminal import FAULT, ROWS, end, say, show_result, verdict
 from tractable.comparison import compare as compare_methods
-from tractable.models.gallery import EXAMPLES
+from tractable.core.writing import write_table
+from tractable.engine.locks import held
+from tractable.engine.progress import progress_of
+from tractable.gallery.models import EXAMPLES
 from tractable.pages.comparison import results_table
 from tractable.pages.page import write_calibration_page, write_comparison_page
 from tractable.pages.ranks import quantities
 from tractable.pages.terminal import to_terminal
-from tractable.sbc import calibration
-from tractable.tools.locks import held
-from tractable.tools.progress import progress_of
-from tractable.tools.writing import write_table
 
 
 def compare(given: Arguments) -> None:

@@ -9,21 +9,21 @@ import jax
 import numpy as np
 import pandas as pd
 
-from tractable.checks.predictions import HELD_OUT
 from tractable.cli import folders, reading
-from tractable.core import Data, Model
-from tractable.data.encoder import Encoder
-from tractable.data.files import Source
-from tractable.data.ordered import Places
+from tractable.core.errors import DataError, SettingsError
+from tractable.core.model import Data, Model
+from tractable.core.words import counted
+from tractable.core.writing import write_table
+from tractable.diagnostics.predictions import HELD_OUT
 from tractable.inference import infer
 from tractable.methods import Method, from_settings
 from tractable.pages import mixtures as pages
-from tractable.results.loading import load
-from tractable.results.posterior import Posterior
+from tractable.posterior.loading import load
+from tractable.posterior.posterior import Posterior
 from tractable.selection import select
-from tractable.tools.errors import DataError, SettingsError
-from tractable.tools.words import counted
-from tractable.tools.writing import write_table
+from tractable.tables.encoder import Encoder
+from tractable.tables.files import Source
+from tractable.tables.ordered import Places
 
 Arguments = Mapping[str, Any]  # options by name, as they were typed or saved
 

@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 from rich.segment import Segment
 
-from tractable.tools.shown import printable
+from tractable.core.shown import printable
 
 FAULT, REJECTED = 2, 3  # exit codes
 ROWS, COLUMNS = 12, 9  # at most this many of a long table are shown
@@ -63,7 +63,7 @@ def as_options(sentence: str) -> str:
 @contextlib.contextmanager
 def notes() -> Iterator[list[str]]:
     """Inside, each of the library's warnings becomes one note on stderr; yields the list of the notes so far."""
-    from tractable.tools.errors import TractableWarning
+    from tractable.core.errors import TractableWarning
 
     said: list[str] = []
 
@@ -100,7 +100,7 @@ def verdict(word: str, found: Sequence[Any]) -> Any:
 def end(interrupted: bool, verdict: str) -> None:
     """Exit with the run's code: its signal's if it was stopped, 3 if its verdict is reject."""
     if interrupted:
-        from tractable.tools.stopping import exit_code
+        from tractable.engine.stopping import exit_code
 
         raise typer.Exit(exit_code())
     if verdict == "reject":

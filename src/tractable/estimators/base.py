@@ -14,22 +14,22 @@ from sklearn.utils import Tags, check_random_state
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
-from tractable.checks.calibration import split_conformal
-from tractable.checks.report import Report, number
-from tractable.checks.verify import Verify
-from tractable.core import Data, Model
+from tractable.core.bits import in_double, need_double
+from tractable.core.errors import DataError, SettingsError, TractableWarning
+from tractable.core.model import Data, Model
+from tractable.core.settings import Range, Seed, is_number, is_whole, range_of
+from tractable.core.words import Spelt
+from tractable.diagnostics.calibration import split_conformal
+from tractable.diagnostics.report import Report, number
+from tractable.diagnostics.verify import Verify
 from tractable.estimators import rows as tables
 from tractable.estimators.rows import Scaling
 from tractable.estimators.updating import moments, updated
 from tractable.inference import infer
 from tractable.methods import Method, named
-from tractable.results.posterior import Posterior
-from tractable.results.predict import Prediction
-from tractable.results.standardised import Standardised, as_standardised
-from tractable.tools.bits import in_double, need_double
-from tractable.tools.errors import DataError, SettingsError, TractableWarning
-from tractable.tools.settings import Range, Seed, is_number, is_whole, range_of
-from tractable.tools.words import Spelt
+from tractable.posterior.posterior import Posterior
+from tractable.posterior.predict import Prediction
+from tractable.posterior.standardised import Standardised, as_standardised
 
 DRAWS = 1000  # posterior draws that a prediction averages over, at most
 BLOCK = 1 << 16  # rows scaled at once

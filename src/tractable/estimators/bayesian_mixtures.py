@@ -9,24 +9,24 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import ArrayLike
 
-from tractable.beliefs.belief import Draws
-from tractable.beliefs.check import Check
-from tractable.core import Batch
+from tractable.core.belief import Draws
+from tractable.core.check import Check
+from tractable.core.errors import DataError
+from tractable.core.model import Batch
+from tractable.core.settings import Range, is_number
 from tractable.estimators import rows as tables
 from tractable.estimators.base import Count
 from tractable.estimators.density import Plan
 from tractable.estimators.frames import Frame, framing, inwards, log_size, outwards, spread, spun
 from tractable.estimators.mixtures import COVARIANCES, Mixture
 from tractable.estimators.rows import as_doubles, as_floats, compiled, middle
-from tractable.methods.coordinate_ascent import CoordinateAscent
-from tractable.models.conjugate_variational import Conjugate
-from tractable.models.linear_mixture import clustered
-from tractable.models.mixture import Gaussians
-from tractable.models.variational import ConjugateModel, bayesian_gaussian_mixture
-from tractable.models.variational_mixture import MixturePosterior
-from tractable.results.posterior import Posterior
-from tractable.tools.errors import DataError
-from tractable.tools.settings import Range, is_number
+from tractable.latent.conjugate_models import ConjugateModel, bayesian_gaussian_mixture
+from tractable.latent.conjugate_variational import Conjugate
+from tractable.latent.coordinate_ascent import CoordinateAscent
+from tractable.latent.linear_mixture import clustered
+from tractable.latent.mixture import Gaussians
+from tractable.latent.variational_mixture import MixturePosterior
+from tractable.posterior.posterior import Posterior
 
 Process = Annotated[
     Literal["dirichlet_process", "dirichlet_distribution"], "one of dirichlet_process, dirichlet_distribution"
@@ -43,7 +43,7 @@ class BayesianGaussianMixture(Mixture):
 
     The posterior is approximated by q(π, μ, Λ) q(z), by coordinate ascent from several starts. Components that are not
     needed lose their weight: n_components is an upper bound. Names and defaults are scikit-learn's, and so are the
-    results for "full"; for other types scikit-learn's updates do not climb its bound (``models.variational_mixture``
+    results for "full"; for other types scikit-learn's updates do not climb its bound (``latent.variational_mixture``
     says where they differ). Beyond scikit-learn: weighted rows, posterior sds, the true bound, the true predictive
     density and a report. Rows are centred and scaled by the prior, in double precision. Bishop 2006, section 10.2; Blei
     & Jordan 2006.

@@ -15,20 +15,20 @@ from sklearn.base import DensityMixin
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
 
-from tractable.beliefs.check import Check
-from tractable.checks.report import worst
-from tractable.core import PyTree
-from tractable.data.sharding import OverDevices, over_rows
+from tractable.core.belief import point_belief
+from tractable.core.check import Check
+from tractable.core.errors import TractableWarning
+from tractable.core.latent import Climbed, LatentModel
+from tractable.core.model import PyTree
+from tractable.core.settings import Range, expect_whole, is_number
+from tractable.diagnostics.report import worst
+from tractable.engine.sharding import OverDevices, over_rows
 from tractable.estimators import rows as tables
 from tractable.estimators.base import Bayesian, Count, Scored
 from tractable.estimators.frames import Frame, framing, inwards, log_size
 from tractable.estimators.rows import as_doubles, as_floats, compiled, finite, in_few_lengths, merged, middle
-from tractable.methods.maximisation import EM
-from tractable.methods.points import point
-from tractable.models.latent import Climbed, LatentModel
-from tractable.results.posterior import Posterior
-from tractable.tools.errors import TractableWarning
-from tractable.tools.settings import Range, expect_whole, is_number
+from tractable.latent.em_method import EM
+from tractable.posterior.posterior import Posterior
 
 BLOCK = 1 << 12  # rows evaluated at a time
 COLLAPSED = "A component has collapsed, or a column is constant: a larger floor or fewer components keep it"
@@ -136,7 +136,7 @@ class Density(Scored, DensityMixin, Bayesian):
             checks.append(Check("standard errors", math.nan, "trust", why))
         theta = as_floats(self._model().shifted(self._learnt, self._frame.centre))
         position = np.asarray(compiled(self._forms(), "position_of")(theta))
-        belief = point(position, found.info, found.found)
+        belief = point_belief(position, found.info, found.found)
         return errors if finite(errors) else None, checks, {"belief": belief}
 
     def _conclude(self, found: Posterior, plan: Plan, total: float) -> None:

@@ -8,14 +8,14 @@ import numpy as np
 import scipy.linalg
 from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
 
-from tractable.beliefs.check import Check
+from tractable.core.check import Check
+from tractable.core.errors import SettingsError
+from tractable.core.latent import LatentModel
+from tractable.engine.search import INFORMATION
 from tractable.estimators.base import Count, RandomState
 from tractable.estimators.density import Density, Tolerance
-from tractable.methods.search import INFORMATION
-from tractable.models.factors import Loadings, factor_analysis
-from tractable.models.latent import LatentModel
-from tractable.results.posterior import Posterior
-from tractable.tools.errors import SettingsError
+from tractable.latent.factors import Loadings, factor_analysis
+from tractable.posterior.posterior import Posterior
 
 ROTATIONS = {"varimax": 1.0, "quartimax": 0.0}  # γ of the orthomax family
 FLOOR = 1e-12  # least noise variance

@@ -4,8 +4,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tractable.models.variational_mixture import MixturePosterior
-from tractable.tools.errors import DataError
+from tractable.core.errors import DataError
+from tractable.latent.variational_mixture import MixturePosterior
 
 
 class Frame(NamedTuple):

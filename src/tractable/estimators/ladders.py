@@ -14,20 +14,20 @@ from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils import check_array
 from sklearn.utils.validation import check_is_fitted
 
-from tractable.core import Data, PyTree
+from tractable.core.errors import DataError, SettingsError
+from tractable.core.model import Data, PyTree
+from tractable.core.settings import Range, is_number
+from tractable.core.shared import compiled
 from tractable.estimators import rows as tables
 from tractable.estimators.base import Bayesian, RandomState, Scored, lowered, warn_of
 from tractable.estimators.rows import Rows, Scaling
+from tractable.ladders.amortised import Amortised
+from tractable.ladders.bounds import log_weights, moments
+from tractable.ladders.encoding import each_row, generate, network_of, rows_together
+from tractable.ladders.ladder import Ladder
+from tractable.ladders.ladders import latent_gaussian, sigmoid_belief_network
+from tractable.ladders.pathwise import k_sample
 from tractable.methods import AutoEncoding, ImportanceWeighted, Method, named
-from tractable.methods.amortised import Amortised
-from tractable.models.ladder import Ladder
-from tractable.models.ladders import latent_gaussian, sigmoid_belief_network
-from tractable.objectives.bounds import log_weights, moments
-from tractable.objectives.pathwise import k_sample
-from tractable.results.encoding import each_row, generate, network_of, rows_together
-from tractable.tools.errors import DataError, SettingsError
-from tractable.tools.settings import Range, is_number
-from tractable.tools.shared import compiled
 
 SCORED = 100  # draws of h per row in score_samples
 FLOATS: Any = [np.float64, np.float32]

@@ -7,18 +7,18 @@ from typing import Annotated, Any, ClassVar, Literal
 import numpy as np
 import numpyro.distributions as dist
 
-from tractable.checks.verify import Verify
-from tractable.core import Model
+from tractable.core.causes import base_of
+from tractable.core.errors import DataError
+from tractable.core.model import Model
+from tractable.diagnostics.verify import Verify
 from tractable.estimators.base import BayesianClassifier, BayesianRegressor, HeldOut, Learner, Level, RandomState
+from tractable.glm.families import with_offset
+from tractable.glm.linear import generalised_linear, weight_scale_for, with_priors
 from tractable.methods import INLA, NUTS, FullRank, MeanField, Method
-from tractable.models.causes import base_of
-from tractable.models.families import with_offset
-from tractable.models.linear import generalised_linear, weight_scale_for, with_priors
-from tractable.models.several import beside, several_linear
-from tractable.objectives.quadrature import MOST, MOST_TOGETHER
-from tractable.results.posterior import Posterior
-from tractable.results.predict import Prediction
-from tractable.tools.errors import DataError
+from tractable.networks.multi_output import beside, several_linear
+from tractable.posterior.posterior import Posterior
+from tractable.posterior.predict import Prediction
+from tractable.vi.quadrature import MOST, MOST_TOGETHER
 
 Priors = Mapping[str, dist.Distribution] | None
 Counts = Annotated[Literal["negative-binomial", "poisson"], "'negative-binomial' or 'poisson'"]
@@ -39,7 +39,7 @@ class BayesianLinearRegression(BayesianRegressor):
 
     Args:
         weight_scale: > 0, prior sd of a weight. None: 2.5; or, from 10 columns on where the first fit has fewer than
-            five rows for each, one learnt for all weights, as in ridge regression (``models.linear.pooled``).
+            five rows for each, one learnt for all weights, as in ridge regression (``glm.linear.pooled``).
         intercept_scale: > 0, prior sd of the intercept.
         method: "auto" is ``INLA``, which is exact here, up to some 5,000 weights that the rows tell of, and an
             approximation beyond; or as for ``BayesianMLPRegressor``.
@@ -173,7 +173,7 @@ class BayesianLogisticRegression(BayesianClassifier):
         w ~ N(0, weight_scale²),   a ~ N(0, intercept_scale²),   for standardised columns
 
     With more than two classes weights and intercepts sum to zero over the classes
-    (``models.linear.generalised_linear``).
+    (``glm.linear.generalised_linear``).
 
     Args:
         weight_scale, intercept_scale, random_state, verify: as for ``BayesianLinearRegression``; of more than two

@@ -9,12 +9,12 @@ import jax
 import numpy as np
 from numpy.typing import ArrayLike
 
+from tractable.core.errors import DataError, SettingsError
+from tractable.core.latent import LatentModel
+from tractable.core.settings import Range, is_number
 from tractable.estimators.base import Count, RandomState
 from tractable.estimators.density import Density, Tolerance
-from tractable.models.latent import LatentModel
-from tractable.models.mixture import Gaussians, gaussian_mixture
-from tractable.tools.errors import DataError, SettingsError
-from tractable.tools.settings import Range, is_number
+from tractable.latent.mixture import Gaussians, gaussian_mixture
 
 COVARIANCES = {"full": "full", "tied": "tied", "diag": "diagonal", "spherical": "spherical"}
 Covariance = Annotated[Literal["full", "tied", "diag", "spherical"], f"one of {', '.join(COVARIANCES)}"]

@@ -4,11 +4,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar, Literal
 
-from tractable.checks.verify import Verify
-from tractable.core import Model
+from tractable.core.model import Model
+from tractable.diagnostics.verify import Verify
 from tractable.estimators.base import BayesianClassifier, BayesianRegressor, HeldOut, Learner, Level, RandomState
-from tractable.models.network import mlp, neural_network
-from tractable.models.several import several
+from tractable.networks.multi_output import several
+from tractable.networks.network import mlp, neural_network
 
 METHOD = "bbb"  # the default
 OUTPUTS = {"normal": 1, "student-t": 1, "heteroscedastic": 2}  # the network's outputs for each target

@@ -8,11 +8,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tractable.data.rows import Data
-from tractable.data.sharding import OverDevices
-from tractable.tools.errors import DataError
-from tractable.tools.scales import moments
-from tractable.tools.tree import PyTree
+from tractable.core.errors import DataError
+from tractable.core.rows import Data
+from tractable.core.scales import moments
+from tractable.core.tree import PyTree
+from tractable.engine.sharding import OverDevices
 
 LEAST = 64  # rows of the smallest table to compile for
 FINE = 8  # lengths per power of two, from a few hundred rows on

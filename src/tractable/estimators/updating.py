@@ -5,9 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 
-from tractable.core import Model, PyTree, is_distribution
-from tractable.results.posterior import Posterior
-from tractable.tools.errors import SettingsError
+from tractable.core.errors import SettingsError
+from tractable.core.model import Model, PyTree, is_distribution
+from tractable.posterior.posterior import Posterior
 
 LEAST_SD = 1e-6  # sd of a parameter that a method held fixed
 

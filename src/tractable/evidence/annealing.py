@@ -9,16 +9,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tractable.beliefs.check import Check
-from tractable.core import Kernel, PyTree
+from tractable.core.check import Check
+from tractable.core.errors import RunError
+from tractable.core.model import Kernel, PyTree
+from tractable.diagnostics.weights import shares
+from tractable.evidence.annealed import annealed, next_beta
 from tractable.evidence.settings import Annealing
 from tractable.evidence.targets import Target, Targets
 from tractable.evidence.weights import Watch, base_draws, finite_weights
-from tractable.kernels.annealed import annealed, next_beta, shares
-from tractable.kernels.mala import mala
-from tractable.kernels.random_walk import random_walk
-from tractable.methods.metropolis import DENSE
-from tractable.tools.errors import RunError
+from tractable.mcmc.mala import mala
+from tractable.mcmc.metropolis_methods import DENSE
+from tractable.mcmc.random_walk import random_walk
 
 STAGES = 500  # most stages of the pilot for parameters
 ROUNDS = 4  # rounds of step-size adaptation in a stage

@@ -12,24 +12,24 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from tractable.beliefs import approximations
-from tractable.beliefs.check import Check
-from tractable.checks import evidence, importance
-from tractable.checks.evidence import QUANTILE, Evidence
-from tractable.core import Data, Model, PyTree
-from tractable.data.sharding import OverDevices
+from tractable.core import approximations
+from tractable.core.check import Check
+from tractable.core.errors import ModelError, SettingsError
+from tractable.core.model import Data, Model, PyTree
+from tractable.core.settings import seeded
+from tractable.diagnostics import evidence, importance
+from tractable.diagnostics.evidence import QUANTILE, Evidence
+from tractable.diagnostics.weights import effective, log_mean, relative_error, stochastic_bound, summed
+from tractable.engine.progress import progress_of
+from tractable.engine.sharding import OverDevices
+from tractable.engine.stopping import ending, interruptible
 from tractable.evidence import annealing, proposals, weights
 from tractable.evidence.problem import Problem, problem_at_theta, problem_of_parameters
 from tractable.evidence.targets import Targets
 from tractable.evidence.weights import Watch
 from tractable.inference import infer
-from tractable.kernels.annealed import effective, log_mean, relative_error, stochastic_bound, summed
-from tractable.methods.hamiltonian import NUTS
-from tractable.results.posterior import Posterior
-from tractable.tools.errors import ModelError, SettingsError
-from tractable.tools.progress import progress_of
-from tractable.tools.settings import seeded
-from tractable.tools.stopping import ending, interruptible
+from tractable.mcmc.hamiltonian_methods import NUTS
+from tractable.posterior.posterior import Posterior
 
 __all__ = ["Evidence", "log_evidence"]
 

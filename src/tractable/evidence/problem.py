@@ -7,15 +7,15 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from tractable.checks import preflight
-from tractable.core import Data, Model, PyTree, as_data, is_distribution
-from tractable.data.sharding import OverDevices, over_rows
+from tractable.core.errors import DataError, ModelError, SettingsError
+from tractable.core.latent import LatentModel
+from tractable.core.model import Data, Model, PyTree, as_data, is_distribution
+from tractable.core.priors import is_improper
+from tractable.engine import preflight
+from tractable.engine.sharding import OverDevices, over_rows
 from tractable.evidence.settings import Annealing, Way, settings_of
 from tractable.evidence.targets import Targets, cause_target, of_causes, of_parameters
-from tractable.models.latent import LatentModel
-from tractable.results.posterior import Posterior
-from tractable.tools.errors import DataError, ModelError, SettingsError
-from tractable.tools.priors import is_improper
+from tractable.posterior.posterior import Posterior
 
 
 class Problem(NamedTuple):

@@ -10,14 +10,14 @@ import jax.numpy as jnp
 import numpy as np
 from jax.scipy.special import gammaln
 
-from tractable.beliefs import approximations
-from tractable.core import Data, Model
+from tractable.core import approximations
+from tractable.core.errors import ModelError
+from tractable.core.model import Data, Model
+from tractable.core.small import cholesky, inverse
+from tractable.engine.drawing import starts
+from tractable.engine.search import laplace_root, maximum
 from tractable.evidence.targets import Target, Targets
-from tractable.kernels.gradient_em import climbed
-from tractable.methods.drawing import starts
-from tractable.methods.search import laplace_root, maximum
-from tractable.tools.errors import ModelError
-from tractable.tools.small import cholesky, inverse
+from tractable.latent.gradient_em import climbed
 
 Propose = Callable[[Any, jax.Array], tuple[jax.Array, jax.Array]]
 CURVED = 1000  # most parameters for which a curvature is formed

@@ -4,8 +4,8 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
-from tractable.tools.errors import SettingsError
-from tractable.tools.settings import Count, Range, Settings, at_least, is_number
+from tractable.core.errors import SettingsError
+from tractable.core.settings import Count, Range, Settings, at_least, is_number
 
 
 @dataclass(frozen=True, kw_only=True)

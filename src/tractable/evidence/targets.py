@@ -13,18 +13,11 @@ import numpy as np
 from numpyro.distributions import biject_to
 from numpyro.distributions.transforms import IdentityTransform
 
-from tractable.core import (
-    Data,
-    Model,
-    PyTree,
-    batch_log_likelihood,
-    is_distribution,
-    log_density,
-)
-from tractable.data.rows import Laid, apart, whole
-from tractable.data.sharding import BY_ROW, ON_ALL, OverDevices
-from tractable.models.latent import LatentModel
-from tractable.tools import tree
+from tractable.core import tree
+from tractable.core.latent import LatentModel
+from tractable.core.model import Data, Model, PyTree, batch_log_likelihood, is_distribution, log_density
+from tractable.core.rows import Laid, apart, whole
+from tractable.engine.sharding import BY_ROW, ON_ALL, OverDevices
 
 HELD = 1 << 24  # most numbers (rows × draws) in memory at once
 TOGETHER = 1024  # most draws or targets computed at once

@@ -8,12 +8,12 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from tractable.checks import pareto
-from tractable.checks.importance import khat
+from tractable.core.errors import RunError
+from tractable.core.tree import Numbers, PyTree
+from tractable.diagnostics import pareto
+from tractable.diagnostics.importance import khat
 from tractable.evidence.proposals import Propose
 from tractable.evidence.targets import Target, Targets
-from tractable.tools.errors import RunError
-from tractable.tools.tree import Numbers, PyTree
 
 
 class Watch(NamedTuple):

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from tractable.checks.report import number
-from tractable.tools.shown import as_html
+from tractable.core.shown import as_html
+from tractable.diagnostics.report import number
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -7,19 +7,19 @@ from typing import NamedTuple
 import numpy as np
 from matplotlib.figure import Figure as Canvas
 
-from tractable.beliefs.check import Check
-from tractable.checks.report import ORDER
+from tractable.core.check import Check
+from tractable.core.errors import TractableError
+from tractable.diagnostics.report import ORDER
+from tractable.gallery.failures import FAILURES, Failure
+from tractable.gallery.failures import failure as failure_of
 from tractable.inference import infer
 from tractable.kernels import gaussian
 from tractable.methods import HMC, MALA, MAP, NUTS, SGLD, FullRank, Laplace, MeanField, Method, RandomWalk
-from tractable.models.failures import FAILURES, Failure
-from tractable.models.failures import failure as failure_of
 from tractable.pages.exhibit import Exhibit, Table
 from tractable.pages.plots import dots, drawing, tidy
 from tractable.pages.render import write
 from tractable.pages.style import COLOURS, INK, MUTED
-from tractable.results.posterior import Posterior
-from tractable.tools.errors import TractableError
+from tractable.posterior.posterior import Posterior
 
 DRAWN = 400  # most draws in a picture
 WORDS = ("trust", "caution", "reject", "failed")

@@ -11,21 +11,21 @@ from matplotlib.figure import Figure as Canvas
 from matplotlib.ticker import MaxNLocator
 from scipy import stats
 
-from tractable.checks import calibration
-from tractable.checks.censoring import concordance
-from tractable.checks.censoring import crps as bounded
-from tractable.core import Data, Model, PyTree
-from tractable.data.censored import seen
-from tractable.data.encoder import Encoder
-from tractable.models.censoring import censors, itself
+from tractable.core.censored import seen
+from tractable.core.censoring import censors, itself
+from tractable.core.errors import DataError
+from tractable.core.model import Data, Model, PyTree
+from tractable.core.shared import COMPILE_FASTEST, compiled
+from tractable.diagnostics import calibration
+from tractable.diagnostics.censoring import concordance
+from tractable.diagnostics.censoring import crps as bounded
 from tractable.pages.exhibit import Cell, Exhibit, Table, text
 from tractable.pages.plots import bare, drawing
 from tractable.pages.style import COLOURS, INK, MUTED
-from tractable.results.pointwise import replicated
-from tractable.results.posterior import Posterior
-from tractable.results.predict import Prediction
-from tractable.tools.errors import DataError
-from tractable.tools.shared import COMPILE_FASTEST, compiled
+from tractable.posterior.pointwise import replicated
+from tractable.posterior.posterior import Posterior
+from tractable.posterior.predict import Prediction
+from tractable.tables.encoder import Encoder
 
 SEEN = 2000  # most rows whose probability integral transforms are drawn
 DRAWN = 500  # predictive draws of each row

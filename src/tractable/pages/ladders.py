@@ -9,17 +9,17 @@ import jax.numpy as jnp
 import numpy as np
 from matplotlib.figure import Figure as Canvas
 
-from tractable.models.ladder import Ladder
-from tractable.objectives.bounds import moments
+from tractable.core import tree
+from tractable.core.errors import DataError
+from tractable.core.shared import compiled
+from tractable.core.tree import PyTree
+from tractable.ladders import encoding as coding
+from tractable.ladders.bounds import moments
+from tractable.ladders.ladder import Ladder
 from tractable.pages.exhibit import Cell, Exhibit, Picture, Table
 from tractable.pages.plots import WIDE, bare, dots, drawing, tidy
 from tractable.pages.style import COLOURS, INK, MUTED
-from tractable.results import encoding as coding
-from tractable.results.posterior import Posterior
-from tractable.tools import tree
-from tractable.tools.errors import DataError
-from tractable.tools.shared import compiled
-from tractable.tools.tree import PyTree
+from tractable.posterior.posterior import Posterior
 
 Shape = tuple[int, int] | None
 Limits = tuple[float, float]

@@ -9,12 +9,12 @@ import numpy as np
 from numpyro.distributions import Distribution, Normal, kl_divergence
 from numpyro.distributions.transforms import Transform
 
-from tractable.beliefs import approximations
-from tractable.core import is_distribution
-from tractable.models.causes import base_of
+from tractable.core import approximations
+from tractable.core.causes import base_of
+from tractable.core.model import is_distribution
 from tractable.pages.exhibit import Cell, Exhibit, Table
 from tractable.pages.parameters import is_ensemble, is_weight, listed
-from tractable.results.posterior import Posterior
+from tractable.posterior.posterior import Posterior
 
 KL_DRAWS = 200  # draws for the KL of a leaf whose prior is not normal
 MEMBERS = (

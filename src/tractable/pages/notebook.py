@@ -4,14 +4,14 @@ import functools
 
 import numpy as np
 
-from tractable.checks.report import Report
 from tractable.comparison import Comparison
+from tractable.diagnostics.report import Report
 from tractable.pages import parameters, render, verdict
 from tractable.pages.comparison import results_table
 from tractable.pages.exhibit import Exhibit, Figure, Part, Table
 from tractable.pages.page import usual_facts
-from tractable.results.posterior import Posterior
-from tractable.results.predict import Prediction
+from tractable.posterior.posterior import Posterior
+from tractable.posterior.predict import Prediction
 
 ROWS = 10  # most rows shown of a prediction
 

@@ -4,16 +4,16 @@ import pathlib
 from collections.abc import Sequence
 from typing import Any
 
+from tractable.calibration.calibrate import Calibration
 from tractable.comparison import Comparison
-from tractable.core import Data, PyTree, as_data
-from tractable.data.encoder import Encoder
+from tractable.core.model import Data, PyTree, as_data
 from tractable.pages import comparison as comparisons
 from tractable.pages import held_out as predictions
 from tractable.pages import ladders, networks, parameters, predictive, ranks, verdict
 from tractable.pages.exhibit import Cell, Exhibit, duration
 from tractable.pages.render import write
-from tractable.results.posterior import Posterior
-from tractable.sbc.calibration import Calibration
+from tractable.posterior.posterior import Posterior
+from tractable.tables.encoder import Encoder
 
 
 def write_page(folder: str | pathlib.Path, posterior: Posterior, *, title: str, **how: Any) -> pathlib.Path:

@@ -8,13 +8,13 @@ import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 
-from tractable.core import Model
-from tractable.data.encoder import Encoder, encode
-from tractable.data.targets import PLAIN
+from tractable.core.model import Model
 from tractable.pages import plots
 from tractable.pages.exhibit import Cell, Exhibit, Table, decimals, largest
-from tractable.results.effects import SCALES, effects, parts_of
-from tractable.results.posterior import Posterior
+from tractable.posterior.posterior import Posterior
+from tractable.tables.effects import SCALES, effects, parts_of
+from tractable.tables.encoder import Encoder, encode
+from tractable.tables.targets import PLAIN
 
 SHOWN = 6  # most parameters with figures
 PAIRED = 4  # most of them in the figure of pairs

@@ -15,7 +15,7 @@ from matplotlib.path import Path
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 from scipy import stats
 
-from tractable.beliefs.curve import Curve
+from tractable.core.curve import Curve
 from tractable.pages.exhibit import Figure
 from tractable.pages.style import BAD, COLOURS, INK, LINE, MUTED, PAPER
 

@@ -7,22 +7,22 @@ import jax
 import numpy as np
 from matplotlib.figure import Figure as Canvas
 
-from tractable.checks.censoring import distribution
-from tractable.data.censored import known
-from tractable.data.encoder import Encoder
-from tractable.models.censoring import censors, datum_of
+from tractable.core.censored import known
+from tractable.core.censoring import censors, datum_of
+from tractable.core.errors import TractableError
+from tractable.core.words import counted
+from tractable.diagnostics.censoring import distribution
 from tractable.pages.exhibit import Cell, Exhibit
 from tractable.pages.held_out import log_units, pit
 from tractable.pages.parameters import listed
 from tractable.pages.plots import drawing, tidy
 from tractable.pages.style import COLOURS, INK
-from tractable.results import groups
-from tractable.results.pointwise import FEWEST, Loo, affordable, replicated
-from tractable.results.posterior import Posterior
-from tractable.results.predict import classes_of
-from tractable.results.scaling import SENSITIVE, prior_moves
-from tractable.tools.errors import TractableError
-from tractable.tools.words import counted
+from tractable.posterior import groups
+from tractable.posterior.pointwise import FEWEST, Loo, affordable, replicated
+from tractable.posterior.posterior import Posterior
+from tractable.posterior.predict import classes_of
+from tractable.posterior.scaling import SENSITIVE, prior_moves
+from tractable.tables.encoder import Encoder
 
 ROWS, DRAWN = 500, 500  # most rows, and draws, that are used
 CLASSES = 12  # most classes in a figure

@@ -4,12 +4,12 @@ import functools
 
 import numpy as np
 
+from tractable.calibration.calibrate import Calibration
+from tractable.calibration.ranks import draw_ranks
 from tractable.pages.exhibit import Cell, Exhibit, Figure, Table
 from tractable.pages.parameters import SHOWN
 from tractable.pages.style import COLOURS, MUTED
 from tractable.pages.verdict import MEANING, why
-from tractable.sbc.calibration import Calibration
-from tractable.sbc.ranks import draw_ranks
 
 ROWS = 200  # most rows of the table
 TABLE_NOTE = (

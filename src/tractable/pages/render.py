@@ -17,9 +17,9 @@ from markupsafe import Markup
 from matplotlib.figure import Figure as Canvas
 from matplotlib.image import imsave
 
+from tractable.core.writing import write_atomically
 from tractable.pages.exhibit import Exhibit, Figure, Picture, Value, cell, text
 from tractable.pages.style import MATPLOTLIB, STAND_IN
-from tractable.tools.writing import write_atomically
 
 HERE = pathlib.Path(__file__).parent
 SIGNS = {"trust": "M3 8.5l3.3 3.3L13 4.6", "caution": "M8 3v6M8 12.4v.2"}  # else a cross

@@ -7,8 +7,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table as Grid
 from rich.text import Text
 
+from tractable.core.shown import printable
 from tractable.pages.exhibit import Cell, Exhibit, Table, text
-from tractable.tools.shown import printable
 
 COLOUR = {"trust": "green", "caution": "yellow", "reject": "red", "failed": "red"}
 

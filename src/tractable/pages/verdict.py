@@ -9,11 +9,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from tractable.beliefs.check import Check
-from tractable.checks.report import Report
+from tractable.core.check import Check
+from tractable.core.words import counted
+from tractable.diagnostics.report import Report
 from tractable.pages.exhibit import Exhibit, Table, duration, text
-from tractable.results.posterior import Posterior
-from tractable.tools.words import counted
+from tractable.posterior.posterior import Posterior
 
 MEANING = {
     "trust": "Nothing that was looked at speaks against this result.",

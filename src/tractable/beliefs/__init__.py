@@ -1,1 +1,0 @@
-"""Results of methods (beliefs), and the normal families of q."""

@@ -1,0 +1,250 @@
+"""Beliefs, the results of methods: draws, their moments, a point, a fitted q, or a point with an inference network.
+
+Positions are unconstrained and flat, (d,); values are the user's parameters, flat, (k,).
+"""
+
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, NamedTuple
+
+import jax
+import numpy as np
+
+from tractable.core import approximations
+from tractable.core.errors import RunError
+from tractable.core.model import Model, PyTree
+from tractable.core.rows import CHUNK
+from tractable.core.shared import COMPILE_FASTEST, compiled
+
+Pair = tuple[np.ndarray, np.ndarray]
+
+
+class Cost(NamedTuple):
+    """Evaluations of a run, over all rows and chains; a minibatch counts by its share of the rows."""
+
+    gradients: float  # of the log density
+    densities: float  # without a gradient
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Belief:
+    """The common interface of beliefs; each kind fills in the fields that it has.
+
+    Attributes:
+        positions: (chain, draw, d) draws, or None.
+        position: (d,) a single θ, or None.
+        info: traces of the run, each (chain, draw) or (start, step); "held-out scores" are (look, 2), steps and scores.
+        weights: (chain, draw) of the draws; None if all weigh the same.
+        network: weights φ of an inference network, or None.
+        thin: steps per kept draw, or per value of a climb's traces.
+    """
+
+    kind: ClassVar[str] = ""  # its name in a saved folder
+    positions: np.ndarray | None = field(default=None, repr=False)
+    position: np.ndarray | None = field(default=None, repr=False)
+    info: dict[str, np.ndarray] = field(default_factory=dict, repr=False)
+    weights: np.ndarray | None = field(default=None, repr=False)
+    network: PyTree = field(default=None, repr=False)
+    thin: int = 1
+
+    @property
+    def chains(self) -> int:
+        return 1 if self.positions is None else len(self.positions)
+
+    @property
+    def count(self) -> int:
+        """Draws per chain."""
+        return 0 if self.positions is None else self.positions.shape[1]
+
+    def describe(self) -> str:
+        """The belief in a few words."""
+        return self.kind
+
+    def values(self, model: Model) -> np.ndarray:
+        """(chain, draw, k) the user's parameters; a point counts as one draw of one chain."""
+        flat = self.positions if self.position is None else self.position[None, None]
+        if flat is None:
+            raise RunError("This run kept moments, not draws: .mean() and .sd() are what it knows.")
+        return values_of(model, np.asarray(flat))
+
+    def moments(self, model: Model, values: np.ndarray) -> Pair:
+        """Mean and sd (k,) of the user's parameters, from their values (chain, draw, k)."""
+        flat = values.reshape(-1, values.shape[-1]).astype(np.float64)
+        if not len(flat):
+            return np.full(flat.shape[-1], np.nan), np.full(flat.shape[-1], np.nan)
+        return self._averaged(flat)
+
+    def _averaged(self, flat: np.ndarray) -> Pair:
+        """Weighted mean and sd over draws (n, …)."""
+        weights = None if self.weights is None else self.weights.ravel()
+        mean = np.average(flat, axis=0, weights=weights)
+        return mean, np.sqrt(np.average(np.square(flat - mean), axis=0, weights=weights))
+
+    def sample(self, model: Model, values: np.ndarray, key: jax.Array, n: int) -> np.ndarray:
+        """(n, k) draws, resampled by weight with replacement; a point is repeated."""
+        flat = values.reshape(-1, values.shape[-1])
+        weights = None if self.weights is None else jax.device_put(self.weights.ravel() / self.weights.sum())
+        return flat[np.asarray(jax.random.choice(key, len(flat), (n,), p=weights))]
+
+    def unconstrained_moments(self) -> Pair | None:
+        """Mean and sd of the unconstrained position, (d,) each; None without an sd."""
+        if self.positions is None:
+            return None
+        return self._averaged(np.asarray(self.positions, np.float64).reshape(-1, self.positions.shape[-1]))
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Draws(Belief):
+    """Draws of θ."""
+
+    kind: ClassVar[str] = "draws"
+
+    def describe(self) -> str:
+        return f"{self.chains} chains of {self.count} draws"
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Moments(Belief):
+    """Mean and sd of draws that were not kept.
+
+    Attributes:
+        counts: (chain,) number of draws.
+        means: (chain, k) of the user's parameters.
+        squares: (chain, k) Σ w (x − mean)².
+        totals: (chain,) Σ w; None if all draws weigh the same.
+    """
+
+    kind: ClassVar[str] = "moments"
+    counts: np.ndarray
+    means: np.ndarray
+    squares: np.ndarray
+    totals: np.ndarray | None = None
+
+    @property
+    def chains(self) -> int:
+        return len(self.counts)
+
+    def describe(self) -> str:
+        return f"moments of {self.chains} chains of {int(self.counts[0])} draws"
+
+    def moments(self, model: Model, values: np.ndarray) -> Pair:
+        """Mean and sd from the chains' running moments; all chains weigh the same."""
+        means = self.means.astype(np.float64)
+        mean, mass = means.mean(0), self.counts if self.totals is None else self.totals
+        within = self.squares.sum(0, dtype=np.float64) / mass.sum(dtype=np.float64)
+        return mean, np.sqrt(within + np.square(means - mean).mean(0))
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Point(Belief):
+    """One θ, and its standard errors where they are known.
+
+    Attributes:
+        covariance: (k, k) of the user's parameters, or None.
+        information: (d, d) observed information in unconstrained coordinates, or None.
+    """
+
+    kind: ClassVar[str] = "point"
+    covariance: np.ndarray | None = field(default=None, repr=False)
+    information: np.ndarray | None = field(default=None, repr=False)
+
+    def describe(self) -> str:
+        return "a point"
+
+    def moments(self, model: Model, values: np.ndarray) -> Pair:
+        with np.errstate(invalid="ignore"):  # a variance that rounding made negative becomes NaN
+            unknown = np.full(values.shape[-1], np.nan)
+            return values[0, 0], unknown if self.covariance is None else np.sqrt(np.diag(self.covariance))
+
+    def unconstrained_moments(self) -> Pair | None:
+        if self.information is None or self.position is None:
+            return None
+        return self.position, np.sqrt(np.diag(np.linalg.inv(self.information)))
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Coded(Point):
+    """A ladder's θ, and φ of the network that infers its codes."""
+
+    kind: ClassVar[str] = "coded"
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Fitted(Belief):
+    """A fitted q; ``positions`` are independent draws of it, (1, draw, d).
+
+    Attributes:
+        family: a name of ``approximations.of``.
+        phi: φ of the family.
+        log_weights: (S,) log p(y, z) − log q(z) at draws of q, or None.
+    """
+
+    kind: ClassVar[str] = "fitted"
+    family: str
+    phi: dict[str, np.ndarray] = field(repr=False)
+    log_weights: np.ndarray | None = field(default=None, repr=False)
+
+    @property
+    def q(self) -> approximations.Approximation:
+        return approximations.of(self.family, self.phi)
+
+    def describe(self) -> str:
+        return f"q with {self.count} draws"
+
+    def moments(self, model: Model, values: np.ndarray) -> Pair:
+        """q's exact moments for parameters on the reals, and moments of its draws for the others."""
+        flat = values.reshape(-1, values.shape[-1]).astype(np.float64)
+        if not len(flat):
+            return super().moments(model, values)
+        mean, sd = flat.mean(0), flat.std(0)
+        own_mean, own_sd = self.unconstrained_moments()
+        if len(own_mean) != len(mean):
+            return mean, sd
+        return np.where(model.real, own_mean, mean), np.where(model.real, own_sd, sd)
+
+    def sample(self, model: Model, values: np.ndarray, key: jax.Array, n: int) -> np.ndarray:
+        """(n, k) fresh draws of q."""
+        return values_of(model, np.asarray(approximations.drawn(self.q, self.phi, key, n)))
+
+    def unconstrained_moments(self) -> Pair:
+        mean, sd = _moments_of_q(self.q, self.phi)
+        return np.asarray(mean), np.asarray(sd)
+
+
+KINDS: dict[str, type[Belief]] = {kind.kind: kind for kind in (Draws, Moments, Point, Coded, Fitted)}
+
+
+def values_of(model: Model, flat: np.ndarray) -> np.ndarray:
+    """(..., k) the user's parameters at unconstrained positions (..., d), computed in chunks to save memory."""
+    shape, rows = flat.shape, flat.reshape(-1, flat.shape[-1])
+    if not len(rows):
+        return np.zeros((*shape[:-1], len(model.names)), flat.dtype)
+    out = [np.asarray(_constrained(model, rows[i : i + CHUNK])) for i in range(0, len(rows), CHUNK)]
+    return np.concatenate(out).reshape(*shape[:-1], -1)
+
+
+@compiled("q", if_few=COMPILE_FASTEST)  # one program: operation by operation there are ten
+def _moments_of_q(q: approximations.Approximation, phi: PyTree) -> tuple[jax.Array, jax.Array]:
+    return q.mean(phi), q.sd(phi)
+
+
+@compiled("model", if_few=COMPILE_FASTEST)
+def _constrained(model: Model, flat: jax.Array) -> jax.Array:
+    return jax.vmap(model.values)(flat)
+
+
+def draws_key(seed: jax.Array | int | None) -> jax.Array:
+    """The key for a posterior's draws of q, which are redrawn when the posterior is loaded."""
+    key = seed if isinstance(seed, jax.Array) else jax.random.key(seed or 0)
+    return jax.random.fold_in(key, 2)
+
+
+def weighted_quantiles(values: np.ndarray, levels: list[float], weights: np.ndarray | None) -> np.ndarray:
+    """(level, k) quantiles of values (n, k); with weights, of the weighted empirical distribution."""
+    if weights is None:
+        return np.quantile(values, levels, axis=0)
+    return np.quantile(values, levels, axis=0, weights=weights, method="inverted_cdf")
+
+
+def point_belief(position: np.ndarray, info: dict[str, np.ndarray], found: dict[str, Any]) -> Point:
+    """A maximum with its standard errors, if they were computed."""
+    return Point(position=position, info=info, covariance=found.get("covariance"), information=found.get("information"))

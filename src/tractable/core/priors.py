@@ -1,0 +1,70 @@
+"""Checks of a prior, a pytree of numpyro distributions."""
+
+import jax
+import numpy as np
+from jax.core import Tracer
+from numpyro.distributions import Distribution, ImproperUniform
+
+from tractable.core.errors import ModelError
+from tractable.core.tree import PyTree
+
+
+def is_distribution(x: object) -> bool:
+    """Whether a node is a leaf of a pytree of distributions: numpyro's distributions are pytrees themselves."""
+    return isinstance(x, Distribution)
+
+
+def sample_of(distributions: PyTree, key: jax.Array) -> PyTree:
+    """One draw of each."""
+    leaves, structure = jax.tree.flatten(distributions, is_leaf=is_distribution)
+    keys = jax.random.split(key, len(leaves))
+    return jax.tree.unflatten(structure, [d.sample(k) for d, k in zip(leaves, keys, strict=True)])
+
+
+def is_improper(distribution: Distribution) -> bool:
+    """Whether the distribution, or the one that it wraps, is improper."""
+    while getattr(distribution, "base_dist", None) is not None and not isinstance(distribution, ImproperUniform):
+        distribution = distribution.base_dist  # type: ignore[attr-defined]
+    return isinstance(distribution, ImproperUniform)
+
+
+def check_prior(prior: PyTree) -> None:
+    """Raise a ModelError unless it is a pytree of continuous distributions whose parameters are valid."""
+    leaves = jax.tree_util.tree_flatten_with_path(prior, is_leaf=is_distribution)[0]
+    if not leaves:
+        raise ModelError("Model needs at least one parameter; its prior is empty.")
+    for path, leaf in leaves:
+        name = jax.tree_util.keystr(path, simple=True, separator=".")
+        if not is_distribution(leaf):
+            raise ModelError(
+                f"The prior of {name!r} is {type(leaf).__name__}; expected a numpyro distribution, such as "
+                "dist.Normal(0, 1)."
+            )
+        if leaf.support.is_discrete:
+            raise ModelError(
+                f"The prior of {name!r} is discrete ({type(leaf).__name__}); the methods here move in a "
+                "continuous space. Sum it out of the likelihood, for example with "
+                "dist.MixtureSameFamily, and keep continuous parameters."
+            )
+        _check_parameters(name, leaf)
+
+
+def _check_parameters(name: str, distribution: Distribution) -> None:
+    """A ModelError for invalid parameters; numpyro's own checks can be off, and do not say which prior failed."""
+    for argument, constraint in distribution.arg_constraints.items():
+        value = distribution.__dict__.get(argument)
+        if value is None or isinstance(value, Tracer) or getattr(constraint, "is_discrete", False):
+            continue
+        try:
+            valid = bool(np.all(np.asarray(constraint(value))))
+        except (TypeError, ValueError, NotImplementedError):
+            continue
+        if not valid:
+            shown = np.asarray(value)
+            detail = ""
+            if shown.ndim == 2 and shown.shape[0] == shown.shape[1]:
+                detail = f", smallest eigenvalue {np.linalg.eigvalsh((shown + shown.T) / 2)[0]:.3g}"
+            raise ModelError(
+                f"The prior of {name!r}, {type(distribution).__name__}, has an invalid {argument}: got {shown}"
+                f"{detail}; expected {constraint}."
+            )

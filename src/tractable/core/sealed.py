@@ -1,0 +1,84 @@
+"""JSON files sealed with their own SHA-256 and those of the files they name: damage is found when they are read."""
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from tractable.core.errors import CheckpointError
+from tractable.core.writing import disk_errors, write_atomically
+
+FORMAT = 1
+
+
+def sealed(entries: Mapping) -> dict:
+    """``entries`` as JSON reads them back, with their SHA-256 as one more entry."""
+    entries = plain(entries)
+    return {**entries, "sha256": _sum_of(entries)}
+
+
+def unsealed(entries: dict) -> dict:
+    """The entries that ``sealed`` was given; ValueError if they have changed since."""
+    if not isinstance(entries, dict) or "sha256" not in entries:
+        raise ValueError("it has no checksum")
+    entries = dict(entries)
+    if entries.pop("sha256") != _sum_of(entries):
+        raise ValueError("its checksum does not hold")
+    return entries
+
+
+def write_sealed(path: Path, entries: Mapping, beside: Iterable[str] = ()) -> None:
+    """Write JSON atomically, with its checksum and those of the files ``beside`` it; write it after them."""
+    with disk_errors(path):
+        sums = {name: hashlib.sha256((path.parent / name).read_bytes()).hexdigest() for name in beside}
+    about = sealed({**entries, "sealed": FORMAT, "files": sums})
+    write_atomically(path, json.dumps(about, indent=1).encode())
+
+
+def read_sealed(path: Path) -> tuple[dict[str, Any], dict[str, bytes] | None]:
+    """The entries given to ``write_sealed``, and the contents of the files beside it; None for a file without seal.
+
+    Raises:
+        CheckpointError: a file is damaged, changed by hand, missing, or from a later version.
+    """
+    where = path
+    try:
+        entries = json.loads(path.read_bytes())
+        if not isinstance(entries, dict):
+            raise ValueError("expected entries by name")
+        if not {"sha256", "sealed", "files"} & set(entries):  # written by an earlier version
+            return entries, None
+        entries = unsealed(entries)
+        version, sums, beside = entries.pop("sealed"), entries.pop("files"), {}
+        if version != FORMAT:
+            raise CheckpointError(
+                f"{path} was written by a later version of tractable (form {version}; this one reads {FORMAT}). Read "
+                "it with that version."
+            )
+        for name, expected in sums.items():
+            where = path.parent / name
+            if not where.resolve().is_relative_to(path.parent.resolve()):  # forged, or a link out of the folder
+                raise ValueError(f"{path.name} names a file outside its folder")
+            beside[name] = where.read_bytes()
+            if hashlib.sha256(beside[name]).hexdigest() != expected:
+                raise ValueError(f"it is not what {path.name} was written with")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise CheckpointError(
+            f"{where} is damaged, or was changed by hand ({error}). Restore the folder from a copy, or run again."
+        ) from error
+    return entries, beside
+
+
+def plain(entries: Mapping) -> dict:
+    """``entries`` as JSON reads them back: tuples become lists, keys strings."""
+    try:
+        return json.loads(json.dumps(entries))
+    except (TypeError, ValueError) as error:
+        raise CheckpointError(
+            f"A manifest holds what JSON can: numbers, strings, lists, dicts; got {error}."
+        ) from error
+
+
+def _sum_of(entries: dict) -> str:
+    return hashlib.sha256(json.dumps(entries, sort_keys=True).encode()).hexdigest()

@@ -1,0 +1,262 @@
+"""Makes equal arguments give the same object, so that programs compiled for it are reused."""
+
+import contextlib
+import functools
+import importlib
+import inspect
+import json
+import weakref
+from collections.abc import Callable, Mapping
+from typing import Any, Generic, ParamSpec, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+from jax.extend.core import ClosedJaxpr
+
+from tractable.core.errors import CheckpointError, TractableError
+from tractable.core.tree import PyTree
+from tractable.core.words import check_spelling
+
+# The modules whose functions a saved folder may name, and where each is. Folders keep the names on the left for ever:
+# code moves without a change of their format.
+FACTORIES = {
+    f"tractable.models.{name}": f"tractable.{place}"
+    for name, place in {
+        "architecture": "networks.architecture",
+        "censoring": "core.censoring",
+        "factors": "latent.factors",
+        "families": "glm.families",
+        "formula": "tables.regression",
+        "gallery": "gallery.models",
+        "ladders": "ladders.ladders",
+        "layers": "ladders.layers",
+        "linear": "glm.linear",
+        "markov": "latent.markov",
+        "mixture": "latent.mixture",
+        "network": "networks.network",
+        "several": "networks.multi_output",
+        "state_space": "latent.state_space",
+        "variational": "latent.conjugate_models",
+        "variational_mixture": "latent.variational_mixture",
+        "variational_regression": "latent.variational_regression",
+    }.items()
+}
+FEW = 1 << 14  # a program without a long loop runs over this many numbers faster than it compiles
+# XLA options on CPUs; both may round differently. COMPILE_FAST compiles in half the time, and loops run up to a
+# quarter slower; COMPILE_FASTEST compiles in a fifth of the time and runs at a third of the speed.
+COMPILE_FAST = {"xla_cpu_use_fusion_emitters": False}
+COMPILE_FASTEST = COMPILE_FAST | {
+    "xla_backend_optimization_level": 0,
+    "xla_llvm_disable_expensive_passes": True,
+    "xla_cpu_parallel_codegen_split_count": 1,
+}
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def shared(factory: Callable[P, T]) -> Callable[P, T]:
+    """``factory``, made to return the same object for the same arguments, however they are passed.
+
+    ``factory`` receives lists and arrays as tuples; all other arguments must be hashable.
+    """
+    signature = inspect.signature(factory)
+
+    @functools.lru_cache(maxsize=128)
+    def made(precision: jnp.dtype, *arguments: object) -> T:
+        return factory(*arguments)  # pyright: ignore[reportCallIssue]
+
+    @functools.wraps(factory)
+    def lookup(*args: P.args, **kwargs: P.kwargs) -> T:
+        bound = signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        # An object that holds arrays has the precision it was made in.
+        return made(jnp.result_type(float), *map(_hashable, bound.args))
+
+    return recorded(lookup)
+
+
+def recorded(factory: Callable[P, T]) -> Callable[P, T]:
+    """``factory``, which a saved folder may name: what it returns has a ``recipe`` where JSON holds its arguments."""
+    signature = inspect.signature(factory)
+
+    @functools.wraps(factory)
+    def lookup(*args: P.args, **kwargs: P.kwargs) -> T:
+        check_spelling(f"{factory.__name__}()", kwargs, signature, vars(factory).get("removed", {}))
+        found = factory(*args, **kwargs)
+        bound = signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        with contextlib.suppress(TypeError, ValueError):  # a function or a tuple takes no weak reference
+            given = json.loads(json.dumps(bound.arguments, allow_nan=False, default=_written))
+            remember(found, lookup, lambda: given)
+        return found
+
+    _recorded.add(lookup)
+    return lookup
+
+
+def _written(value: Any) -> Any:
+    if isinstance(value, np.ndarray | jax.Array) and value.size <= FEW:
+        return value.tolist()
+    if (found := recipe(value)) is None:
+        raise TypeError(f"{type(value).__name__} has no recipe")
+    return found
+
+
+_recorded: set[Callable] = set()  # loading a folder calls no other function
+_makers: weakref.WeakKeyDictionary[object, tuple[Callable, Callable]] = weakref.WeakKeyDictionary()
+
+
+def remember(made: T, factory: Callable[..., T], arguments: Callable[[], dict[str, object]]) -> T:
+    """``made``, with a ``recipe`` to make it again by ``factory``; the recipe calls ``arguments``."""
+    _makers[made] = (factory, arguments)
+    return made
+
+
+def copy_recipe(source: object, made: T) -> T:
+    """``made``, with the ``recipe`` of ``source``, if that has one."""
+    return remember(made, *_makers[source]) if source in _makers else made
+
+
+class Compiled(Generic[T]):
+    """``jax.jit`` of a function whose static arguments may hold arrays, which are passed as traced arguments.
+
+    A static argument, or an element of a static tuple, may have ``split_arrays()``: it returns the form that the
+    program is compiled for, and the arrays that are traced. Where there are some, the form's ``join_arrays(arrays)``
+    puts both together inside the function.
+
+    With small arrays a program that runs once takes longer to compile than to run: it is then compiled with the XLA
+    options ``if_few``, such as COMPILE_FAST or COMPILE_FASTEST. Donated arrays, room for results, do not count: a run
+    and a longer one are compiled alike. So are, whatever their arrays, programs with a mesh ``over`` whose devices they
+    run on: more devices take more rows at once, and are to have the same bits.
+    """
+
+    def __init__(
+        self, function: Callable[..., T], static: tuple[str, ...], donate: tuple[str, ...], if_few: dict[str, Any]
+    ) -> None:
+        functools.update_wrapper(self, function)
+        self._signature, self._static, self._room = inspect.signature(function), static, (*static, *donate)
+
+        def program(arrays: dict[str, PyTree], /, **arguments: object) -> T:
+            return function(**arguments | {name: _join(arguments[name], each) for name, each in arrays.items()})
+
+        program.__name__ = function.__name__
+        made = functools.partial(jax.jit, program, static_argnames=static, donate_argnames=donate)
+        self._program = made()
+        self._made, self._options = made, if_few
+
+    def __call__(self, *args: object, **kwargs: object) -> T:
+        arrays, arguments = self._split(args, kwargs)
+        if not self._options or arguments.get("over") is not None:
+            return self._program(arrays, **arguments)
+        given = [arrays, *(argument for name, argument in arguments.items() if name not in self._room)]
+        return (self._if_few if _are_few(given) else self._program)(arrays, **arguments)
+
+    @functools.cached_property
+    def _if_few(self) -> Callable[..., T]:
+        """Not made at import: which options XLA knows is asked of XLA."""
+        return self._made(compiler_options={k: v for k, v in self._options.items() if k not in _unknown()})
+
+    def traced(self, *args: object, **kwargs: object) -> ClosedJaxpr:
+        arrays, arguments = self._split(args, kwargs)
+        return self._program.trace(arrays, **arguments).jaxpr
+
+    def eval_shape(self, *args: object, **kwargs: object) -> Any:
+        arrays, arguments = self._split(args, kwargs)
+        return self._program.eval_shape(arrays, **arguments)
+
+    def _split(self, args: tuple, kwargs: dict[str, object]) -> tuple[dict[str, PyTree], dict[str, Any]]:
+        """The arrays of static arguments by name, and all arguments with the static ones' forms."""
+        arguments = self._signature.bind(*args, **kwargs).arguments
+        parts = {name: _split(arguments[name]) for name in self._static if name in arguments}
+        forms = {name: form for name, (form, _) in parts.items()}
+        return {name: arrays for name, (_, arrays) in parts.items()}, arguments | forms
+
+
+def compiled(
+    *static: str, donate: tuple[str, ...] = (), if_few: dict[str, Any] | None = None
+) -> Callable[[Callable[..., T]], Compiled[T]]:
+    """A decorator that makes a ``Compiled`` of a function with the named static arguments."""
+    return lambda function: Compiled(function, static, donate, if_few or {})
+
+
+@functools.cache
+def _unknown() -> frozenset[str]:
+    """Those of the options above that the installed XLA refuses: its releases drop some."""
+
+    def taken(**options: object) -> bool:
+        try:
+            jax.jit(lambda: 0, compiler_options=options).lower().compile()
+        except jax.errors.JaxRuntimeError:
+            return False
+        return True
+
+    every = COMPILE_FASTEST
+    return frozenset() if taken(**every) else frozenset(name for name in every if not taken(**{name: every[name]}))
+
+
+def _are_few(arrays: PyTree) -> bool:
+    """Whether these are few numbers on a CPU outside of any trace: XLA's options apply to whole programs only."""
+    leaves = jax.tree.leaves(arrays)
+    if jax.default_backend() != "cpu" or any(isinstance(leaf, Tracer) for leaf in (jnp.asarray(0.0), *leaves)):
+        return False
+    return sum(np.size(leaf) for leaf in leaves) <= FEW
+
+
+def _split(value: Any) -> tuple[Any, PyTree]:
+    """A static argument's form, which a program is compiled for, and its arrays."""
+    leaves, structure = jax.tree.flatten(value, is_leaf=_no_tuple)
+    parts = [leaf.split_arrays() if hasattr(leaf, "split_arrays") else (leaf, ()) for leaf in leaves]
+    return jax.tree.unflatten(structure, [form for form, _ in parts]), [arrays for _, arrays in parts]
+
+
+def _join(form: Any, arrays: PyTree) -> Any:
+    """The inverse of ``_split``."""
+    leaves, structure = jax.tree.flatten(form, is_leaf=_no_tuple)
+    parts = zip(leaves, arrays, strict=True)
+    return jax.tree.unflatten(structure, [leaf.join_arrays(each) if each else leaf for leaf, each in parts])
+
+
+def _no_tuple(value: object) -> bool:
+    return not isinstance(value, tuple)
+
+
+def recipe(made: object) -> dict[str, object] | None:
+    """The library's function and arguments that made an object, as JSON can hold them; None if unknown."""
+    factory, given = _makers.get(made, (None, None))
+    if factory is None or given is None or "<" in factory.__qualname__:
+        return None
+    module = next((name for name, place in FACTORIES.items() if place == factory.__module__), None)
+    if module is None:
+        return None
+    try:
+        json.dumps(arguments := given(), allow_nan=False)
+    except (TypeError, ValueError):
+        return None
+    return {"module": module, "name": factory.__qualname__, "arguments": arguments}
+
+
+def made_again(recipe: Mapping[str, Any]) -> object:
+    """The model that a ``recipe`` makes.
+
+    Raises:
+        CheckpointError: the recipe names a function that is no ``maker``, or is damaged.
+    """
+    try:
+        module, name = recipe["module"], recipe["name"]
+        factory = getattr(importlib.import_module(FACTORIES[module]), name) if module in FACTORIES else None
+        if factory is None or factory not in _recorded:
+            raise CheckpointError(f"This was made by {module}.{name}, no maker of tractable's models: give the model.")
+        given = recipe["arguments"].items()
+        return factory(**{k: made_again(v) if isinstance(v, dict) and "module" in v else v for k, v in given})
+    except TractableError:
+        raise
+    except Exception as error:  # a forged recipe may raise anything
+        raise CheckpointError(f"The model cannot be made again ({error}): give it, load(path, model).") from error
+
+
+def _hashable(value: object) -> object:
+    if isinstance(value, np.ndarray | jax.Array):
+        value = value.tolist()
+    return tuple(map(_hashable, value)) if type(value) in (list, tuple) else value  # pyright: ignore

@@ -1,0 +1,253 @@
+"""Whether predictions deserve the trust they ask for: scores, coverage, calibration, and intervals that cover."""
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+from scipy.special import ndtr, xlogy
+
+from tractable.core.errors import DataError, SettingsError
+from tractable.core.settings import expect_whole
+from tractable.core.tree import Numbers
+
+
+def crps_normal(y: Numbers, mean: Numbers, sd: Numbers) -> np.ndarray:
+    """The continuous ranked probability score of a normal forecast, in the units of y; less is better.
+
+        CRPS = ∫ (F(t) − 1[y ≤ t])² dt = σ [z (2Φ(z) − 1) + 2φ(z) − 1/√π],   z = (y − μ)/σ
+
+    Gneiting, Raftery, Westveld & Goldman 2005, eq. 5. Shapes broadcast; at σ = 0 it is |y − μ|, σ < 0 raises DataError.
+
+    >>> print(crps_normal(0.0, 0.0, 1.0).round(6))
+    0.233695
+    """
+    y, mean, sd = (np.asarray(a, np.float64) for a in (y, mean, sd))
+    if not np.all(sd >= 0):
+        raise DataError(f"crps_normal expects sd ≥ 0; got {sd[~(sd >= 0)].flat[0]}.")
+    z = (y - mean) / np.where(sd > 0, sd, 1.0)
+    density = np.exp(-0.5 * z**2) / math.sqrt(2 * math.pi)
+    score = sd * (z * (2 * ndtr(z) - 1) + 2 * density - 1 / math.sqrt(math.pi))
+    return np.where(sd > 0, score, np.abs(y - mean))
+
+
+def crps_draws(y: Numbers, draws: Numbers, weights: Numbers | None = None) -> np.ndarray:
+    """The continuous ranked probability score of a forecast known by draws, in the units of y; less is better.
+
+        CRPS = E|X − y| − ½ E|X − X'|  ≈  Σᵢ wᵢ |xᵢ − y| − ½ Σ_{i≠j} wᵢ wⱼ |xᵢ − xⱼ| / (1 − Σᵢ wᵢ²)
+
+    The second sum is over pairs of different draws, which makes the score of equally weighted independent draws an
+    unbiased estimate of that of the distribution they come from, however few they are ("fair": Ferro 2014, eq. 8). A
+    fair score may be negative. By sorting, in O(s log s).
+
+    Args:
+        y: (n, ...), the shape of the result.
+        draws: (s, n, ...), s ≥ 2.
+        weights: (s,), ≥ 0; equal by default.
+
+    Raises:
+        DataError: shapes that do not fit, fewer than two draws that count, a negative weight.
+
+    >>> print(crps_draws([0.0], [[-1.0], [1.0]]))
+    [0.]
+    """
+    y, draws = np.asarray(y, np.float64), np.asarray(draws, np.float64)
+    weights = _normalised(weights, draws, y.shape)
+    if np.count_nonzero(weights) < 2:
+        raise DataError("crps_draws needs two draws at least: one says nothing of their spread.")
+    x = draws - y  # centred, so that the cumulative sums below cancel little
+    order = np.argsort(x, axis=0)
+    x, w = np.take_along_axis(x, order, 0), weights[order]
+    # Σ_{i<j} wᵢ wⱼ (xⱼ − xᵢ) over sorted draws: each against all that lie below.
+    below, sums = np.cumsum(w, 0) - w, np.cumsum(w * x, 0) - w * x
+    pairs = np.sum(w * (x * below - sums), axis=0)
+    return np.asarray(np.sum(w * np.abs(x), axis=0) - pairs / (1 - np.sum(weights**2)))
+
+
+def coverage(y: Numbers, lower: Numbers, upper: Numbers) -> float:
+    """The share of y inside [lower, upper], ends included; the nominal level where intervals are honest."""
+    return float(np.mean((np.asarray(lower) <= y) & (y <= np.asarray(upper))))
+
+
+def pit(y: Numbers, forecast: Numbers | Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
+    """The probability integral transform F(y), (n, ...), uniform on (0, 1) where forecasts are calibrated.
+
+        u = F(y),   or from s draws   u = (#{x < y} + ½ #{x = y} + ½) / (s + 1)
+
+    Where y and the draws (s, n, ...) are exchangeable the rank is uniform over 0..s, so that u takes s + 1 values with
+    equal probability. Gneiting, Balabdaoui & Raftery 2007; Talts et al. 2018.
+    """
+    y = np.asarray(y, np.float64)
+    if callable(forecast):
+        return np.asarray(forecast(y), np.float64)
+    draws = np.asarray(forecast, np.float64)
+    _normalised(None, draws, y.shape)
+    rank = np.sum(draws < y, axis=0) + 0.5 * np.sum(draws == y, axis=0)
+    return np.asarray((rank + 0.5) / (len(draws) + 1))
+
+
+def rmse(y: Numbers, mean: Numbers) -> float:
+    """√(mean (y − mean)²), in the units of y; less is better. Shapes must be equal: (n,) against (n, 1) raises."""
+    y, mean = np.asarray(y, np.float64), np.asarray(mean, np.float64)
+    if y.shape != mean.shape:
+        raise DataError(f"rmse expects y and mean of one shape; got {y.shape} and {mean.shape}.")
+    return float(np.sqrt(np.mean(np.square(y - mean))))
+
+
+class LogScore(NamedTuple):
+    """A mean log predictive density, and how well the rows determine it."""
+
+    mean: float  # nats a row; more is better
+    error: float  # standard error over rows; NaN for one row
+
+
+def log_score(log_densities: Numbers) -> LogScore:
+    """The mean log predictive density of rows, (1/n) Σ log p(y_n | D), and its standard error sd/√n.
+
+    >>> log_score([-1.0, -3.0])
+    LogScore(mean=-2.0, error=1.0)
+    """
+    values = np.asarray(log_densities, np.float64).ravel()
+    error = float(np.std(values, ddof=1) / math.sqrt(values.size)) if values.size > 1 else math.nan
+    return LogScore(float(np.mean(values)), error)
+
+
+def accuracy(probabilities: Numbers, labels: Numbers) -> float:
+    """The share of rows (n, C) whose likeliest class is their label; of equally likely classes the first counts."""
+    probabilities, labels = _classified(probabilities, labels)
+    return float(np.mean(probabilities.argmax(-1) == labels))
+
+
+def brier(probabilities: Numbers, labels: Numbers) -> float:
+    """(1/n) Σₙ Σ_c (p_nc − 1[c = y_n])², in [0, 2]; less is better. Brier 1950; the form for y in {0, 1} is half of it.
+
+    >>> brier([[0.75, 0.25], [0.5, 0.5]], [0, 0])
+    0.3125
+    """
+    probabilities, labels = _classified(probabilities, labels)
+    truth = np.eye(probabilities.shape[1])[labels]
+    return float(np.mean(np.sum(np.square(probabilities - truth), axis=-1)))
+
+
+class Reliability(NamedTuple):
+    """For each bin of confidence, (bins,)."""
+
+    confidence: np.ndarray  # mean probability of the likeliest class; NaN for an empty bin
+    accuracy: np.ndarray  # share of rows for which it was right; NaN for an empty bin
+    count: np.ndarray  # rows
+
+
+def reliability(probabilities: Numbers, labels: Numbers, bins: int = 15) -> Reliability:
+    """How often the likeliest class was right, by the confidence in it (Guo et al. 2017).
+
+    Bin m of M holds the rows whose largest probability lies in ((m − 1)/M, m/M].
+
+    Args:
+        probabilities: (n, C), rows that sum to 1.
+        labels: (n,) in 0..C−1.
+        bins: M ≥ 1.
+
+    Raises:
+        DataError: shapes that do not fit, labels out of range, rows that do not sum to 1.
+    """
+    expect_whole("bins", bins)
+    probabilities, labels = _classified(probabilities, labels)
+    top = probabilities.max(-1)
+    right = probabilities.argmax(-1) == labels
+    where = np.clip(np.ceil(top * bins).astype(int) - 1, 0, bins - 1)
+    count = np.bincount(where, minlength=bins)
+    with np.errstate(invalid="ignore"):
+        return Reliability(np.bincount(where, top, bins) / count, np.bincount(where, right, bins) / count, count)
+
+
+def ece(probabilities: Numbers, labels: Numbers, bins: int = 15) -> float:
+    """Expected calibration error of the likeliest class, Σ_m (n_m/n) |accuracy_m − confidence_m|; less is better.
+
+    Guo et al. 2017, eq. 3; bins as in ``reliability``. For n calibrated rows it is of order √(bins/n), so compare
+    values at the same n only.
+    """
+    confidence, accuracy, count = reliability(probabilities, labels, bins)
+    gap = np.abs(accuracy - confidence)
+    return float(np.sum(np.where(count > 0, count * gap, 0.0)) / count.sum())
+
+
+def entropy(probabilities: Numbers) -> np.ndarray:
+    """−Σ_c p_c log p_c over the last axis, in nats: from 0 (certain) to log C (no idea)."""
+    p = np.asarray(probabilities, np.float64)
+    return np.asarray(-np.sum(xlogy(p, p), axis=-1) + 0.0)  # no −0
+
+
+def auroc(score_in: Numbers, score_out: Numbers) -> float:
+    """The area under the ROC curve: P(score_out > score_in) + ½ P(score_out = score_in); Hanley & McNeil 1982.
+
+    ½ where the score cannot tell the two apart, 1 where every row outside scores higher (an entropy, say).
+
+    >>> auroc([0.1, 0.2], [0.2, 0.9])
+    0.875
+    """
+    inside, outside = (np.array(a, np.float64).ravel() for a in (score_in, score_out))
+    if not inside.size or not outside.size:
+        raise DataError(f"auroc needs rows of both kinds; got {inside.size} inside and {outside.size} outside.")
+    if np.isnan(inside).any() or np.isnan(outside).any():
+        raise DataError("auroc cannot rank NaN; leave those rows out.")
+    inside.sort()
+    below, upto = (np.searchsorted(inside, outside, side) for side in ("left", "right"))
+    return float((below.sum() + upto.sum()) / (2 * inside.size * outside.size))
+
+
+def split_conformal(scores: Numbers, level: float) -> np.ndarray:
+    """The ⌈(n + 1) level⌉-th smallest, (...), of the scores (n, ...) of n held-out rows.
+
+    A new row's score is at most that with probability ≥ ``level``, and ≤ level + 1/(n + 1) where no two scores are
+    equal. The probability is over exchangeable rows, held-out ones included, and not conditional on the inputs; it
+    holds whatever the model. Vovk, Gammerman & Shafer 2005; Lei et al. 2018, theorem 2.
+
+    Raises:
+        SettingsError: a level outside (0, 1).
+        DataError: scores that are NaN, or too few: n < level/(1 − level), for which only an infinite interval covers.
+
+    >>> print(split_conformal(np.arange(1.0, 10.0), 0.9))
+    9.0
+    """
+    if not 0 < level < 1:
+        raise SettingsError(f"split_conformal(level=...) expects a number in (0, 1); got {level}.")
+    scores = np.asarray(scores, np.float64)
+    if np.isnan(scores).any():
+        raise DataError("split_conformal got scores that are NaN; it needs numbers to rank.")
+    rank = _rank(len(scores), level)
+    if rank > len(scores):
+        least = next(n for n in range(1, math.ceil(2 / (1 - level)) + 2) if _rank(n, level) <= n)
+        raise DataError(
+            f"split_conformal at level {level:g} needs {least} rows kept out of the fit, at least; got {len(scores)}. "
+            "With fewer only an infinite interval covers: keep out more, or lower the level."
+        )
+    return np.asarray(np.partition(scores, rank - 1, axis=0)[rank - 1])
+
+
+def _rank(size: int, level: float) -> int:
+    """⌈(n + 1) level⌉; 10 · 0.9 is 9, though 0.9 in binary may be above it."""
+    return math.ceil((size + 1) * level - 1e-9)
+
+
+def _normalised(weights: Numbers | None, draws: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    if draws.ndim == 0 or draws.shape[1:] != shape or not len(draws):
+        raise DataError(f"Expected draws of shape (s, {', '.join(map(str, shape))}); got {draws.shape}.")
+    if weights is None:
+        return np.full(len(draws), 1 / len(draws))
+    weights = np.asarray(weights, np.float64)
+    if weights.shape != (len(draws),) or not np.all(weights >= 0) or not weights.sum() > 0:
+        raise DataError(f"weights should be {len(draws)} numbers ≥ 0, one for each draw, and not all 0.")
+    return weights / weights.sum()
+
+
+def _classified(probabilities: Numbers, labels: Numbers) -> tuple[np.ndarray, np.ndarray]:
+    p, y = np.asarray(probabilities, np.float64), np.asarray(labels)
+    if p.ndim != 2 or y.shape != p.shape[:1] or not len(y):
+        raise DataError(f"Expected probabilities (n, C) and labels (n,); got {p.shape} and {y.shape}.")
+    off = np.abs(p.sum(-1) - 1)
+    if not np.all(off < 1e-3):
+        raise DataError(f"Probabilities should sum to 1 over classes; those of row {np.argmax(~(off < 1e-3))} do not.")
+    codes = y.astype(int)
+    if np.any(codes != y) or codes.min() < 0 or codes.max() >= p.shape[1]:
+        raise DataError(f"Labels should be whole numbers in 0..{p.shape[1] - 1}; got {y.min()} to {y.max()}.")
+    return p, codes

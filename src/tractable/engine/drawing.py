@@ -1,0 +1,300 @@
+"""The base of methods that draw chains: starting points, warm-up, the main run, saving and resuming."""
+
+import functools
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import ArrayLike
+
+from tractable.core.belief import Belief, Cost, Draws, Moments
+from tractable.core.errors import CheckpointError, ModelError
+from tractable.core.model import Model, PyTree, whole
+from tractable.core.rows import Data
+from tractable.core.settings import Count, at_least
+from tractable.core.shared import COMPILE_FASTEST, compiled
+from tractable.engine import preflight
+from tractable.engine import run as loop
+from tractable.engine.leaves import beneath, nested, restored
+from tractable.engine.method import Method, Outcome, Program, Session
+from tractable.engine.session import PARTS
+
+POSITION = "position"  # name of the trace that holds the draws
+ATTEMPTS, FROM_PRIOR = 20, 100  # to find a starting point of finite density, near the origin and then by the prior
+
+
+class Chains(NamedTuple):
+    """The state of a drawing run: enough to continue it exactly."""
+
+    groups: int  # done since the start of the first run
+    keys: jax.Array
+    states: PyTree  # leading axis (chain,)
+    tuned: dict[str, jax.Array]
+    thin: int
+    block: int
+    found: dict[str, Any]
+    moments: loop.Moments | None
+    surplus: dict[str, np.ndarray]  # traces past the requested draws: a run ends with a whole block
+
+
+class WarmUp(NamedTuple):
+    """The result of a warm-up."""
+
+    positions: jax.Array  # (chain, d)
+    tuned: dict[str, jax.Array]  # arrays that the kernel is built with
+    found: dict[str, Any]  # figures for the report
+    thin: int  # steps per kept draw
+
+
+@dataclass(frozen=True, kw_only=True)
+class Drawing(Method):
+    """The common fields of methods that draw chains.
+
+    Args:
+        chains: independent chains, from independent starting points.
+        draws: kept draws per chain.
+        warmup: steps per chain in which the method tunes itself; their draws are thrown away.
+        thin: steps per kept draw.
+    """
+
+    chained: ClassVar[bool] = True
+    verified: ClassVar[bool] = True
+    long: ClassVar[bool] = False  # a step's program takes longer to compile well than most runs on few rows take
+    outside: ClassVar[tuple[str, ...]] = ("chains", "draws")
+    chains: Count = 4
+    draws: Count = 1000
+    warmup: Annotated[int, at_least(0)] = 1000
+    thin: Count = 1
+
+    def warm_up(self, session: Session, program: Program, keys: jax.Array, positions: jax.Array) -> WarmUp:
+        """The positions and tuned values that the main run begins with; by default nothing is tuned."""
+        return WarmUp(positions, {}, {}, int(self.thin))
+
+    def watch(self, info: dict[str, np.ndarray], states: PyTree, session: Session) -> None:
+        """Called after every segment; raises if the run cannot continue."""
+
+    def starts(self, session: Session, key: jax.Array) -> jax.Array:
+        """(chain, d) unconstrained starting points."""
+        return starts(session.model, session.data, key, self.chains)
+
+    def program(self, session: Session) -> Program:
+        streams = self.minibatch and session.data is not None and not session.data.resident
+        return Program(session.model, self, streams, placement=session.placement)
+
+    def learn(self, session: Session) -> Outcome:
+        program = self.program(session)
+        data, plan = session.data, self.plan(session.data)
+        began = time.perf_counter()
+        if session.resume is not None:
+            return self.go_on(session, self.resumed(session, session.resume), self.draws)
+        start_key, warm_keys, keys = _keys(session.key, self.chains)
+        positions = self.starts(session, start_key)
+        positions, tuned, found, thin = self.warm_up(session, program, warm_keys, positions)
+        if session.stop():  # an interrupted warm-up is discarded; a resumed run repeats it
+            nothing = self.belief({}, session.model, thin)
+            return Outcome(nothing, found, {"warm-up": time.perf_counter() - began}, True)
+        shape = self.shape(session, program, thin)
+        rows = None if plan is not None else loop.rows_of(program, data, None)
+        states = loop.begin(program, tuned, rows, keys, positions)
+        begun = Chains(0, keys, states, tuned, thin, shape.block, found, None, {})
+        return self.go_on(session, begun, self.draws, warmed=time.perf_counter() - began)
+
+    def resumed(self, session: Session, leaves: dict[str, np.ndarray]) -> "Chains":
+        """The saved chains."""
+        data, program = session.data, self.program(session)
+        tuned = jax.tree.map(jnp.asarray, nested(beneath(leaves, "tuned")))
+        rows = None if data is None or self.minibatch else jax.eval_shape(data.arrays)
+        keys = jax.eval_shape(lambda: chain_keys(jax.random.key(0), self.chains))
+        position = jax.ShapeDtypeStruct((self.chains, session.model.space.size), jnp.result_type(float))
+        states = jax.eval_shape(lambda t, r, k, p: jax.vmap(program(r, t).init)(k, p), tuned, rows, keys, position)
+        moments = loop.some_moments() if session.moments else None
+        like = Chains(0, keys, states, {}, 1, 1, {}, moments, {})
+        return restored(like, leaves)._replace(tuned=tuned)
+
+    def go_on(
+        self,
+        session: Session,
+        chains: "Chains",
+        draws: int,
+        before: dict[str, np.ndarray] | None = None,
+        warmed: float = 0.0,
+    ) -> Outcome:
+        """Run until each chain has ``draws`` kept draws in all, earlier runs included.
+
+        Args:
+            before: traces of the earlier draws, where they are not in the saved folder.
+        """
+        program = self.program(session)
+        data, plan, saver = session.data, self.plan(session.data), session.saver
+        shape = self.shape(session, program, chains.thin, draws)._replace(block=chains.block)
+        groups = -(-draws * shape.thin // shape.group)
+        every = 1 if saver is None else max(1, min(shape.capacity, groups // PARTS))
+
+        def on_segment(drawn, info, states, done, moments):
+            self.watch(info, states, session)
+            if saver is not None:
+                now = chains._replace(groups=done, states=states, moments=moments, surplus={})
+                try:
+                    saver.save(now, None if session.moments else {POSITION: drawn, **info})
+                except CheckpointError as error:
+                    if error.partial is not None:
+                        reached = self.belief(error.partial, session.model, chains.thin)
+                        error.partial = Outcome(reached, chains.found, {}, True)
+                    raise
+            session.say("drawing", done * shape.kept, groups * shape.kept)
+
+        kept = saver is None and not session.moments
+        result = loop.run(
+            program, shape, data, plan, chains.tuned, chains.keys, chains.states,
+            groups=groups, done=chains.groups, moments=chains.moments, keep=kept, trace=kept,
+            on_segment=on_segment, stop=session.stop, every=every, long=self.long,
+        )  # fmt: skip
+        chains = chains._replace(groups=result.groups, states=result.states, moments=result.moments, surplus={})
+        seconds = {
+            "warm-up": warmed,
+            "drawing": result.seconds - result.compile_seconds,
+            "compiling": result.compile_seconds,
+        }
+        if session.moments:
+            moments = result.moments or loop.some_moments()
+            counts, means, squares = (np.asarray(m) for m in moments[:3])
+            totals = None if moments.weight is None else np.asarray(moments.weight)
+            belief = Moments(counts=counts, means=means, squares=squares, totals=totals, thin=chains.thin)
+            return Outcome(belief, chains.found, seconds, result.interrupted, chains)
+        new = {POSITION: result.draws, **result.info} if result.draws is not None else {}
+        traces = saver.drawn() if saver is not None else joined(before or {}, new)
+        chains = chains._replace(surplus={name: trace[:, draws:] for name, trace in traces.items()})
+        belief = self.belief({name: trace[:, :draws] for name, trace in traces.items()}, session.model, chains.thin)
+        return Outcome(belief, chains.found, seconds, result.interrupted, chains)
+
+    def belief(self, traces: dict[str, np.ndarray], model: Model, thin: int) -> Draws:
+        """The belief made of the traces; without traces, chains of no draws."""
+        info = {name: trace for name, trace in traces.items() if name != POSITION}
+        nothing = np.zeros((self.chains, 0, model.space.size), jnp.result_type(float))
+        positions = traces.get(POSITION, nothing)
+        return Draws(positions=positions, info=info, weights=self.weigh(info) if info else None, thin=thin)
+
+    def extended(self, session: Session, belief: Belief, chains: "Chains", draws: int) -> Outcome:
+        """Continue to ``draws`` kept draws a chain in all: the draws are those of one run of that length."""
+        there = joined({POSITION: np.asarray(belief.positions), **belief.info}, chains.surplus)
+        return self.go_on(session, chains, draws, there)
+
+    def cost(self, belief: Belief, found: dict[str, Any], data: Data | None) -> Cost:
+        if "gradients" in belief.info:  # a mean over the steps since the last draw
+            return Cost(float(np.sum(belief.info["gradients"], dtype=np.float64) * belief.thin), 0.0)
+        # Control variates evaluate every batch twice: at the position and at their anchor.
+        looks = 2 if getattr(self, "gradient", "") == "control_variates" else 1
+        return Cost(self.steps(belief) * self.share(data) * looks, 0.0)
+
+    def bytes_kept(self, model: Model) -> int:
+        return self.chains * self.draws * model.space.size * jnp.result_type(float).itemsize
+
+    def steps(self, belief: Belief) -> float:
+        """Steps of all chains, warm-up included."""
+        return float(belief.chains * (belief.count * belief.thin + self.warmup))
+
+    def shape(self, session: Session, program: Program, thin: int, draws: int | None = None) -> loop.Shape:
+        """The loop's shape. Warm-up and main run share it, so that one compilation serves both."""
+        count = self.draws if draws is None else draws
+        shape = loop.shape(count, thin, session.model.space.size, self.chains, moments=session.moments)
+        return shape._replace(capacity=capacity(shape, session, program, self.chains))
+
+
+def capacity(shape: loop.Shape, session: Session, program: Program, chains: int) -> int:
+    """Groups per segment, so that the draws and the batches read from file fit the device's buffer."""
+    if not program.streams:
+        return shape.capacity
+    data, plan = session.data, program.method.plan(session.data)
+    width = data.size if plan is None else plan.width
+    bytes_a_group = chains * shape.group * width * data.nbytes // data.size
+    return max(1, min(shape.capacity, loop.BUFFER_BYTES // max(bytes_a_group, 1)))
+
+
+def chain_keys(key: jax.Array, chains: int) -> jax.Array:
+    """One key per chain. Chain c's key depends on c alone, not on the number of chains."""
+    return _folded(key, np.arange(chains))
+
+
+_folded = jax.jit(jax.vmap(jax.random.fold_in, (None, 0)))
+
+
+@compiled("chains", if_few=COMPILE_FASTEST)
+def _keys(key: jax.Array, chains: int) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """A run's keys, by one program: for the starting points, and for each chain's warm-up and main run."""
+    start, warm, run = jax.random.split(key, 3)
+    return start, chain_keys(warm, chains), chain_keys(run, chains)
+
+
+def starts(model: Model, data: Data | None, key: jax.Array, chains: int) -> jax.Array:
+    """(chain, d) unconstrained starting points of finite density.
+
+    They come from the model's own ``start`` if it has one. Otherwise they are uniform on (−2, 2), or within 1 of the
+    example position of a log density; the interval shrinks at every further attempt. Where none serves, they are drawn
+    from the prior.
+    """
+    batch = None if data is None else whole(data.first(1000))
+    attempts = functools.cache(functools.partial(_attempts, key, chains, model.space.size))
+    found, start = [], model.start
+
+    def candidates(chain: int) -> Iterator[np.ndarray]:
+        for attempt in range(ATTEMPTS):
+            keys, jitters = attempts(attempt)
+            if start is None:
+                yield _around(model, np.asarray(jitters)[chain], attempt)
+            else:
+                yield np.asarray(model.position_of(start(keys[chain])))
+        if start is None and model.drawable:
+            for each in jax.random.split(attempts(ATTEMPTS)[0][chain], FROM_PRIOR):
+                yield np.asarray(model.position_of(model.sample_prior(each)))
+
+    for chain in range(chains):
+        for position in candidates(chain):
+            value, slope = preflight.value_and_slope(model, position, batch)
+            if np.isfinite(value) and np.all(np.isfinite(slope)):
+                found.append(position)
+                break
+        else:
+            raise ModelError(preflight.explain(model, jnp.asarray(position), data))
+    return jnp.asarray(np.stack(found))
+
+
+@compiled("chains", "size", if_few=COMPILE_FASTEST)
+def _attempts(key: jax.Array, chains: int, size: int, attempt: ArrayLike) -> tuple[jax.Array, jax.Array]:
+    """All chains' keys for an attempt at a starting point, and jitters (chain, d) on (−1, 1)."""
+    keys = jax.vmap(jax.random.fold_in, (0, None))(chain_keys(key, chains), attempt)
+    return keys, jax.vmap(lambda key: _jitter(key, size))(keys)
+
+
+def _jitter(key: jax.Array, size: int) -> jax.Array:
+    return jax.random.uniform(key, (size,), minval=-1.0, maxval=1.0)
+
+
+def starts_of(session: Session, key: jax.Array, count: int) -> jax.Array:
+    """(count, d) unconstrained starting points of climbs: ``session.near`` first if given, the rest by ``starts``."""
+    if session.near is None:
+        return starts(session.model, session.data, key, count)
+    near = jnp.asarray([session.near], jnp.result_type(float))
+    return near if count == 1 else jnp.concatenate([near, starts(session.model, session.data, key, count - 1)])
+
+
+def tried(model: Model, key: jax.Array, attempt: int) -> jax.Array:
+    """(d,) a starting point to try; the last of ``ATTEMPTS`` is the centre itself."""
+    return jnp.asarray(_around(model, np.asarray(_jitter(key, model.space.size)), attempt))
+
+
+def _around(model: Model, jitter: np.ndarray, attempt: int) -> np.ndarray:
+    """``tried`` for a jitter (d,) on (−1, 1); NumPy, which rounds alike, has nothing to compile."""
+    centre, width = np.zeros_like(jitter), 2.0
+    if model.prior_is_callable:
+        centre, width = np.asarray(model.position_of(model.example(jax.random.key(0)))), 1.0
+    return centre + (width * 0.7**attempt if attempt < ATTEMPTS - 1 else 0.0) * jitter
+
+
+def joined(before: dict[str, np.ndarray], now: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The traces of two parts of a run, end to end; either may be missing."""
+    both = {name: np.concatenate([before[name], now[name]], 1) for name in before.keys() & now.keys()}
+    return before | now | both

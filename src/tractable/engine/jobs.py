@@ -1,0 +1,346 @@
+"""Independent jobs: one after another in this process, or beside each other over a backend of joblib."""
+
+import contextlib
+import functools
+import hashlib
+import io
+import os
+import pickle
+import re
+import threading
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import cloudpickle
+import jax
+import joblib
+import numpy as np
+from joblib.parallel import MultiprocessingBackend, get_active_backend
+
+from tractable.core.errors import DataError, SettingsError, TractableError, TractableWarning
+from tractable.core.settings import Jobs, expect
+from tractable.engine.stopping import ending, interruptible
+
+# JAX settings that a process's results depend on.
+CONFIG = (
+    "jax_enable_x64", "jax_threefry_partitionable", "jax_default_prng_impl", "jax_default_matmul_precision",
+    "jax_disable_most_optimizations",
+)  # fmt: skip
+DEATHS = ("BrokenExecutor", "KilledWorker", "RayActorError", "WorkerCrashedError")  # loky's, Dask's, Ray's
+
+
+class Ended(NamedTuple):
+    """A job that came to its end, whatever that was."""
+
+    index: int
+    result: Any  # None where it was stopped before it began, or lost
+    lost: str = ""  # why there is no result, a sentence; empty where nothing went wrong
+    told: tuple = ()  # warnings of another process, as ``warnings.warn_explicit`` takes them
+
+    def tell(self) -> None:
+        """Warn here of what another process warned of."""
+        for message, category, file, line in self.told:
+            warnings.warn_explicit(message, category, file, line)
+
+
+class Heard:
+    """A user's progress function, of one of several fits, that says whether it was the function that raised."""
+
+    def __init__(self, progress: Callable, prefix: str) -> None:
+        self.progress, self.prefix, self.raised = progress, prefix, False
+
+    def __call__(self, phase: str, done: int, of: int) -> None:
+        self.raised = True
+        self.progress(self.prefix + phase, done, of)
+        self.raised = False
+
+
+def why(error: Exception, heard: object = None) -> str:
+    """Why one of several fits failed, a sentence; raises what is no fault of the fit: a warning that the user has made
+    an error, or an error of the user's own progress function."""
+    if isinstance(error, Warning) or getattr(heard, "raised", False):
+        raise error
+    return str(error) if isinstance(error, TractableError) else f"{type(error).__name__}: {error}"
+
+
+def many_processes(n_jobs: int | None, what: str) -> bool:
+    """Whether jobs run beside each other: by ``n_jobs``, or by ``joblib.parallel_config`` where it is None."""
+    expect(f"{what}(n_jobs)", n_jobs, Jobs | None)
+    workers: Any = n_jobs
+    return joblib.effective_n_jobs(workers) != 1
+
+
+def finished(
+    work: functools.partial,
+    todo: Sequence[int],
+    n_jobs: int | None,
+    what: str,
+    stop: Callable[[], bool] = lambda: False,
+) -> Iterator[Ended]:
+    """``work(index)`` of every index, in the order in which they end.
+
+    An exception of ``work`` ends all; a process that dies, killed or out of memory, ends one. Which one is found out:
+    of the jobs that were begun when it died each is run once more by itself, until one dies again.
+
+    Args:
+        work: a function with all but its first argument given by name. Another process unpickles it once; where a
+            result refers to one of these arguments, or to an element of a tuple, it does so again when it is back.
+        todo: the indices.
+        n_jobs: as joblib counts processes; None is 1 unless ``joblib.parallel_config`` says otherwise.
+        what: who asks, for sentences: "compare".
+        stop: asked between jobs.
+
+    Raises:
+        SettingsError: a backend that forks, or something in ``work`` that no pickle holds; before anything runs.
+    """
+    if not many_processes(n_jobs, what):
+        yield from (Ended(index, work(index)) for index in todo if not stop())
+        return
+    backend: Any = get_active_backend()[0]
+    if type(backend) is MultiprocessingBackend:
+        raise SettingsError(
+            f"{what} takes joblib's backends that do not fork a process that runs JAX, which would wait for ever: "
+            "loky, threading, dask, ray; got multiprocessing."
+        )
+    send = functools.partial(_beside, work)
+    if not getattr(backend, "supports_sharedmem", False):
+        sent = _packed_work(work)
+        # As an array, which joblib hands to local processes in shared memory, once.
+        send = functools.partial(_away, _settings(), hashlib.sha256(sent).hexdigest(), np.frombuffer(sent, np.uint8))
+    left = list(todo)
+    while left:
+        begun: list[int] = []
+        try:
+            for found in _together(send, left, n_jobs, backend, begun):
+                ended = unpacked(found, work) if isinstance(found, bytes) else found
+                left.remove(ended.index)
+                yield ended
+                if stop():
+                    return
+        except Exception as error:
+            if not _is_death(error):
+                raise
+            suspects = [index for index in begun if index in left]
+            if not suspects:
+                raise
+            for index in suspects:
+                ended = Ended(index, None, _death(error))
+                if len(suspects) > 1:
+                    ended = _alone(send, work, index, n_jobs, backend)
+                left.remove(index)
+                yield ended
+                if stop():
+                    return
+                if ended.lost:
+                    break  # the others go on beside each other
+
+
+def _together(
+    send: Callable, todo: Sequence[int], n_jobs: int | None, backend: object, begun: list[int]
+) -> Iterator[Ended | bytes]:
+    """Jobs as they end; of a backend that hands back everything at once, all at its end."""
+    as_they_come = getattr(backend, "supports_return_generator", False)
+    pool = joblib.Parallel(n_jobs=n_jobs, return_as="generator_unordered" if as_they_come else "list")
+    with _dead_told(backend):
+        found: Any = pool(joblib.delayed(send)(index) for index in tuple(todo) if not begun.append(index))
+        try:
+            for one in found:
+                if isinstance(one, Exception):
+                    raise one
+                yield one
+        finally:
+            if as_they_come:
+                with warnings.catch_warnings(action="ignore", category=UserWarning):  # that jobs are left, on purpose
+                    found.close()  # ends jobs in progress
+
+
+@contextlib.contextmanager
+def _dead_told(backend: object) -> Iterator[None]:
+    """Within, Dask's jobs whose worker died have the error for their result, and no job is run in this process.
+
+    joblib 1.6 tells nobody of such a job, and would wait for ever; and where one worker is left it runs jobs itself.
+    """
+    submit, cores = (getattr(backend, name, None) for name in ("submit", "effective_n_jobs"))
+    if type(backend).__name__ != "DaskDistributedBackend" or submit is None or cores is None:
+        yield
+        return
+
+    def told(batch: Sequence, callback: Callable | None = None) -> Any:
+        job = submit(batch, callback)
+        if callback is not None:
+            job.add_done_callback(lambda job: callback([job.exception()] * len(batch)) if job.exception() else None)
+        return job
+
+    vars(backend).update(submit=told, effective_n_jobs=lambda n_jobs: max(2, cores(n_jobs)))
+    try:
+        yield
+    finally:  # the class's own are there again
+        del vars(backend)["submit"], vars(backend)["effective_n_jobs"]
+
+
+def _alone(send: Callable, work: functools.partial, index: int, n_jobs: int | None, backend: object) -> Ended:
+    """One job in a process that is not this one."""
+    try:
+        (found,) = _together(send, [index], n_jobs, backend, [])
+        return unpacked(found, work) if isinstance(found, bytes) else found
+    except Exception as error:
+        if not _is_death(error):
+            raise
+        return Ended(index, None, _death(error))
+
+
+def _is_death(error: Exception) -> bool:
+    return any(kind.__name__ in DEATHS for kind in type(error).__mro__)
+
+
+def _death(error: Exception) -> str:
+    codes = re.search(r"\{(.*?)\}", str(error))
+    by = f" ({codes[1]})" if codes else ""
+    return (
+        f"The process that ran it ended without a word{by}: killed, out of memory, or by a fault of compiled code. "
+        "What ran beside it is whole; run this one by itself, with n_jobs=1, to see where it ends."
+    )
+
+
+# What is sent, and what comes back.
+
+
+class _Pickler(cloudpickle.Pickler):
+    """Functions by value, as cloudpickle has them, and rows on file by their path."""
+
+    known: Mapping[int, Any] = MappingProxyType({})  # by id, names of what the other side has
+
+    def persistent_id(self, obj: object) -> Any:
+        return self.known.get(id(obj))
+
+    def reducer_override(self, obj: object) -> Any:
+        if isinstance(obj, np.ndarray) and (where := _on_file(obj)) is not None:
+            return _opened, where
+        return super().reducer_override(obj)
+
+
+class _Unpickler(pickle.Unpickler):
+    known: Mapping[Any, object] = MappingProxyType({})
+
+    def persistent_load(self, pid: object) -> object:
+        return self.known[pid]
+
+
+def packed(value: object, work: functools.partial | None = None) -> bytes:
+    """``value`` as bytes; of what ``work`` was given, only the names."""
+    with io.BytesIO() as file:
+        pickler = _Pickler(file)
+        pickler.known = {id(given): name for name, given in _given(work).items()}
+        pickler.dump(value)
+        return file.getvalue()
+
+
+def unpacked(sent: bytes, work: functools.partial | None = None) -> Any:
+    """What was packed, with the very objects that this process gave to ``work``."""
+    with io.BytesIO(sent) as file:
+        unpickler = _Unpickler(file)
+        unpickler.known = _given(work)
+        return unpickler.load()
+
+
+def _given(work: functools.partial | None) -> dict[Any, Any]:
+    """Arguments of ``work``, and the elements of those that are tuples, by their names and places."""
+    given = {} if work is None else work.keywords
+    return given | {(name, i): one for name, of in given.items() if isinstance(of, tuple) for i, one in enumerate(of)}
+
+
+def _packed_work(work: functools.partial) -> bytes:
+    try:
+        return packed(work)
+    except Exception as error:  # whatever an object's own way of being pickled raises
+        why, culprit = error, "what it runs"
+        for name, value in work.keywords.items():
+            try:
+                packed(value)
+            except Exception as found:
+                why, culprit = found, f"its {name}"
+                break
+        raise SettingsError(
+            f"For several processes {culprit} is pickled, and cannot be sent to other processes ({why}); use n_jobs=1, "
+            "or threads: with joblib.parallel_config(backend='threading'). Files, locks and generators that a function "
+            "refers to cannot be pickled: open them within it."
+        ) from error
+
+
+def _on_file(array: np.ndarray) -> tuple | None:
+    """Where in which file an array lies; None of one in memory."""
+    root: Any = array
+    while isinstance(root.base, np.ndarray):
+        root = root.base
+    if not isinstance(root, np.memmap) or root.filename is None or not array.size or min(array.strides, default=0) < 0:
+        return None
+    start = root.offset + array.__array_interface__["data"][0] - root.__array_interface__["data"][0]
+    path = os.path.abspath(root.filename)
+    return path, os.path.getsize(path), start, array.dtype, array.shape, array.strides
+
+
+def _opened(path: str, size: int, start: int, dtype: np.dtype, shape: tuple, strides: tuple) -> np.ndarray:
+    if not os.path.exists(path) or os.path.getsize(path) != size:
+        raise DataError(
+            f"Rows on file are sent by their path: expected {path} of {size} bytes on every machine; there is "
+            f"{'another of that name' if os.path.exists(path) else 'none'} on this one. Put it on a shared disk."
+        )
+    extent = sum((n - 1) * step for n, step in zip(shape, strides, strict=True)) + dtype.itemsize
+    held: Any = np.memmap(path, np.uint8, "r", start, (extent,))
+    return np.ndarray(shape, dtype, held, 0, strides)
+
+
+def _settings() -> tuple[dict[str, Any], dict[str, str]]:
+    """Settings of JAX, and what XLA reads when it begins: sums depend on the number of threads they are split over."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    width = os.environ.get("PJRT_NPROC") or os.environ.get("NPROC") or str(cores)
+    flags = {name: os.environ[name] for name in ("XLA_FLAGS",) if name in os.environ}
+    return {name: jax.config.values[name] for name in CONFIG}, {"PJRT_NPROC": width, **flags}
+
+
+_sent_work: dict[str, functools.partial] = {}  # the last work that was sent to this process, which so compiles once
+
+
+def _receive(settings: tuple[dict[str, Any], dict[str, str]], sent: np.ndarray) -> functools.partial:
+    config, environment = settings
+    os.environ.update(environment)
+    for name, value in config.items():  # before arrays are unpacked: their precision depends on it
+        if jax.config.values[name] != value:
+            jax.config.update(name, value)
+    try:
+        return unpacked(sent.tobytes())
+    except (ImportError, AttributeError) as error:
+        raise SettingsError(
+            f"Another process cannot import what it is to run ({error}). Install that module where the processes "
+            "run, or send it whole: cloudpickle.register_pickle_by_value(module)."
+        ) from error
+
+
+def _beside(work: Callable, index: int) -> Ended:
+    """A job in a thread, whose warnings go where all of the process's go."""
+    return Ended(index, work(index))
+
+
+def _away(settings: tuple[dict[str, Any], dict[str, str]], digest: str, sent: np.ndarray, index: int) -> bytes:
+    """A job in another process, packed; Ctrl-C, which all processes of a terminal receive, ends it."""
+    with ending(leave=False), interruptible() as stop:
+        if stop():
+            return packed(Ended(index, None))
+        work = _sent_work.get(digest)
+        if work is None:
+            work = _receive(settings, sent)
+            _sent_work.clear()
+            _sent_work[digest] = work
+        # Warnings are caught for a process, not for a thread; those of a cluster's threads stay in its logs.
+        only = threading.current_thread() is threading.main_thread()
+        with warnings.catch_warnings(record=True) if only else contextlib.nullcontext() as heard:
+            if only:
+                warnings.simplefilter("always", TractableWarning)
+            result = work(index)
+        told = tuple((str(w.message), w.category, w.filename, w.lineno) for w in heard or ())
+    try:
+        return packed(Ended(index, result, told=told), work)
+    except Exception as error:  # whatever an object's own way of being pickled raises
+        return packed(Ended(index, None, f"Its result cannot be sent back to this process ({error}); use n_jobs=1."))

@@ -1,0 +1,98 @@
+"""A pytree as arrays named by path, ``states/position/w``, and back; leaves that are no arrays add their kind."""
+
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import quote, unquote
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from tractable.core.errors import CheckpointError
+from tractable.core.tree import PyTree
+
+KINDS = {bool: "bool", int: "int", float: "float"}
+
+
+def flattened(tree: PyTree) -> dict[str, np.ndarray]:
+    """The leaves of a pytree as arrays by path; a path ends in ``:kind`` for a leaf that is no array."""
+    leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
+    return dict(_written("/".join(map(_step, path)), leaf) for path, leaf in leaves)
+
+
+def restored(like: PyTree, arrays: Mapping[str, np.ndarray]) -> PyTree:
+    """The pytree with ``like``'s structure and these arrays as leaves; a CheckpointError if one is missing.
+
+    Where ``like`` holds a JAX array or a shape, the leaf is a JAX array; else a NumPy array, or the number or text
+    written. An empty dictionary in ``like`` takes everything beneath its path; None takes a leaf if there is one.
+    """
+    known = {_parted(name)[0]: name for name in arrays}
+    leaves, structure = jax.tree_util.tree_flatten_with_path(like, is_leaf=_open)
+    return jax.tree.unflatten(
+        structure, [_read("/".join(map(_step, path)), leaf, known, arrays) for path, leaf in leaves]
+    )
+
+
+def beneath(arrays: Mapping[str, np.ndarray], path: str) -> dict[str, np.ndarray]:
+    """The arrays beneath ``path``, named by the rest of their paths."""
+    return {name.removeprefix(f"{path}/"): a for name, a in arrays.items() if name.startswith(f"{path}/")}
+
+
+def nested(arrays: Mapping[str, np.ndarray]) -> dict[str, Any]:
+    """The arrays as nested dictionaries, a level for each step of their paths."""
+    out: dict[str, Any] = {}
+    for name, array in arrays.items():
+        *steps, last = map(unquote, _parted(name)[0].split("/"))
+        at = out
+        for step in steps:
+            at = at.setdefault(step, {})
+        at[last] = _value(name, array, None)
+    return out
+
+
+def _open(leaf: PyTree) -> bool:
+    """Whether an example's node is a placeholder: an empty dictionary, or None."""
+    return leaf is None or (isinstance(leaf, dict) and not leaf)
+
+
+def _parted(name: str) -> tuple[str, str]:
+    """A leaf's path and its kind, "" for an array."""
+    path, _, kind = name.rpartition(":")
+    return (path, kind) if kind in (*KINDS.values(), "text", "key") else (name, "")
+
+
+def _step(entry: object) -> str:
+    """One step of a path: a field's name, a dictionary's key or an index; its own / and : are quoted."""
+    named = next((getattr(entry, name) for name in ("name", "key", "idx") if hasattr(entry, name)), entry)
+    return quote(str(named), safe=" ,.[]()=+")
+
+
+def _written(path: str, leaf: PyTree) -> tuple[str, np.ndarray]:
+    if isinstance(leaf, str):
+        return f"{path}:text", np.frombuffer(leaf.encode(), np.uint8)
+    if type(leaf) in KINDS:
+        return f"{path}:{KINDS[type(leaf)]}", np.asarray(leaf)
+    if isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+        return f"{path}:key", np.asarray(jax.random.key_data(leaf))
+    return path, np.asarray(leaf)
+
+
+def _read(path: str, like: PyTree, known: dict[str, str], arrays: Mapping[str, np.ndarray]) -> Any:
+    if isinstance(like, dict):
+        return nested(beneath(arrays, path))
+    if path not in known:
+        if like is None:
+            return None
+        raise CheckpointError(f"What was saved holds no {path!r}: another version of tractable wrote it. Start anew.")
+    return _value(known[path], arrays[known[path]], like)
+
+
+def _value(name: str, array: np.ndarray, like: PyTree) -> Any:
+    kind = _parted(name)[1]
+    if kind == "text":
+        return array.tobytes().decode()
+    if kind == "key":
+        return jax.random.wrap_key_data(jnp.asarray(array))
+    if kind:
+        return array.item()
+    return jax.device_put(array) if isinstance(like, jax.Array | jax.ShapeDtypeStruct) else array

@@ -1,0 +1,477 @@
+"""One run over several devices: which of them hold which chains and rows, and sums over rows whose bits never change.
+
+Rows are cut into ``SHARDS`` logical shards however many devices there are. Every shard is summed by itself, and the
+shards' sums are added in pairs, the pairs' sums in pairs, and so on: first those of one device, then those of all.
+A sum of two floats does not depend on their order, so the result is the same to the last bit on 2, 4 or 8 devices, in
+one process or in several. For a single device XLA compiles other programs, whose last digit may differ.
+"""
+
+import functools
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+
+from tractable.core.errors import SettingsError
+from tractable.core.rows import SHUFFLE, Batch, Data, Laid, Plan, apart
+from tractable.core.tree import PyTree
+from tractable.engine.placement import OneDevice
+
+CHAINS, ROWS = "chain", "row"
+BY_ROW, ON_ALL = PartitionSpec(ROWS), PartitionSpec()  # arrays whose first axis are rows; what all devices hold
+SMALL = 1 << 14  # numbers that are sent to every device at once: one message is quicker than two
+SHARDS = 16  # twice the devices that rows lie over at most: XLA compiles a loop over a single shard to other bits
+
+
+@jax.tree_util.register_static
+@dataclass(frozen=True)
+class OverDevices(OneDevice):
+    """Chains over a mesh's axis "chain", and rows over its axis "row".
+
+    Attributes:
+        mesh: of these two axes.
+        divides_rows: whether sums over rows are taken by shards, also where one device holds all of them.
+        reproducible: add the shards' sums in a fixed order; otherwise XLA chooses, in one reduction.
+    """
+
+    mesh: Mesh
+    divides_rows: bool
+    reproducible: bool = True
+
+    by_chain: ClassVar[PartitionSpec] = PartitionSpec(CHAINS)
+    by_buffer: ClassVar[PartitionSpec] = PartitionSpec(None, CHAINS)
+    on_all: ClassVar[PartitionSpec] = PartitionSpec()
+
+    @property
+    def shards(self) -> int:
+        """Into how many parts rows are cut."""
+        return SHARDS if self.reproducible else self.mesh.shape[ROWS]
+
+    @property
+    def many_processes(self) -> bool:
+        return len({device.process_index for device in self.mesh.devices.flat}) > 1
+
+    @property
+    def bits(self) -> str:
+        return (
+            "over chains" if not self.divides_rows else f"over rows, {'' if self.reproducible else 'not '}reproducible"
+        )
+
+    # What lies where
+
+    def spread(self, tree: PyTree, *axes: str | None) -> PyTree:
+        """Host arrays over the mesh; without axes, all of it on every device."""
+        return jax.tree.map(lambda a: _placed(a, NamedSharding(self.mesh, PartitionSpec(*axes))), tree)
+
+    def place(self, tree: PyTree, spec: PartitionSpec) -> PyTree:
+        # Arrays from elsewhere would be compiled for anew.
+        axes = [] if self.many_processes else [axis if axis and self.mesh.shape[axis] > 1 else None for axis in spec]
+        while axes and axes[-1] is None:
+            axes.pop()
+        return self.spread(tree, *axes)
+
+    def share(self, tree: PyTree) -> PyTree:
+        return self.spread(tree) if self.many_processes else tree
+
+    def rows_of(self, data: Data, plan: Plan | None) -> PyTree:
+        if not self.divides_rows:
+            return super().rows_of(data, plan)
+        return self.laid(data) if plan is None else self.windows(data, plan.width)
+
+    def rows_and_counts(self, data: Data) -> tuple[PyTree, jax.Array]:
+        return self.lay(data.rows, data.weights)
+
+    def place_chunk(self, rows: PyTree, counts: np.ndarray) -> tuple[PyTree, jax.Array]:
+        return self.lay(rows, counts)
+
+    def lay(self, rows: PyTree, counts: np.ndarray | None = None) -> tuple[PyTree, jax.Array]:
+        """Rows (n ≥ 1) by shards of ⌈n/shards⌉, and how often each counts.
+
+        Where n does not divide, the last row is repeated with count 0: a row of zeros might be no possible datum.
+        """
+        rows = jax.tree.map(np.asarray, rows)
+        size = jax.tree.leaves(rows)[0].shape[0]
+        lacking = -size % self.shards
+        counts = np.ones(size) if counts is None else np.asarray(counts)
+        if lacking:
+            rows = jax.tree.map(lambda a: np.concatenate([a, np.repeat(a[-1:], lacking, 0)]), rows)
+            counts = np.concatenate([counts, np.zeros(lacking, counts.dtype)])
+        return self.spread((rows, np.asarray(counts, jnp.result_type(float))), ROWS)
+
+    def laid(self, data: Data) -> Laid:
+        """All rows of ``data``."""
+        rows, counts = self.lay(data.rows, data.weights)
+        return Laid(rows, counts, data.size, self)
+
+    def windows(self, data: Data, width: int) -> PyTree:
+        """``data.windows``, whose row i lies in shard i mod ``shards``: any window is a slice of every shard."""
+        order = np.random.default_rng(SHUFFLE).permutation(data.size)
+        order = np.concatenate([order, order[:width]])
+        each = -(-len(order) // self.shards) + 1
+        order = np.pad(order, (0, each * self.shards - len(order)), mode="wrap")
+        order = order.reshape(each, self.shards).T.ravel()
+        return self.spread(data.each(lambda a: np.take(a, order, 0)), ROWS)
+
+    def window(self, windows: PyTree, plan: Plan, start: jax.Array, rows: jax.Array, index: jax.Array | int) -> Batch:
+        """As on one device; where rows are divided, leaves have a leading axis of this device's shards."""
+        if not self.divides_rows:
+            return super().window(windows, plan, start, rows, index)
+        count, width = self.shards_here, -(-plan.width // self.shards)
+        mine = jax.lax.axis_index(ROWS) * count + jnp.arange(count)  # the shards of this device
+        first = (start - mine + self.shards - 1) // self.shards  # of a shard's rows, the first in the window
+
+        def cut(a: jax.Array) -> jax.Array:
+            each = a.shape[0] // count
+            return jnp.stack([jax.lax.dynamic_slice_in_dim(a, s * each + first[s], width) for s in range(count)])
+
+        data, weights = apart(jax.tree.map(cut, windows))
+        number = (first[:, None] + jnp.arange(width)) * self.shards + mine[:, None]
+        mask = (number < start + rows).astype(jnp.result_type(float))
+        mask = mask if weights is None else mask * weights
+        return Batch(data, mask, plan.size, index, plan.count, rows.astype(mask.dtype), self, number - start)
+
+    def read(self, data: Data, plan: Plan, starts: np.ndarray, capacity: int) -> PyTree:
+        """As on one device, but every process reads only the parts of its own devices.
+
+        The rows of a batch are cut into shards of neighbours; those past its end do not count.
+        """
+        if not self.divides_rows:
+            return self.spread(super().read(data, plan, starts, capacity), CHAINS)
+        width = self.shards * -(-plan.width // self.shards)
+        sharding, shape = (
+            NamedSharding(self.mesh, self.rows_spec(True)),
+            (len(starts), capacity, *starts.shape[2:], width),
+        )
+
+        def of_device(place: tuple) -> PyTree:
+            read = data.read(starts[place[0]], width, place[-1])
+            short = capacity - starts.shape[1]
+            return jax.tree.map(lambda a: np.pad(a, [(0, 0), (0, short)] + [(0, 0)] * (a.ndim - 2)), read)
+
+        places: Any = sharding.addressable_devices_indices_map(shape)
+        parts = [jax.device_put(of_device(place), device) for device, place in places.items()]
+
+        def combine(*parts: jax.Array) -> jax.Array:
+            return jax.make_array_from_single_device_arrays((*shape, *parts[0].shape[5:]), sharding, list(parts))
+
+        return jax.tree.map(combine, *parts)
+
+    def windowed(self, cut: PyTree, plan: Plan, rows: jax.Array, index: jax.Array | int) -> Batch:
+        """A device's part of the batch that ``read`` read."""
+        if not self.divides_rows:
+            return super().windowed(cut, plan, rows, index)
+        data, weights = apart(self.by_shard(cut))
+        width = jax.tree.leaves(data)[0].shape[1]
+        mine = jax.lax.axis_index(ROWS) * self.shards_here + jnp.arange(self.shards_here)
+        places = mine[:, None] * width + jnp.arange(width)
+        mask = (places < rows).astype(jnp.result_type(float))
+        mask = mask if weights is None else mask * weights
+        return Batch(data, mask, plan.total, index, plan.count, rows.astype(mask.dtype), self, places)
+
+    @property
+    def shards_here(self) -> int:
+        """Shards of one device."""
+        return self.shards // self.mesh.shape[ROWS]
+
+    def by_shard(self, tree: PyTree) -> PyTree:
+        """A device's part of what ``lay`` laid, (shards of this device, rows of a shard, ...)."""
+        return jax.tree.map(lambda a: a.reshape(self.shards_here, -1, *a.shape[1:]), tree)
+
+    def rows_spec(self, streams: bool) -> PartitionSpec:
+        """Of rows, or of the batches that a program ``streams``: (chain, groups, blocks, steps, rows, ...)."""
+        rows = ROWS if self.divides_rows else None
+        return PartitionSpec(CHAINS, None, None, None, rows) if streams else PartitionSpec(rows)
+
+    def cut(self, count: int) -> int:
+        """Rows that a device looks at by itself, at most, so that all take part: the same for any number of them."""
+        return -(-count // (SHARDS // 2 if self.reproducible else self.mesh.shape[ROWS]))
+
+    def collect(self, tree: PyTree) -> PyTree:
+        """On one device of this process: what is then computed from it is rounded in one way."""
+        return jax.tree.map(_collect, tree)
+
+    def run(self, function: Callable, *args: PyTree) -> PyTree:
+        return self.collect(function(*self.share(args)))
+
+    # What processes tell each other
+
+    @property
+    def is_writer(self) -> bool:
+        return not self.many_processes or jax.process_index() == 0
+
+    def gather(self, number: int) -> np.ndarray:
+        sharding = NamedSharding(self.mesh, PartitionSpec((CHAINS, ROWS)))
+        mine = jax.make_array_from_callback((self.mesh.size,), sharding, lambda _: np.full(1, number, np.int32))
+        return np.asarray(_on_all(self.mesh)(mine))
+
+    def any_process(self, stop: Callable[[], bool]) -> Callable[[], bool]:
+        return (lambda: bool(self.gather(int(stop())).any())) if self.many_processes else stop
+
+    # What runs on every device
+
+    def map_devices(self, function: Callable, ins: tuple, outs: PyTree) -> Callable:
+        # Unchecked, because loops within begin from constants, which are the same on every device.
+        part = jax.shard_map(function, mesh=self.mesh, in_specs=ins, out_specs=outs, check_vma=False)
+        return (lambda *args: self.replicate(part(*args))) if self.many_processes else part
+
+    def replicate(self, tree: PyTree) -> PyTree:
+        """Arrays over devices, all of them on every device: a process reads its own devices only."""
+        whole = NamedSharding(self.mesh, PartitionSpec())
+        return jax.tree.map(lambda a: jax.lax.with_sharding_constraint(a, whole), tree)
+
+    def each_chain(self, function: Callable, *args: PyTree) -> PyTree:
+        """``function`` of one chain after another: side by side it would round as the number of chains has it."""
+        chains = jax.tree.leaves(args)[0].shape[0]
+        first = jax.tree.leaves(args)
+        shapes = jax.eval_shape(function, *jax.tree.map(lambda a: a[0], args))
+        # One place more than there are chains: XLA compiles a single chain's arrays to other bits.
+        args = jax.tree.map(lambda a: jnp.concatenate([a, a[-1:]]), args)
+        out = jax.tree.map(lambda a: jnp.zeros((chains + 1, *a.shape), a.dtype), shapes)
+
+        def one(chain: jax.Array, out: PyTree) -> PyTree:
+            now = function(*jax.tree.map(lambda a: jax.lax.dynamic_index_in_dim(a, chain, keepdims=False), args))
+            put = functools.partial(jax.lax.dynamic_update_index_in_dim, index=chain, axis=0)
+            return jax.tree.map(put, out, now)
+
+        return jax.tree.map(lambda a: a[:chains], jax.lax.fori_loop(0, _opaque(chains, first), one, out))
+
+    def map_chains(self, function: Callable, *args: PyTree) -> PyTree:
+        return self.each_chain(function, *args)
+
+    def over_chains(self, function: Callable) -> Callable:
+        def of_device(rows: PyTree, keys: jax.Array, positions: PyTree) -> PyTree:
+            return self.each_chain(functools.partial(function, rows), keys, positions)
+
+        return self.map_devices(of_device, (self.rows_spec(False), self.by_chain, self.by_chain), self.by_chain)
+
+    def every(self, is_fine: jax.Array) -> jax.Array:
+        return jax.lax.pmin(is_fine.astype(int), (CHAINS, ROWS)) == 1
+
+    def summed(self, function: Callable, params: PyTree, parts: PyTree) -> PyTree:
+        """Σ ``function(params, part)`` over the shards of all devices.
+
+        Args:
+            function: of parameters and one shard, to a pytree of sums; only a scalar can be differentiated, once.
+            parts: of this device, leading axis (shards,).
+        """
+
+        @jax.custom_jvp
+        def total(params: PyTree) -> PyTree:
+            return self._added(jax.lax.map(lambda part: function(params, part), parts))
+
+        @total.defjvp
+        def rule(primals: tuple, tangents: tuple) -> tuple:
+            # The gradient is one more sum over rows. The derivative of the exchange between devices would count
+            # every device's copy of the sum.
+            slope = jax.value_and_grad(function)
+            value, gradient = self.summed(slope, primals[0], parts)
+            pairs = zip(jax.tree.leaves(gradient), jax.tree.leaves(tangents[0]), strict=True)
+            return value, sum(jnp.vdot(g, t) for g, t in pairs)
+
+        return total(params)
+
+    def _added(self, sums: PyTree) -> PyTree:
+        """(shards of this device, ...) added up, with those of all devices."""
+        if not self.reproducible:
+            return jax.tree.map(lambda a: jax.lax.psum(jnp.sum(a, 0), ROWS), sums)
+
+        sums, whole = _as_vectors(jax.tree.map(_paired, jax.lax.optimization_barrier(sums)))
+        sums = [_paired(self._from_all(a)) if a.size <= SMALL else self._in_slices(a) for a in sums]
+        return whole(jax.lax.optimization_barrier(sums))
+
+    def _from_all(self, a: jax.Array) -> jax.Array:
+        """(devices, ...) the arrays of all devices that share rows."""
+        return a[None] if self.mesh.shape[ROWS] == 1 else jax.lax.all_gather(a, ROWS)
+
+    def _in_slices(self, a: jax.Array) -> jax.Array:
+        """A vector (n,) summed over devices, each of which adds up a slice and hands it on: 2 n numbers sent, as few as
+        any reduction.
+        """
+        devices = self.mesh.shape[ROWS]
+        slices = jnp.pad(a, (0, -len(a) % devices)).reshape(devices, -1)
+        mine = _paired(slices if devices == 1 else jax.lax.all_to_all(slices, ROWS, 0, 0, tiled=True))
+        return self._from_all(mine).reshape(-1)[: len(a)]
+
+    def by_rows(self, function: Callable, laid: PyTree, others: tuple, count: int) -> PyTree:
+        """``function((rows, *others))`` of every shard by itself; the answers of all ``count`` rows, on every device.
+
+        Args:
+            laid: rows that ``lay`` laid.
+            others: what belongs to each row, leading axis (count,), on every device.
+        """
+        lacking = -count % self.shards
+        others = jax.tree.map(lambda a: jnp.concatenate([a, jnp.repeat(a[-1:], lacking, 0)]), others)
+
+        def mine(each: PyTree) -> PyTree:
+            out = jax.lax.map(function, self.by_shard(each))
+            return jax.tree.map(lambda a: a.reshape(-1, *a.shape[2:]), out)
+
+        out = self.replicate(self.map_devices(mine, (BY_ROW,), BY_ROW)((laid, *others)))
+        return jax.tree.map(lambda a: a[:count], out)
+
+    def sum_rows(self, function: Callable) -> Callable:
+        """``(theta, batch) -> sums`` of all rows that ``lay`` laid, for use outside ``map_devices``."""
+
+        def over_all(theta: PyTree, batch: Batch) -> PyTree:
+            def part(theta: PyTree, rows: PyTree, counts: jax.Array) -> PyTree:
+                shards = self.by_shard((rows, counts))
+                sums = jax.lax.map(lambda s: function(theta, batch._replace(data=s[0], mask=s[1])), shards)
+                return self._added(sums)
+
+            laid = PartitionSpec(ROWS)
+            return self.map_devices(part, (PartitionSpec(), laid, laid), PartitionSpec())(theta, batch.data, batch.mask)
+
+        return over_all
+
+
+def over(mesh: Mesh | int | str, axis: str, reproducible: bool = True, chains: int | None = None) -> OverDevices:
+    """How a run lies over devices.
+
+    Args:
+        mesh: a number of devices, all along ``axis``; "auto" for all devices; or a ``jax.sharding.Mesh`` whose axes are
+            "chain", "row" or both.
+        axis: "chain" or "row", which of them a method uses where only a number is given.
+        chains: to spread evenly; with "auto" over as many devices as divide them.
+
+    Raises:
+        SettingsError: more devices than there are; other axes; rows over a number of devices whose sums no fixed order
+            covers; chains that cannot be spread evenly; a process none of whose devices is in the mesh.
+    """
+    if not isinstance(mesh, Mesh):
+        mesh = _of_count(mesh, axis, chains)
+    if not set(mesh.axis_names) <= {CHAINS, ROWS}:
+        raise SettingsError(f"mesh= expects a mesh whose axes are 'chain' and 'row'; got {mesh.axis_names}.")
+    named = dict(mesh.shape)
+    devices = mesh.devices if mesh.axis_names != (ROWS, CHAINS) else mesh.devices.T
+    shape = (named.get(CHAINS, 1), named.get(ROWS, 1))
+    if reproducible and (shape[1] & (shape[1] - 1) or 2 * shape[1] > SHARDS):
+        raise SettingsError(
+            f"Rows lie over 1, 2, 4 or {SHARDS // 2} devices, whose sums have the same bits; got {shape[1]}. "
+            "reproducible=False adds them over any number, in an order of XLA's."
+        )
+    if chains is not None and chains % shape[0]:
+        near = math.gcd(chains, shape[0])
+        raise SettingsError(f"{chains} chains cannot be spread evenly over {shape[0]} devices; {near} would do.")
+    present = len({device.process_index for device in devices.flat})
+    if present < jax.process_count():
+        raise SettingsError(
+            f"The mesh has devices of {present} of the {jax.process_count()} processes: expected some of each. Give "
+            "mesh='auto', chains that the number of all devices divides, or start fewer processes."
+        )
+    both = Mesh(devices.reshape(shape), (CHAINS, ROWS), axis_types=(AxisType.Auto,) * 2)
+    return OverDevices(both, ROWS in named, reproducible)
+
+
+def over_rows(mesh: Mesh | int | str | None) -> OverDevices | None:
+    """How rows that do not depend on each other lie over devices; None without a mesh.
+
+    Raises:
+        SettingsError: as for ``over``; a mesh without the axis "row".
+    """
+    placement = None if mesh is None else over(mesh, ROWS)
+    if placement is None or placement.divides_rows:
+        return placement
+    raise SettingsError("Such rows lie over a mesh's axis 'row'; this mesh has chains alone. Give mesh=N.")
+
+
+def of_rows(over: OverDevices | None, function: Callable, ins: tuple, outs: PyTree) -> Callable:
+    """``function`` of rows by themselves; on every device of a mesh, of its own rows."""
+    return function if over is None else over.map_devices(function, ins, outs)
+
+
+def _of_count(count: object, axis: str, chains: int | None) -> Mesh:
+    there = jax.devices()
+    if count == "auto" and axis == CHAINS:
+        count = len(there) if chains is None else math.gcd(chains, len(there))
+    elif count == "auto":
+        count = min(SHARDS // 2, 1 << (len(there).bit_length() - 1))
+    if not isinstance(count, int | np.integer) or isinstance(count, bool):
+        raise SettingsError(
+            f"mesh= expects a number of devices, 'auto', or a jax.sharding.Mesh with the axes 'chain' and 'row'; "
+            f"got {count!r}."
+        )
+    if not 1 <= count <= len(there):
+        raise SettingsError(
+            f"mesh={count}, but JAX sees {len(there)} device{'s' if len(there) > 1 else ''} here. It takes a CPU for "
+            f"several with XLA_FLAGS=--xla_force_host_platform_device_count={max(count, 2)} in the environment."
+        )
+    return jax.make_mesh((int(count),), (axis,), (AxisType.Auto,), devices=there[: int(count)])
+
+
+def _placed(a: jax.Array | np.ndarray, where: NamedSharding) -> jax.Array:
+    """An array over a mesh; every process gives all of it, and its devices take their part."""
+    if isinstance(a, jax.Array) and (a.sharding == where or not a.is_fully_addressable):
+        return a  # it lies there, or was laid before
+    if isinstance(a, jax.Array) and jnp.issubdtype(a.dtype, jax.dtypes.prng_key):
+        data = _placed(jax.random.key_data(a), where)
+        return jax.random.wrap_key_data(data, impl=jax.random.key_impl(a))
+    host = np.asarray(a)  # from one device to parts of several would be a program for each shape
+    if where.is_fully_addressable:
+        return jax.device_put(host, where)
+    host = host.astype(jax.dtypes.canonicalize_dtype(host.dtype), copy=False)
+    return jax.make_array_from_callback(host.shape, where, lambda index: host[index])
+
+
+@functools.cache
+def _on_all(mesh: Mesh) -> Callable:
+    return jax.jit(lambda a: a, out_shardings=NamedSharding(mesh, PartitionSpec()))
+
+
+def _collect(a: jax.Array) -> jax.Array:
+    if jnp.issubdtype(a.dtype, jax.dtypes.prng_key):
+        return jax.random.wrap_key_data(_collect(jax.random.key_data(a)), impl=jax.random.key_impl(a))
+    return jnp.asarray(np.asarray(a))
+
+
+def _paired(a: jax.Array) -> jax.Array:
+    """(2^k, ...) added in pairs, and the pairs' sums in pairs, to (...)."""
+    while a.shape[0] > 1:
+        a = a[0::2] + a[1::2]
+    return a[0]
+
+
+def _as_vectors(tree: PyTree) -> tuple[list[jax.Array], Callable]:
+    """The leaves of each dtype as one vector, so that few messages are sent, and the way back."""
+    leaves, structure = jax.tree.flatten(tree)
+    kinds = sorted({str(leaf.dtype) for leaf in leaves})
+    places = [[i for i, leaf in enumerate(leaves) if str(leaf.dtype) == kind] for kind in kinds]
+
+    def whole(vectors: list[jax.Array]) -> PyTree:
+        back: list[Any] = [None] * len(leaves)
+        for vector, where in zip(vectors, places, strict=True):
+            ends = np.cumsum([leaves[i].size for i in where])[:-1]
+            for i, part in zip(where, jnp.split(vector, ends), strict=True):
+                back[i] = part.reshape(leaves[i].shape)
+        return jax.tree.unflatten(structure, back)
+
+    return [jnp.concatenate([jnp.ravel(leaves[i]) for i in where]) for where in places], whole
+
+
+def _opaque(count: int, arrays: list[jax.Array]) -> jax.Array:
+    """``count``, which XLA cannot know: a loop whose length it knows to be one is compiled to other bits."""
+    floats = [a for a in arrays if jnp.issubdtype(a.dtype, jnp.floating)]
+    nothing = jnp.zeros((), jnp.int32) if not floats else jnp.sum(jnp.isnan(floats[0]).astype(jnp.int32))
+    return jnp.minimum(count, count + nothing)
+
+
+def chunks(
+    rows: PyTree, count: int, width: int, over: OverDevices | None = None
+) -> Iterator[tuple[PyTree, np.ndarray, int]]:
+    """(rows, their indices, number of real rows) for chunks of one shape; the last is padded with the last row.
+
+    Over a mesh ``width`` is the rows of one device: each runs the same program whatever the number of devices.
+    """
+    width *= 1 if over is None else over.mesh.shape[ROWS]
+    for start in range(0, count, width):
+        index = np.minimum(np.arange(start, start + width), count - 1).astype(np.int32)
+        real = min(width, count - start)
+        if real == width:
+            chunk = jax.tree.map(lambda a, i=start: a[i : i + width], rows)
+        else:
+            chunk = jax.tree.map(lambda a, i=index: np.asarray(a)[i], rows)
+        yield chunk if over is None else over.spread(chunk, ROWS), index, real

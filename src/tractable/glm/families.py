@@ -1,0 +1,250 @@
+"""Families of y given η, a linear predictor or a network's output: their distributions and further parameters."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpyro.distributions as dist
+from jax.scipy.special import gammaln
+from jax.typing import ArrayLike
+from numpyro.distributions.transforms import OrderedTransform
+
+from tractable.core.censoring import Weibull
+from tractable.core.errors import ModelError
+from tractable.core.model import Model, PyTree, Through
+from tractable.core.shared import shared
+
+SEVERAL = ("normal", "lognormal", "gamma", "weibull", "exponential", "beta")  # families that several targets may have
+
+LARGE = 8.0  # argument of the gamma function from which Stirling's series is exact in single precision
+DEGREES = 4.0  # of freedom of "student-t": tails that outliers fit, and a variance that exists
+FEWEST = 1e-4  # least dispersion: below it counts are Poisson to the last digit; ten times the least spread of shares
+
+
+class Family(NamedTuple):
+    """A family of y given η.
+
+    Attributes:
+        observe: ``(params, η) -> distribution`` of one datum.
+        others: ``classes -> `` priors of the further parameters.
+        intercept: whether η has an intercept.
+    """
+
+    observe: Callable[..., dist.Distribution | None]
+    others: Callable[[int], dict[str, dist.Distribution]] = lambda classes: {}
+    intercept: bool = True
+
+
+class BernoulliLogits(dist.BernoulliLogits):
+    """NumPyro's, with log p(y|η) = log σ((2y − 1) η), whose derivative is also right at η = 0: ±½, not 0 and 1."""
+
+    def log_prob(self, value: ArrayLike) -> jax.Array:
+        # Pixels of an unsigned type cannot be −1.
+        sign = 2 * jnp.asarray(value, jnp.result_type(value, self.logits)) - 1
+        return jax.nn.log_sigmoid(sign * self.logits)
+
+
+class SphericalT(dist.Distribution):
+    """A t in D dimensions, the same in all directions: w | s ~ N(0, s² I), s² ~ InverseGamma(ν/2, ν c²/2).
+
+    NumPyro's ``MultivariateStudentT`` keeps a D × D matrix; this one's log p is O(D).
+
+    Args:
+        df: ν > 0, degrees of freedom.
+        size: D.
+        scale: c > 0.
+    """
+
+    arg_constraints: ClassVar = {"df": dist.constraints.positive, "scale": dist.constraints.positive}
+    support = dist.constraints.real_vector  # pyright: ignore[reportAssignmentType]
+    reparametrized_params: ClassVar = ["scale"]
+
+    def __init__(self, df: ArrayLike, size: int, scale: ArrayLike, *, validate_args: bool | None = None) -> None:
+        self.df, self.scale = df, scale
+        super().__init__((), (size,), validate_args=validate_args)
+
+    def sample(self, key: jax.Array, sample_shape: tuple[int, ...] = ()) -> jax.Array:
+        first, second = jax.random.split(key)
+        normal = jax.random.normal(first, (*sample_shape, *self.event_shape))
+        spread = self.df / jax.random.chisquare(second, self.df, sample_shape)
+        return jnp.asarray(self.scale) * normal * jnp.sqrt(spread)[..., None]
+
+    def log_prob(self, value: ArrayLike) -> jax.Array:
+        (size,), square = self.event_shape, jnp.sum(jnp.square(jnp.asarray(value) / self.scale), -1)
+        of_shape = (
+            gammaln((self.df + size) / 2) - gammaln(jnp.asarray(self.df) / 2) - size / 2 * jnp.log(self.df * jnp.pi)
+        )
+        return of_shape - size * jnp.log(self.scale) - (self.df + size) / 2 * jnp.log1p(square / self.df)
+
+    @property
+    def mean(self) -> jax.Array:
+        return jnp.where(jnp.asarray(self.df) > 1, jnp.zeros(self.event_shape), jnp.nan)
+
+    @property
+    def variance(self) -> jax.Array:
+        df = jnp.asarray(self.df)
+        finite = jnp.square(self.scale) * df / jnp.maximum(df - 2, 1e-30)
+        return jnp.where(df > 2, finite, jnp.where(df > 1, jnp.inf, jnp.nan)) * jnp.ones(self.event_shape)
+
+
+class NegativeBinomial(dist.NegativeBinomial2):
+    """NumPyro's with mean μ and dispersion d, variance μ + d² μ²; accurate in single precision down to d = 0.
+
+    r = 1/d²,   log p(y) = y log μ − (y + r) log(1 + μ/r) + [log Γ(r + y) − log Γ(r) − y log r] − log y!
+    """
+
+    def __init__(self, log_mean: jax.Array, dispersion: jax.Array) -> None:
+        self.log_mean = log_mean
+        size = 1 / jnp.square(jnp.maximum(dispersion, FEWEST))
+        super().__init__(jnp.exp(log_mean), size, validate_args=False)
+
+    def log_prob(self, value: ArrayLike) -> jax.Array:
+        y = jnp.asarray(value, jnp.result_type(float))
+        r: Any = self.concentration
+        # A difference of two large log Γ loses all digits; a difference of their series does not.
+        large = jnp.maximum(r, LARGE)
+        series = (large + y - 0.5) * jnp.log1p(y / large) - y + _stirling(large + y) - _stirling(large)
+        small = jnp.minimum(r, LARGE)
+        rise = jnp.where(r < LARGE, gammaln(small + y) - gammaln(small) - y * jnp.log(small), series)
+        return y * self.log_mean - (y + r) * jnp.log1p(self.mean / r) + rise - gammaln(y + 1)
+
+
+class Gamma(dist.Gamma):
+    """NumPyro's with mean e^η and coefficient of variation v = sd/mean; k = 1/v²,  t = log y − η:
+
+    log p(y) = −k (e^t − 1 − t) − log y + ½ log k − ½ log 2π − s(k),   s the remainder of Stirling's formula for log Γ
+    """
+
+    def __init__(self, eta: jax.Array, variation: jax.Array) -> None:
+        self.eta = eta
+        k = 1 / jnp.square(jnp.maximum(variation, FEWEST))
+        super().__init__(k, k * jnp.exp(-eta), validate_args=False)
+
+    def log_prob(self, value: ArrayLike) -> jax.Array:
+        log_y = jnp.log(jnp.asarray(value))
+        k: Any = self.concentration
+        t = log_y - self.eta
+        large, small = jnp.maximum(k, LARGE), jnp.minimum(k, LARGE)
+        series = 0.5 * jnp.log(large / (2 * jnp.pi)) - _stirling(large)
+        return (
+            -k * (jnp.expm1(t) - t)
+            - log_y
+            + jnp.where(k < LARGE, small * jnp.log(small) - small - gammaln(small), series)
+        )
+
+
+class OrderedLogits(dist.OrderedLogistic):
+    """NumPyro's: P(y ≤ k) = σ(cₖ − η), with log p(y) accurate far out in both tails.
+
+    log (σ(b) − σ(a)) = log σ(b) + log σ(−a) + log(1 − e^(a − b))
+    """
+
+    def __init__(self, eta: jax.Array, cutpoints: jax.Array) -> None:
+        self.eta, self.cuts = eta, cutpoints
+        super().__init__(eta, cutpoints, validate_args=False)
+
+    def log_prob(self, value: ArrayLike) -> jax.Array:
+        k = jnp.asarray(value, int)
+        last = self.cuts.shape[-1]
+        above = jnp.take(self.cuts, jnp.clip(k, 0, last - 1)) - self.eta
+        below = jnp.take(self.cuts, jnp.clip(k - 1, 0, last - 1)) - self.eta
+        inside = (k > 0) & (k < last)
+        width = jnp.where(inside, jnp.log(-jnp.expm1(jnp.where(inside, below - above, -1.0))), 0.0)
+        upper = jnp.where(k < last, jax.nn.log_sigmoid(above), 0.0)
+        return upper + jnp.where(k > 0, jax.nn.log_sigmoid(-below), 0.0) + width
+
+
+class Beta(dist.Beta):
+    """NumPyro's with mean m = σ(η) and variance v² m (1 − m), v the spread; a = m k and b = (1 − m) k, k = 1/v² − 1:
+
+    log p(y) = −k KL(m, y) − log y (1 − y) + ½ log k m (1 − m) − ½ log 2π + s(k) − s(a) − s(b),
+    KL(m, y) = −m f((y − m)/m) − (1 − m) f((m − y)/(1 − m)),   f(x) = log(1 + x) − x,   s as for ``Gamma``
+
+    Shares that lie close together have a k at which differences of log Γ have no digits left in single precision.
+    """
+
+    def __init__(self, eta: jax.Array, spread: jax.Array) -> None:
+        self.share, self.rest = jax.nn.sigmoid(eta), jax.nn.sigmoid(-eta)
+        self.size = jnp.square(1 / jnp.maximum(spread, FEWEST / 10)) - 1
+        super().__init__(self.size * self.share, self.size * self.rest, validate_args=False)
+
+    def log_prob(self, value: ArrayLike) -> jax.Array:
+        y, m, rest, k = jnp.asarray(value), self.share, self.rest, self.size
+        away = jnp.where(m > 0.5, rest - (1 - y), y - m)  # from the end that is near, where digits are
+        up, down, log_y, log_rest = away / m, -away / rest, jnp.log(y), jnp.log1p(-y)
+
+        def ratio(away: jax.Array, far: jax.Array) -> jax.Array:  # log (1 + away)
+            return jnp.where(jnp.abs(away) < 0.5, jnp.log1p(jnp.clip(away, -0.5, 0.5)), far)
+
+        fit = m * (ratio(up, log_y - jnp.log(m)) - up) + rest * (ratio(down, log_rest - jnp.log(rest)) - down)
+        level = jnp.log(k * m * rest / (2 * jnp.pi)) / 2 - log_y - log_rest
+        return k * fit + level + _remainder(k) - _remainder(k * m) - _remainder(k * rest)
+
+
+def _stirling(z: jax.Array) -> jax.Array:
+    """log Γ(z) − (z − ½) log z + z − ½ log 2π, z ≥ 8."""
+    square = 1 / jnp.square(z)
+    return (1 / 12 - square * (1 / 360 - square / 1260)) / z
+
+
+def _remainder(z: jax.Array) -> jax.Array:
+    """The same for z > 0."""
+    large, small = jnp.maximum(z, LARGE), jnp.minimum(z, LARGE)
+    whole = gammaln(small) - (small - 0.5) * jnp.log(small) + small - 0.5 * jnp.log(2 * jnp.pi)
+    return jnp.where(z < LARGE, whole, _stirling(large))
+
+
+def _cutpoints(classes: int) -> dict[str, dist.Distribution]:
+    """Priors of cutpoints: the first near −log(K − 1), the log odds of the lowest of K equal classes; steps near 1."""
+    first = jnp.zeros(classes - 1).at[0].set(-jnp.log(classes - 1.0))
+    scale = jnp.ones(classes - 1).at[0].set(2.5)
+    return {"cutpoints": dist.TransformedDistribution(dist.Normal(first, scale).to_event(1), OrderedTransform())}
+
+
+NOISE: Callable[[int], dict[str, dist.Distribution]] = lambda classes: {"noise": dist.HalfNormal(1.0)}  # noqa: E731
+FAMILIES = {
+    "normal": Family(lambda params, eta: dist.Normal(eta, params["noise"]), NOISE),
+    "student-t": Family(lambda params, eta: dist.StudentT(DEGREES, eta, params["noise"]), NOISE),
+    "lognormal": Family(lambda params, eta: dist.LogNormal(eta, params["noise"]), NOISE),
+    "gamma": Family(
+        lambda params, eta: Gamma(eta, params["variation"]), lambda classes: {"variation": dist.HalfNormal(1.0)}
+    ),
+    "weibull": Family(
+        lambda params, eta: Weibull(eta, params["shape"]), lambda classes: {"shape": dist.LogNormal(0.0, 1.0)}
+    ),
+    "exponential": Family(lambda params, eta: Weibull(eta, 1.0)),
+    "beta": Family(lambda params, eta: Beta(eta, params["spread"]), lambda classes: {"spread": dist.Uniform(0.0, 1.0)}),
+    "poisson": Family(lambda params, eta: dist.Poisson(jnp.exp(eta))),
+    "negative-binomial": Family(
+        lambda params, eta: NegativeBinomial(eta, params["dispersion"]),
+        lambda classes: {"dispersion": dist.HalfNormal(1.0)},
+    ),
+    "bernoulli": Family(lambda params, eta: BernoulliLogits(eta)),
+    "categorical": Family(lambda params, eta: dist.Categorical(logits=eta)),
+    "ordered": Family(lambda params, eta: OrderedLogits(eta, params["cutpoints"]), _cutpoints, intercept=False),
+}
+CLASSES = ("categorical", "ordered")  # families that need a number of classes
+
+
+@shared
+def with_offset(model: Model) -> Model:
+    """The model with a known part of η: its data have given = ``{"x": …, "offset": …}``.
+
+        η = offset + the model's own predictor at x
+
+    For counts with an exposure, the offset is the log exposure. The same model gives the same ``Model``.
+
+    Raises:
+        ModelError: the likelihood does not go ``Through`` a predictor.
+    """
+    through = model.through
+    if through is None:
+        raise ModelError("with_offset expects a model whose likelihood goes Through a predictor; this one does not.")
+    predictor, observe = through.predictor, through.observe
+
+    def shifted(params: PyTree, given: dict[str, Any]) -> jax.Array:
+        return given["offset"] + predictor(params, given["x"])
+
+    return replace(model, likelihood=Through(shifted, observe))

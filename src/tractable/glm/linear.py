@@ -1,0 +1,239 @@
+"""Models with a linear predictor η = a + xᵀw; and the mixture of Welling & Teh 2011.
+
+Standardise the inputs, so that one scale suits every weight.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+from jax.typing import ArrayLike
+
+from tractable.core.causes import base_of
+from tractable.core.errors import ModelError
+from tractable.core.model import Model, Through
+from tractable.core.numbers import Real, positive
+from tractable.core.priors import is_distribution
+from tractable.core.shared import shared
+from tractable.core.words import listing, nearest
+from tractable.glm.families import CLASSES, FAMILIES, SphericalT
+
+
+@shared
+def generalised_linear(
+    features: int, family: str, classes: int | None = None, weight_scale: Real | None = 2.5,
+    intercept_scale: Real = 5.0,
+) -> Model:  # fmt: skip
+    """A generalised linear model for standardised inputs. The same arguments give the same ``Model``.
+
+        η = a + xᵀw,   w ~ N(0, weight_scale²),   a ~ N(0, intercept_scale²)
+        normal:             y ~ N(η, noise²),  noise ~ HalfNormal(1);  y standardised
+        student-t:          (y − η)/noise ~ t with 4 degrees of freedom,  noise ~ HalfNormal(1);  y from its median in
+                            multiples of 1.48 times its median absolute deviation
+        lognormal:          log y ~ N(η, noise²),  noise ~ HalfNormal(1);  y > 0, divided by its geometric mean
+        gamma:              y with mean e^η, sd variation · e^η,  variation ~ HalfNormal(1);  y > 0, divided by its mean
+        weibull:            P(y > t) = exp(−(t e^−η)^shape),  shape ~ LogNormal(0, 1);  y > 0, divided by its mean
+        exponential:        the same with shape 1 and so mean e^η
+        beta:               y ~ Beta with mean m = 1 / (1 + e^−η), variance spread² m (1 − m),  spread ~ U(0, 1)
+        poisson:            y ~ Poisson(e^η)
+        negative-binomial:  y with mean e^η, variance e^η + dispersion² e^2η,  dispersion ~ HalfNormal(1)
+        bernoulli:          y ~ Bernoulli(1 / (1 + e^−η));  y in {0, 1}
+        categorical:        y ~ Categorical(softmax(η));  y in 0..classes−1, η has length classes
+        ordered:            P(y ≤ k) = 1 / (1 + e^(η − cₖ));  y in 0..classes−1, cutpoints c in place of a
+
+    Counts need an offset, the log of their mean or of an exposure: use ``with_offset``.
+
+    If only bounds of y are known, use ``with_censoring``.
+
+    A weight of 2.5 multiplies the odds by twelve per sd of its input, which is rare; an intercept of −7, a class of one
+    in a thousand, is 1.4 prior sds from 0.
+
+    Where columns are many for their rows, such a prior leaves predictions as wide as it is. ``weight_scale=None`` lets
+    the rows tell the weights' common scale: a Cauchy distribution in D dimensions, ``pooled(D)``.
+
+    The softmax is symmetric: no class is the reference. Since a constant added to every η changes nothing, weights and
+    intercepts sum to zero over the classes, with Normal priors conditioned on that sum. Differences between classes
+    then have the same distribution as under independent Normals, and no direction is left that the data cannot inform.
+
+    Args:
+        features: D, columns of x.
+        family: of y given η.
+        classes: C ≥ 2, only for "categorical" and "ordered".
+        weight_scale, intercept_scale: > 0, prior sds; a weight's is learnt where it is None, not for "categorical".
+
+    Returns:
+        A Model with ``intercept`` (), ``weights`` (D,) and the family's further parameter (); for "categorical" with
+        ``intercept`` (C,) and ``weights`` (D, C); for "ordered" with ``weights`` (D,) and ``cutpoints`` (C − 1,).
+
+    Raises:
+        ModelError: an unknown family, a number of classes that does not fit it, or a scale that is not positive.
+
+    >>> sorted(generalised_linear(3, "normal").prior)
+    ['intercept', 'noise', 'weights']
+    >>> generalised_linear(3, "normal") is generalised_linear(features=3, family="normal")
+    True
+    """
+    positive(features=features, intercept_scale=intercept_scale)
+    if weight_scale is not None:
+        positive(weight_scale=weight_scale)
+    if family not in FAMILIES:
+        raise ModelError(f"family is one of {', '.join(map(repr, FAMILIES))}; got {family!r}.")
+    if (classes is None) == (family in CLASSES) or (classes is not None and classes < 2):
+        raise ModelError(
+            f"classes= is a number, 2 or more, for {' and '.join(CLASSES)} alone; got {classes} for {family!r}."
+        )
+    kind = FAMILIES[family]
+    if family == "categorical":
+        if weight_scale is None:
+            raise ModelError("weight_scale=None is for one predictor, not for one of each class; give a number.")
+        weights = dist.ZeroSumNormal(weight_scale, (classes,)).expand((features,))
+        prior = {"intercept": dist.ZeroSumNormal(intercept_scale, (classes,)), "weights": weights}
+    else:
+        weights = pooled(features) if weight_scale is None else dist.Normal(jnp.zeros(features), weight_scale)
+        prior = {"weights": weights} | kind.others(classes or 0)
+        if kind.intercept:
+            prior["intercept"] = dist.Normal(0.0, intercept_scale)
+    return Model(prior, Through(predictor, kind.observe))
+
+
+def pooled(features: int) -> dist.Distribution:
+    """The prior of D weights of standardised columns that share a scale: a Cauchy in D dimensions.
+
+        w | s ~ N(0, s² I),   s² ~ InverseGamma(1/2, 0.09 / 2D)
+
+    so that Σ wⱼ² | s is D s² on average, and its prior median 0.2 of the variance of a standardised y; Gelman, Jakulin,
+    Pittau & Su 2008 have a Cauchy prior for each weight, Hoerl & Kennard 1970 (ridge regression) one given s.
+    """
+    return SphericalT(1.0, features, 0.3 / math.sqrt(features))
+
+
+MOST_POOLED = 400  # columns, or rows where these are fewer: nested Laplace takes some thousand Cholesky roots
+OF_CLASSES = 1.5  # prior sd of η where weights do not share a scale
+FEW_ROWS, MANY_COLUMNS = 5, 10  # rows a column below which, and columns from which, weights share a scale
+
+
+def weight_scale_for(features: int, rows: float, family: str) -> float | None:
+    """The default ``weight_scale``: 2.5; where many columns have few rows each, None, or 1.5/√D of classes.
+
+    The rows then tell the weights' scale. Classes have none of their own to learn: every η has an sd of 1.5 a priori.
+    """
+    if features < MANY_COLUMNS or not 0 < rows < FEW_ROWS * features:
+        return 2.5
+    if family in CLASSES:
+        return OF_CLASSES / math.sqrt(features)
+    return None if min(features, rows) <= MOST_POOLED else 2.5
+
+
+def with_priors(model: Model, priors: Mapping[str, Any]) -> Model:
+    """The model with new priors for some of its parameters, by name. Equal priors give the same ``Model``.
+
+    Args:
+        model: its prior must be a dict of distributions.
+        priors: for each name a distribution with the parameter's shape, or a scalar one for all its entries.
+
+    Raises:
+        ModelError: an unknown name, a shape that does not fit, or a prior that leaves the parameter's support.
+
+    >>> model = with_priors(generalised_linear(3, "normal"), {"weights": dist.Laplace(0.0, 1.0)})
+    >>> model.prior["weights"].shape()
+    (3,)
+    """
+    if type(model.prior) is not dict:
+        raise ModelError("with_priors expects a model whose prior is a dict of distributions by name.")
+    found = []
+    for name, prior in sorted(priors.items()):
+        if name not in model.prior:
+            known = listing(sorted(model.prior))
+            raise ModelError(f"There is no parameter {name!r}; the model has {known}.{nearest(name, model.prior)}")
+        if not is_distribution(prior):
+            raise ModelError(f"The prior of {name!r} is a numpyro distribution; got {type(prior).__name__}.")
+        wanted = model.prior[name].shape()
+        if prior.shape() not in ((), wanted):
+            raise ModelError(f"The prior of {name!r} is of shape {wanted}, or of one number; got {prior.shape()}.")
+        _check_support(name, prior, model.prior[name])
+        leaves, structure = jax.tree.flatten(prior)
+        found.append((name, structure, tuple(tuple(np.ravel(leaf).tolist()) for leaf in leaves),
+                      tuple(np.shape(leaf) for leaf in leaves)))  # fmt: skip
+    return _with_priors(model, tuple(found)) if found else model
+
+
+def _check_support(name: str, prior: dist.Distribution, usual: dist.Distribution) -> None:
+    """Raise if a prior leaves the parameter's support: a noise is positive, weights sum to zero over classes."""
+    if isinstance(base_of(usual), dist.ZeroSumNormal) != isinstance(base_of(prior), dist.ZeroSumNormal):
+        raise ModelError(
+            f"The prior of {name!r} is a ZeroSumNormal where the parameter sums to zero over classes, and only there; "
+            f"got {type(prior).__name__}."
+        )
+    if usual.shape() != ():
+        return
+    probe = np.array([-1.0, 1.0])
+    supports: list[Any] = [usual.support, prior.support]
+    allowed, given = (np.asarray(support(probe)) for support in supports)
+    if np.any(given & ~allowed):
+        raise ModelError(
+            f"The prior of {name!r}, {type(prior).__name__}, allows negative numbers; expected one such as "
+            f"{type(usual).__name__}."
+        )
+
+
+@shared
+def _with_priors(model: Model, priors: tuple) -> Model:
+    new = {}
+    for name, structure, leaves, shapes in priors:
+        parts = [jnp.reshape(jnp.asarray(a), shape) for a, shape in zip(leaves, shapes, strict=True)]
+        prior = jax.tree.unflatten(structure, parts)
+        new[name] = prior.expand(model.prior[name].shape()) if prior.shape() == () else prior
+    return replace(model, prior=model.prior | new)
+
+
+@shared
+def bayesian_linear(features: int, noise_sd: Real, weight_sd: Real) -> Model:
+    """Linear regression with known noise; ``conjugate.linear_regression`` gives the exact posterior.
+
+        y ~ N(xᵀw, noise_sd²),   w ~ N(0, weight_sd²);   both sds > 0, x has D columns
+
+    There is no intercept: centre y, or give x a column of ones. θ is ``weights`` (D,).
+    """
+    positive(features=features, noise_sd=noise_sd, weight_sd=weight_sd)
+    return Model(
+        {"weights": dist.Normal(jnp.zeros(features), weight_sd)},
+        Through(lambda params, x: jnp.dot(x, params["weights"]), lambda params, eta: dist.Normal(eta, noise_sd)),
+    )
+
+
+@shared
+def gaussian_mixture_2d() -> Model:
+    """The mixture with tied means of Welling & Teh 2011 (section 5.1), whose posterior has two modes.
+
+        θ₁ ~ N(0, 10),   θ₂ ~ N(0, 1),   x ~ ½ N(θ₁, 2) + ½ N(θ₁ + θ₂, 2)   (variances)
+
+    Swapping the components, (θ₁, θ₂) → (θ₁ + θ₂, −θ₂), does not change the likelihood. θ is ``theta`` (2,); a datum is
+    one x.
+    """
+
+    def likelihood(params: dict[str, Any]) -> dist.Distribution:
+        first, shift = params["theta"]
+        components = dist.Normal(jnp.stack([first, first + shift]), np.sqrt(2.0))
+        return dist.MixtureSameFamily(dist.Categorical(probs=jnp.array([0.5, 0.5])), components)
+
+    return Model({"theta": dist.Normal(jnp.zeros(2), jnp.sqrt(jnp.array([10.0, 1.0])))}, likelihood)
+
+
+def draw_mixture(size: int, theta: tuple[float, float] = (0.0, 1.0), seed: int = 0) -> np.ndarray:
+    """Data x (size,) for ``gaussian_mixture_2d``, with a component drawn for every point.
+
+    z ~ Bernoulli(½),   x = θ₁ + z θ₂ + √2 ε,   ε ~ N(0, 1)
+    """
+    generator = np.random.default_rng(seed)
+    z = generator.integers(0, 2, size)
+    return generator.normal(theta[0] + z * theta[1], np.sqrt(2.0))
+
+
+def predictor(params: dict[str, Any], x: ArrayLike) -> jax.Array:
+    """η = a + xᵀw of one datum: (), or (C,) with a column of weights per class."""
+    return params.get("intercept", 0.0) + jnp.dot(x, params["weights"])

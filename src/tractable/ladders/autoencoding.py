@@ -1,0 +1,137 @@
+"""Ladders learnt through reparameterised draws: variational and importance-weighted autoencoders."""
+
+import math
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+
+from tractable.core.model import Kernel, Model, Objective, PyTree
+from tractable.core.settings import Count, NotNegative, Positive, at_least
+from tractable.diagnostics.learnt import Learnt
+from tractable.engine import run as loop
+from tractable.engine.ascend import ascend
+from tractable.engine.drawing import capacity, chain_keys
+from tractable.engine.method import Check, Outcome, Session, plan_batches
+from tractable.ladders.amortised import DRAWS, Amortised, Amortising, some_rows
+from tractable.ladders.bounds import bounds
+from tractable.ladders.checks import SIGMAS, fine
+from tractable.ladders.ladder import Ladder
+from tractable.ladders.pathwise import KL, Gradient, ImportanceGradient, autoencoding, check_costs, importance_weighted
+
+FOR_ITSELF = ("ELBO for itself", "ELBO for itself, error", "cost for itself")  # nats per row
+LOST = 0.05  # nats per row of the ELBO that free bits may cost
+
+
+@dataclass(frozen=True, kw_only=True)
+class AutoEncoding(Amortised):
+    """Variational autoencoders: climb the ELBO through reparameterised draws (Kingma & Welling 2014).
+
+    The trace is an estimate of the ELBO, though ``beta``, ``free_bits`` and ``warmup`` change the climbed objective
+    (``ladders.pathwise.autoencoding`` has the equations).
+
+    Args:
+        samples: draws of h per row and step.
+        gradient: "reparameterised"; or "path", without the score of q, for kl="sampled": less noisy where q is near
+            the posterior.
+        kl: "closed", each layer's KL in closed form where that is correct; or "sampled".
+        beta: > 0, weight of the KL. 1 is the ELBO.
+        free_bits: ≥ 0, nats of KL per hidden unit, averaged over a batch, that cost nothing: keeps units in use.
+        warmup: epochs, ≤ ``epochs``, over which the weight of the KL grows from 0 to ``beta``.
+        Other fields as for ``Amortised``.
+    """
+
+    label: ClassVar[str] = "autoencoding"
+    pathwise: ClassVar[bool] = True
+    samples: Count = 1
+    gradient: Gradient = "reparameterised"
+    kl: KL = "closed"
+    beta: Positive = 1.0
+    free_bits: NotNegative = 0.0
+    warmup: Annotated[int, at_least(0)] = 0
+    removed: ClassVar = {
+        "relaxation": "write NVIL(), VIMCO(), WakeSleep() or ReweightedWakeSleep() for a ladder of discrete layers, "
+        "see docs/which-method.md."
+    }
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_costs(self.gradient, self.kl)
+        self.check(self.warmup <= self.epochs, "warmup", f"at most the {self.epochs} epochs there are")
+
+    def objective(self, ladder: Ladder, warmup: int | float | jax.Array = 0) -> Objective:
+        return autoencoding(
+            ladder, samples=self.samples, gradient=self.gradient, kl=self.kl, beta=self.beta,
+            free_bits=self.free_bits, warmup=warmup,
+        )  # fmt: skip
+
+    def kernel(self, model: Model, rows: PyTree, tuned: PyTree) -> Kernel:
+        steps = tuned["steps"]
+        warmup = steps * (self.warmup / self.epochs) if self.warmup else 0
+        return ascend(self.objective(self.needed(model), warmup), self.optimiser(steps))
+
+    def learn(self, session: Session) -> Outcome:
+        outcome = super().learn(session)
+        if outcome.interrupted or (self.free_bits == 0 and self.beta == 1):
+            return outcome
+        return outcome._replace(found=outcome.found | self._for_itself(session, outcome.belief))
+
+    def _for_itself(self, session: Session, belief: Any) -> dict[str, float]:
+        """How much the ELBO and the cost of h change when the plain ELBO is climbed for a tenth of the epochs more."""
+        ladder, data = self.needed(session.model), session.data
+        plain = replace(self, free_bits=0.0, beta=1.0, warmup=0, epochs=max(1, self.epochs // 10))
+        plan = plan_batches(plain, data, self.batch_size)
+        program = Amortising(ladder, plain, not data.resident)
+        shape = loop.shape(plain.epochs * plan.count, 1, 1, 1)
+        shape = shape._replace(capacity=capacity(shape, session, program, 1))
+        groups, key = -(-plain.epochs * plan.count // shape.group), jax.random.fold_in(session.key, 1)
+        tuned = {"steps": jnp.asarray(groups * shape.group, jnp.result_type(float))}
+        before = {"theta": ladder.space.unravel(jnp.asarray(belief.position)), "phi": belief.network}
+        begun = loop.begin(
+            program, tuned, None, chain_keys(key, 1), jax.tree.map(lambda a: jnp.asarray(a)[None], before)
+        )
+        program = program._replace(placement=session.placement)
+        ended = loop.run(
+            program, shape, data, plan, tuned, chain_keys(key, 1), begun, groups=groups, keep=False, trace=False
+        )
+        after = jax.tree.map(lambda a: a[0], ended.states.position)
+        first, second = (bounds(ladder, p, some_rows(data), key, DRAWS) for p in (before, after))
+        gain = second.elbo - first.elbo
+        cost = (second.costs - first.costs).sum(1)
+        told = gain.mean(), gain.std() / math.sqrt(len(gain)), cost.mean()
+        return {name: float(value) for name, value in zip(FOR_ITSELF, told, strict=True)}
+
+    def checks(self, posterior: Learnt) -> list[Check]:
+        found = super().checks(posterior)
+        if "ELBO for itself" in posterior.found:
+            gain, error, cost = (posterior.found[name] for name in FOR_ITSELF)
+            good = gain - SIGMAS * error <= LOST
+            sentence = f"nats a row that the ELBO gains when it alone is climbed; h then costs {abs(cost):.2g} "
+            sentence += "less" if cost < 0 else "more"
+            if not good:
+                sentence += ": free_bits= or beta= cost more than they gained. Bring them nearer to 0 and 1"
+            found.append(Check("ELBO for itself", gain, fine(good), sentence))
+        return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImportanceWeighted(Amortised):
+    """Importance-weighted autoencoders: climb the K-sample bound through its draws (Burda et al. 2016).
+
+    The bound is tighter for θ. φ becomes a proposal for K draws, broader than the ELBO's q.
+
+    Args:
+        samples: K ≥ 1 draws of h per row and step; 1 is the ELBO.
+        gradient: of φ: "doubly" reparameterised (Tucker et al. 2019), or "reparameterised", whose signal-to-noise
+            ratio falls as K grows (Rainforth et al. 2018).
+        Other fields as for ``Amortised``.
+    """
+
+    label: ClassVar[str] = "importance-weighted"
+    pathwise: ClassVar[bool] = True
+    samples: Count = 5
+    gradient: ImportanceGradient = "doubly"
+
+    def objective(self, ladder: Ladder) -> Objective:
+        return importance_weighted(ladder, samples=self.samples, gradient=self.gradient)

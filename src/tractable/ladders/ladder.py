@@ -1,0 +1,329 @@
+"""Ladders of stochastic layers, which generate from the top down, with inference networks."""
+
+import functools
+import math
+import re
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import ArrayLike
+from numpyro.distributions import Distribution
+
+from tractable.core import tree
+from tractable.core.causes import MOST_VALUES, base_of
+from tractable.core.errors import ModelError
+from tractable.core.latent import LatentModel, flat
+from tractable.core.model import Model, PyTree
+from tractable.core.sums import enumerated
+from tractable.ladders.layers import Layer, continuous_bernoulli
+
+Choose = Callable[[int, Distribution], PyTree]  # (layer's index from 0, its distribution) -> its h
+EDGE = 0.01  # least distance of pixel means from 0 and 1
+
+
+class Recognition(NamedTuple):
+    """An inference network.
+
+    Attributes:
+        init: ``key -> φ``.
+        walk: ``(θ, φ, x (…, m), choose) -> [q(h¹ | ·), …, q(h^L | ·)]``. It calls ``choose(i, q)`` once per layer, in
+            the order of drawing, which returns that layer's h. x are the features that networks see.
+        upward: whether layer i sees only layer i − 1, so that log q = Σ_i log q(h^i | h^{i−1}) from the bottom up.
+    """
+
+    init: Callable[[jax.Array], PyTree]
+    walk: Callable[[PyTree, PyTree, jax.Array, Choose], list]
+    upward: bool = True
+
+
+def bottom_up(layers: Sequence[Layer]) -> Recognition:
+    """The inference network q(h¹ | x) q(h² | h¹) …: each layer sees the layer below."""
+    layers = tuple(layers)
+
+    def init(key: jax.Array) -> PyTree:
+        keys = jax.random.split(key, len(layers))
+        return {f"h{i + 1}": layer.init(k) for i, (layer, k) in enumerate(zip(layers, keys, strict=True))}
+
+    def walk(theta: PyTree, phi: PyTree, x: jax.Array, choose: Choose) -> list:
+        found, below = [], x
+        for i, layer in enumerate(layers):
+            found.append(layer.distribution(phi[f"h{i + 1}"], below))
+            below = layer.features(choose(i, found[-1]))
+        return found
+
+    return Recognition(init, walk)
+
+
+class Ladder(LatentModel):
+    """p(x | h¹) p(h¹ | h²) … p(h^L), and a network that infers h from x: q(h | x) = q(h¹ | x) q(h² | h¹) …
+
+    A variational autoencoder has L = 1, a belief network has Bernoulli layers. Arrays of rows carry leading axes
+    (draw, row).
+
+    Args:
+        layers: [p(x | h¹), p(h¹ | h²), …, p(h^L)], made by ``layer``, ``top`` and ``standard_normal``, or your own.
+        recognition: ``bottom_up([q(h¹ | x), …])`` or another; it infers h and is no part of the model.
+        weight_sd: sd of a normal prior N(0, sd²) on every weight of θ; None for maximum likelihood.
+        redraw: rows are probabilities of binary pixels, and x is drawn from them afresh at every visit (Burda, Grosse
+            & Salakhutdinov 2016); the objective is the mean over such draws.
+
+    θ, the generative weights, is a pytree {"x": …, "h1": …, …, "hL": …}. φ are the weights of the inference network,
+    which belong to the approximation, not to the model. h is a tuple (h¹, …, h^L). If h takes at most ten thousand
+    values it is summed out, and any method (MAP, EM, NUTS …) learns θ exactly; otherwise use AutoEncoding,
+    ImportanceWeighted, NVIL, VIMCO, WakeSleep or ReweightedWakeSleep.
+
+    Raises:
+        ModelError: fewer than two layers, or layers whose sizes do not fit.
+    """
+
+    layers: tuple[Layer, ...]
+    recognition: Recognition
+    weight_sd: float | None
+    redraw: bool
+    is_ladder: ClassVar[bool] = True
+
+    def __init__(
+        self, layers: Sequence[Layer], recognition: Recognition, *, weight_sd: float | None = None, redraw: bool = False
+    ) -> None:
+        layers = tuple(layers)
+        if len(layers) < 2:
+            raise ModelError(f"A ladder has x and one hidden layer or more; got {len(layers)} of them.")
+        if weight_sd is not None and not (math.isfinite(weight_sd) and weight_sd > 0):
+            raise ModelError(f"weight_sd is None or a positive finite number; got {weight_sd!r}.")
+        if redraw and layers[0].family.name != "Bernoulli":
+            raise ModelError(f"redraw= draws binary pixels; x is {layers[0].family.name} here.")
+        self.layers, self.recognition, self.weight_sd, self.redraw = layers, recognition, weight_sd, redraw
+        prior = flat if weight_sd is None else functools.partial(_shrinkage, weight_sd)
+        Model.__init__(self, prior, self._marginal, self._start(jax.random.key(0)), None, self._start)
+        self._check_chain()
+        values = None if redraw else self._values()
+        if values is not None:
+            self.sums = enumerated(self.log_joint, values)
+
+    def __repr__(self) -> str:
+        sizes = " ← ".join(f"{layer.size} {layer.family.name}" for layer in self.layers)
+        return f"Ladder({sizes})"
+
+    @property
+    def depth(self) -> int:
+        """L, the number of hidden layers."""
+        return len(self.layers) - 1
+
+    @property
+    def network_weights(self) -> tuple[str, ...]:
+        return tuple(self.layer_names)
+
+    @property
+    def visible(self) -> Layer:
+        """p(x | h¹)."""
+        return self.layers[0]
+
+    @property
+    def discrete(self) -> list[int]:
+        """Indices, from 1, of the hidden layers whose draws have no derivative."""
+        return [i for i, layer in enumerate(self.layers) if i and (layer.family.discrete or layer.family.levels)]
+
+    def initial(self, key: jax.Array, rows: ArrayLike | None = None) -> dict[str, PyTree]:
+        """Starting parameters {"theta": θ, "phi": φ}.
+
+        With rows (n, …) of x, the inference network sees x minus its mean, and x's biases start at the mean: at its
+        log odds for pixels, at the mean itself for normal units.
+        """
+        theta_key, phi_key = jax.random.split(key)
+        theta = self._start(theta_key)
+        centre = jnp.zeros(self.visible.seen)
+        if rows is not None:
+            mean = jnp.mean(self.visible.features(jnp.asarray(rows)), axis=0)
+            centre = mean.astype(centre.dtype)
+            theta = self._biased(theta, centre)
+        return {"theta": theta, "phi": {"centre": centre, "layers": self.recognition.init(phi_key)}}
+
+    def look(self, key: jax.Array, rows: PyTree) -> PyTree:
+        """x for rows: the rows themselves, or binary pixels drawn from them."""
+        return jax.random.bernoulli(key, rows).astype(jnp.result_type(float)) if self.redraw else rows
+
+    def log_p(self, theta: PyTree, x: PyTree, h: tuple) -> list[jax.Array]:
+        """[log p(x | h¹), log p(h¹ | h²), …, log p(h^L)], nats, each with the leading axes of h."""
+        values = (x, *h)
+        return [p.log_prob(value) for p, value in zip(self.generative(theta, h), values, strict=True)]
+
+    def generative(self, theta: PyTree, h: tuple) -> list[Any]:
+        """[p(x | h¹), …, p(h^L)], distributions."""
+        above = [layer.features(value) for layer, value in zip(self.layers[1:], h, strict=True)]
+        return [
+            layer.distribution(theta[name], features)
+            for layer, name, features in zip(self.layers, self.layer_names, [*above, None], strict=True)
+        ]
+
+    @property
+    def layer_names(self) -> list[str]:
+        """x, h1, …, hL."""
+        return ["x", *(f"h{i}" for i in range(1, len(self.layers)))]
+
+    def infer(self, params: dict[str, PyTree], x: PyTree, choose: Choose) -> tuple[tuple, list[Any]]:
+        """h as ``choose`` picks it, layer by layer, and [q(h¹ | ·), …, q(h^L | ·)]."""
+        phi, taken = params["phi"], [None] * self.depth
+
+        def take(i: int, q: Distribution) -> PyTree:
+            taken[i] = choose(i, q)
+            return taken[i]
+
+        features = self.visible.features(x)
+        features = features - jax.lax.stop_gradient(phi["centre"]).reshape((1,) * (features.ndim - 1) + (-1,))
+        found = self.recognition.walk(params["theta"], phi["layers"], features, take)
+        return tuple(taken), found
+
+    def drawn(
+        self, key: jax.Array, params: dict[str, PyTree], x: PyTree, draws: int, *, pathwise: bool = False
+    ) -> tuple[tuple, list[Any]]:
+        """``draws`` draws of h ~ q(h | x) for every row, leading axes (draw, row), and the distributions drawn from.
+
+        Args:
+            x: (row, …).
+            pathwise: let gradients pass through the draws; otherwise draws are constants.
+        """
+        keys = jax.random.split(key, self.depth)
+
+        def choose(i: int, q: Distribution) -> PyTree:
+            h = draws_of(q, keys[i], draws)
+            return h if pathwise else jax.lax.stop_gradient(h)
+
+        return self.infer(params, jax.tree.map(lambda a: a[None], x), choose)
+
+    def log_q(self, params: dict[str, PyTree], x: PyTree, h: tuple) -> list[jax.Array]:
+        """[log q(h¹ | ·), …, log q(h^L | ·)] at h, with the leading axes of h."""
+        return [q.log_prob(value) for q, value in zip(self.infer(params, x, lambda i, q: h[i])[1], h, strict=True)]
+
+    def dreamt(self, key: jax.Array, theta: PyTree, n: int) -> tuple[Any, tuple]:
+        """n draws of (x, h) from the model, from the top down; leading axis (n,)."""
+        keys = jax.random.split(key, len(self.layers))
+        above, taken = None, []
+        for layer, name, k in zip(reversed(self.layers), reversed(self.layer_names), keys, strict=True):
+            p = layer.distribution(theta[name], above)
+            value = p.sample(k, () if p.batch_shape else (n,))
+            above = layer.features(value)
+            taken.append(value)
+        x, *h = reversed(taken)
+        return x, tuple(h)
+
+    def factors(self, params: PyTree, z: PyTree, datum: PyTree) -> list[jax.Array]:
+        """[log p(x | h¹), log p(h¹ | h²), …, log p(h^L)] of one datum, nats."""
+        return self.log_p(params, datum, tuple(z))
+
+    def discrete_causes(self, params: PyTree, x: PyTree = None) -> list[str]:
+        return [f"{self.layers[i].family.name} units of layer {i}" for i in self.discrete]
+
+    def sample(self, key: jax.Array, params: PyTree, n: int, given: PyTree = None) -> tuple[PyTree, PyTree]:
+        """n draws of (x, h), from the top down."""
+        _no_inputs(given)
+        return self.dreamt(key, params, n)
+
+    def described(self, params: PyTree, x: PyTree = None) -> PyTree:
+        """The distribution that rows are validated against: p(x | h) at one value of h."""
+        _no_inputs(x)
+        p = self.generative(params, self._one_cause(params, ()))[0]
+        # Rows of probabilities are no draws of this p(x | h).
+        return continuous_bernoulli.distribution(base_of(p).logits) if self.redraw else p
+
+    def summed_out(self, params: PyTree, rows: PyTree) -> jax.Array:
+        if self.sums is None:
+            raise ModelError(
+                "The hidden layers take too many values to sum over: NVIL, VIMCO, WakeSleep and ReweightedWakeSleep "
+                "learn such a ladder, AutoEncoding and ImportanceWeighted where its hidden layers are normal."
+            )
+        return self.sums.log_prob(params, rows)
+
+    def outside(self) -> str:
+        """Advice about data outside the likelihood's support."""
+        if self.visible.family.name == "Bernoulli":
+            return (
+                "Pixels between 0 and 1 are not Bernoulli's: binarise them (x > 0.5), let them be drawn afresh at "
+                "every visit (redraw=True), or make x 'continuous bernoulli' or 'normal'."
+            )
+        return "Recode the data or choose another family for x."
+
+    def _one_cause(self, params: PyTree, inputs: tuple) -> PyTree:
+        return jax.tree.map(lambda a: a[0], self.dreamt(jax.random.key(0), params, 1)[1])
+
+    def _start(self, key: jax.Array) -> PyTree:
+        keys = jax.random.split(key, len(self.layers))
+        return {name: layer.init(k) for layer, name, k in zip(self.layers, self.layer_names, keys, strict=True)}
+
+    def _biased(self, theta: PyTree, mean: jax.Array) -> PyTree:
+        """θ with x's last bias set to give x its mean, if x's network is a perceptron."""
+        params, name, size = theta["x"], self.visible.family.name, self.visible.size
+        pixels = name in ("Bernoulli", "ContinuousBernoulli")
+        found = [key for key in params if re.fullmatch(r"layer\d+", key)] if isinstance(params, dict) else []
+        if not (pixels or name == "Normal") or not found:
+            return theta
+        last = max(found, key=lambda key: int(key.removeprefix("layer")))
+        bias = params[last].get("bias") if isinstance(params[last], dict) else None
+        if bias is None or mean.shape != (size,) or bias.shape[0] < size:
+            return theta
+        inside = jnp.clip(mean, EDGE, 1 - EDGE)
+        begun = jnp.log(inside) - jnp.log1p(-inside) if pixels else mean  # normal units' sds come after the means
+        bias = bias.at[:size].set(begun.astype(bias.dtype))
+        return theta | {"x": params | {last: params[last] | {"bias": bias}}}
+
+    def _values(self) -> tuple | None:
+        """All values of h, with leading axis m; None if there are too many."""
+        hidden = self.layers[1:]
+        levels = [layer.family.levels for layer in hidden for _ in range(layer.size)]
+        if not all(levels) or math.prod(levels) > MOST_VALUES:
+            return None
+        index = np.indices(levels).reshape(len(levels), -1).T  # (m, units)
+        cuts = np.cumsum([layer.size for layer in hidden])[:-1]
+        return tuple(jnp.asarray(part) for part in np.split(index, cuts, axis=1))
+
+    def _check_chain(self) -> None:
+        key = jax.eval_shape(lambda: jax.random.key(0))
+        try:
+            x, h = jax.eval_shape(lambda k: self.dreamt(k, self._start(k), 2), key)
+        except (TypeError, ValueError) as error:
+            raise ModelError(
+                f"The layers' sizes do not chain: {_sizes(self.layers)}. Each layer's network should take what the "
+                f"one above shows it ({error})."
+            ) from error
+        try:
+            found = jax.eval_shape(lambda k, x: self.drawn(k, self.initial(k), x, 1)[0], key, x)
+        except (TypeError, ValueError, KeyError, IndexError) as error:
+            raise ModelError(
+                f"The inference network does not climb this ladder, {_sizes(self.layers)}: {error}"
+            ) from error
+        for i, (mine, theirs) in enumerate(zip(h, found, strict=True)):
+            if theirs is None or mine.shape[1:] != theirs.shape[2:]:
+                raise ModelError(
+                    f"Layer {i + 1} has shape {mine.shape[1:]}, and the inference network draws "
+                    f"{None if theirs is None else theirs.shape[2:]} for it."
+                )
+
+
+def _shrinkage(sd: float, theta: PyTree) -> jax.Array:
+    """log p(θ) under a normal prior on the weights."""
+    each = jax.tree.map(lambda w: jnp.sum(-jnp.square(w / sd) / 2 - math.log(sd) - math.log(2 * math.pi) / 2), theta)
+    return tree.total(each)
+
+
+def _no_inputs(given: PyTree) -> None:
+    if given is not None:
+        raise ModelError("A ladder looks at no inputs: give Data(x) without given=.")
+
+
+def ladder_of(model: object) -> Ladder | None:
+    """The model if it is a ladder, else None."""
+    return model if isinstance(model, Ladder) else None
+
+
+def draws_of(q: Distribution, key: jax.Array, count: int) -> PyTree:
+    """(count, row, …) draws of q; a q that depends on x alone has batch shape (1, row), one for all draws."""
+    if q.batch_shape[0] == count:
+        return q.sample(key)
+    many: Any = q.sample(key, (count,))
+    return many[:, 0]
+
+
+def _sizes(layers: Sequence[Layer]) -> str:
+    return ", ".join(f"{'h' + str(i) if i else 'x'} of {layer.size}" for i, layer in enumerate(layers))

@@ -1,0 +1,82 @@
+"""NVIL and VIMCO: ladders of any layers, discrete ones above all, learnt by the score function."""
+
+from dataclasses import dataclass
+from typing import Annotated, ClassVar, Literal
+
+import jax
+
+from tractable.core.model import Model, Objective, PyTree
+from tractable.core.settings import Count, Positive, at_least
+from tractable.ladders.amortised import Amortised
+from tractable.ladders.ladder import Ladder
+from tractable.ladders.score import Reductions, begin_baselines, check, nvil, vimco
+
+
+@dataclass(frozen=True, kw_only=True)
+class NVIL(Amortised):
+    """Neural variational inference and learning (Mnih & Gregor 2014): the ELBO, by the score function.
+
+    Args:
+        samples: draws of h per row and step.
+        centre: subtract the running mean of the learning signals.
+        baseline: subtract a perceptron's prediction from the layer below ("layers") or from x ("input"); or None.
+        normalise: divide signals by their running sd where that is above 1.
+        local: each layer's signal leaves out the terms that do not depend on the layer.
+        leave_one_out: subtract the mean over a row's other samples − 1 draws instead of the running mean.
+        baseline_size: tanh units of a baseline's perceptron.
+        Other fields as for ``Amortised``.
+
+    Which of these lower the variance depends on the model: ``ladders.variance.gradient_variance`` measures it.
+    """
+
+    label: ClassVar[str] = "nvil"
+    learning_rate: Positive = 1e-2
+    samples: Count = 1
+    centre: bool = True
+    baseline: Literal["layers", "input", None] = "layers"
+    normalise: bool = True
+    local: bool = True
+    leave_one_out: bool = False
+    baseline_size: Count = 100
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.check(self.samples > 1 or not self.leave_one_out, "samples", "a whole number ≥ 2")
+
+    @property
+    def switches(self) -> Reductions:
+        """How the learning signals are transformed."""
+        return Reductions(self.centre, self.baseline, self.normalise, self.local, self.leave_one_out)
+
+    def needed(self, model: Model) -> Ladder:
+        ladder = super().needed(model)
+        check(ladder, self.switches, self.samples)
+        return ladder
+
+    def initial(self, ladder: Ladder, key: jax.Array, rows: PyTree) -> dict[str, PyTree]:
+        ladder_key, baseline_key = jax.random.split(key)
+        params = super().initial(ladder, ladder_key, rows)
+        if self.baseline is None:
+            return params
+        return params | {"psi": begin_baselines(ladder, baseline_key, self.baseline_size, baseline=self.baseline)}
+
+    def objective(self, ladder: Ladder) -> Objective:
+        return nvil(ladder, samples=self.samples, **self.switches._asdict())
+
+
+@dataclass(frozen=True, kw_only=True)
+class VIMCO(Amortised):
+    """Variational inference for Monte Carlo objectives (Mnih & Rezende 2016): the K-sample bound, in which each draw's
+    baseline comes from the other draws. There are no baselines to learn.
+
+    Args:
+        samples: K ≥ 2 draws of h per row and step; more make the bound tighter.
+        Other fields as for ``Amortised``.
+    """
+
+    label: ClassVar[str] = "vimco"
+    learning_rate: Positive = 1e-2
+    samples: Annotated[int, at_least(2)] = 5
+
+    def objective(self, ladder: Ladder) -> Objective:
+        return vimco(ladder, samples=self.samples)

@@ -1,0 +1,44 @@
+"""Rows (n, d) minus a centre, so that single precision keeps their digits."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import ArrayLike, DTypeLike
+
+from tractable.core.errors import DataError, ModelError
+from tractable.core.numbers import Numbers
+from tractable.core.settings import expect_whole
+
+
+def rows_of(x: ArrayLike, features: int) -> jax.Array:
+    """The rows as an array; raises DataError unless their shape is (n, d)."""
+    shape = jnp.shape(x)
+    if len(shape) != 2 or shape[1] != features:
+        raise DataError(f"Expected rows of {features} numbers, shape (n, {features}); got shape {shape}.")
+    return jnp.asarray(x)
+
+
+def about(centre: np.ndarray, x: ArrayLike, dtype: DTypeLike) -> jax.Array:
+    """Rows (n, d) minus the centre (1, d), subtracted in the rows' own precision if they are floats."""
+    x = rows_of(x, centre.shape[1])
+    x = x if jnp.issubdtype(x.dtype, jnp.floating) else x.astype(dtype)
+    return (x - centre.astype(x.dtype)).astype(dtype)
+
+
+def origin_of(centre: Numbers | None, features: int) -> tuple[float, ...]:
+    """The centre as a hashable tuple (d,), rounded to single precision and so the same in both; 0 by default."""
+    return tuple(finite("centre", np.zeros(features) if centre is None else centre, features, np.float32).tolist())
+
+
+def finite(name: str, value: Numbers, features: int, dtype: DTypeLike = np.float64) -> np.ndarray:
+    """(d,) finite numbers; raises ModelError otherwise."""
+    array = np.asarray(value, dtype)
+    if array.shape != (features,) or not np.isfinite(array).all():
+        raise ModelError(f"{name} has {features} finite numbers, one a column; got {value}.")
+    return array
+
+
+def check_sizes(**sizes: int) -> None:
+    """Raises ModelError unless every size is a whole number above 0."""
+    for name, value in sizes.items():
+        expect_whole(name, value, ModelError)

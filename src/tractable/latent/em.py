@@ -1,0 +1,238 @@
+"""Expectation–maximisation on additive expected statistics.
+
+    E:  S = Σ_n w_n E[T(x_n, z) | x_n, θ]        M:  θ' = argmax Q(·; S),  Q = Σ_n w_n E[log p(x_n, z | ·) | x_n, θ]
+
+Target: a stationary point of Σ_n w_n log p(x_n | θ). The M-step maximises a lower bound that touches this at θ, so no
+step goes down. Dempster, Laird & Rubin 1977. An E-step gives *sums* over rows: the sums of chunks, files and devices
+add up to those of all rows, and their stochastic average is online EM (Cappé & Moulines 2009).
+
+An E-step is ``(theta, batch) -> Expected``, its sums weighted by ``batch.mask`` (0 or 1, or any weight ≥ 0); an M-step
+is ``statistics -> theta``. EM does not apply where z cannot be summed or integrated out given θ.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+
+from tractable.core import schedules, tree
+from tractable.core.errors import DataError, ModelError, SettingsError
+from tractable.core.model import Batch, Data, Kernel, PyTree, as_data
+from tractable.core.rows import narrow
+from tractable.core.settings import expect_whole
+from tractable.core.sums import Expected, accumulate, dtype_of
+
+
+class State(NamedTuple):
+    """θ, and the objective before the last step."""
+
+    position: PyTree  # θ
+    time: jax.Array  # () steps taken
+    objective: jax.Array  # () at the position before the last step; 0 before the first
+
+
+class Info(NamedTuple):
+    """The trace of one step of EM."""
+
+    objective: jax.Array  # () Σ w log p(x|θ) (+ log p(θ)), nats, at the position before the step
+    gain: jax.Array  # () since the position one step earlier; 0 in the first step
+
+
+class OnlineState(NamedTuple):
+    """θ, and the running statistics that give it."""
+
+    position: PyTree  # θ
+    time: jax.Array  # () batches seen
+    statistics: PyTree  # running average, scaled to the whole data
+
+
+class OnlineInfo(NamedTuple):
+    """The trace of one batch."""
+
+    objective: jax.Array  # () N/n Σ log p(x|θ) (+ log p(θ)), noisy, at the position before the step
+    step_size: jax.Array  # () γ_t
+
+
+def em(e_step: Callable, m_step: Callable, log_prior: Callable | None = None) -> Kernel:
+    """Batch EM: every step uses all rows.
+
+        θ' = m_step(S(θ))
+
+    The objective never falls where ``m_step`` is the exact maximum of Q (+ log p(θ)).
+
+    Args:
+        e_step: ``(theta, batch) -> Expected``; ``chunked(e_step, size)`` bounds its memory.
+        m_step: ``statistics -> theta``.
+        log_prior: ``theta -> ()``, added to the objective; give it where the M-step maximises Q + log p(θ).
+
+    Returns:
+        A kernel without noise; its batch is the whole data, ``whole(rows)``, or rows with weights as mask.
+    """
+
+    def init(key: jax.Array, position: PyTree) -> State:
+        return State(position, jnp.array(0), jnp.zeros((), dtype_of(position)))
+
+    def step(noise: PyTree, state: State, batch: Batch | None) -> tuple[State, Info]:
+        found = e_step(state.position, _needed(batch))
+        objective = _objective(found.log_likelihood, log_prior, state.position)
+        gain = jnp.where(state.time > 0, objective - state.objective, 0).astype(objective.dtype)
+        position = _like(m_step(found.statistics), state.position)
+        return State(position, state.time + 1, objective), Info(objective, gain)
+
+    return Kernel(init, _nothing, step)
+
+
+def online_em(
+    e_step: Callable,
+    m_step: Callable,
+    step_size: float | schedules.Schedule | None = None,
+    patience: int = 5,
+    *,
+    example: Batch,
+    log_prior: Callable | None = None,
+) -> Kernel:
+    """Online EM: statistics are averaged over minibatches, and θ maximises given them.
+
+        S ← (1 − γ_t) S + γ_t (N/n) s̄_t(θ),    θ ← m_step(S) from batch ``patience`` on
+
+    s̄_t is the batch's sum. Statistics whose coordinate frame moves with θ have a method ``in_frame_of(other)``, which
+    expresses S in the newest frame. γ_0 = 1: before the first batch there is nothing to average with. With γ = 1 and
+    all rows in the batch this is batch EM. It does not climb at every step. Cappé & Moulines 2009, eqs. 9 and 10.
+
+    Args:
+        e_step: ``(theta, batch) -> Expected``.
+        m_step: ``statistics -> theta``.
+        step_size: γ in (0, 1], or a schedule ``t -> γ_t``; (1 + t)^−0.6 by default. For θ to settle, Σ γ_t must
+            diverge and Σ γ_t² converge: ``schedules.polynomial(t0**κ, t0, κ)`` is (1 + t/t0)^−κ.
+        patience: ≥ 1, batches before the first M-step: the statistics of few rows may have no maximum.
+        example: a batch, or its ``jax.ShapeDtypeStruct``s; its shapes give the shapes of the statistics.
+        log_prior: as for ``em``.
+
+    Raises:
+        SettingsError: γ outside (0, 1], patience < 1.
+    """
+    expect_whole("online_em(patience=...)", patience, of=" of batches")
+    if step_size is None:
+        step_size = schedules.polynomial(1.0, 1.0, 0.6)
+    gamma = step_size if callable(step_size) else lambda t: jnp.asarray(step_size, jnp.result_type(float))
+    second = gamma(jnp.array(1))  # weight of the second batch, the first that is averaged
+    if not isinstance(second, Tracer) and not 0 < second <= 1:
+        raise SettingsError(f"online_em(step_size=...) is in (0, 1], the share of the newest batch; got {second:.3g}.")
+
+    def init(key: jax.Array, position: PyTree) -> OnlineState:
+        shapes = jax.eval_shape(e_step, position, example).statistics
+        return OnlineState(position, jnp.array(0), jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes))
+
+    def step(noise: PyTree, state: OnlineState, batch: Batch | None) -> tuple[OnlineState, OnlineInfo]:
+        batch = _needed(batch)
+        found = batch.summed(e_step, state.position)
+        share = jnp.where(state.time > 0, gamma(state.time), 1.0)
+        statistics = jax.tree.map(
+            lambda old, new: ((1 - share) * old + share * batch.scale * new).astype(new.dtype),
+            _alike(state.statistics, found.statistics),
+            found.statistics,
+        )
+        position = _like(m_step(statistics), state.position)
+        position = tree.where(state.time + 1 >= patience, position, state.position)
+        objective = _objective(batch.scale * found.log_likelihood, log_prior, state.position)
+        return OnlineState(position, state.time + 1, statistics), OnlineInfo(objective, share.astype(objective.dtype))
+
+    return Kernel(init, _nothing, step)
+
+
+def chunked(e_step: Callable, chunk: int = 4096) -> Callable:
+    """The same E-step in memory O(chunk): ``em(chunked(e_step), m_step)``. See ``accumulate``."""
+    expect_whole("A chunk", chunk, of=" of rows")
+    return lambda theta, batch: accumulate(e_step, theta, batch.data, batch.mask, chunk)
+
+
+def expected(
+    e_step: Callable, theta: PyTree, data: Data | Any, chunk: int = 1 << 16,
+    weights: jax.Array | np.ndarray | None = None, place: Callable = lambda rows, mask: (rows, jnp.asarray(mask)),
+) -> Expected:  # fmt: skip
+    """One E-step over rows on file or in the host's memory; the host adds the chunks' sums in float64.
+
+    One pass over the file, with memory O(chunk) on host and device; reading a chunk overlaps the device's work.
+
+    Args:
+        e_step: ``(theta, batch) -> Expected``; the same function is compiled only once.
+        theta: parameters. An M-step on float64 sums may give float64: cast it if you want single precision.
+        data: ``Data``, for example of a memory-mapped file, or arrays.
+        chunk: rows at a time, ≥ 1.
+        weights: (N,), each ≥ 0; by default the data's weights.
+        place: ``(rows, mask) -> (rows, mask)``, which places a chunk on devices for the E-step.
+
+    Returns:
+        Expected, as NumPy float64 arrays.
+
+    Raises:
+        SettingsError: a chunk below 1. DataError: no rows; weights that are not (N,).
+    """
+    expect_whole("A chunk", chunk, of=" of rows")
+    data = as_data(data)
+    weights = data.weights if weights is None else weights
+    if weights is not None and np.shape(weights) != (data.size,):
+        raise DataError(f"expected(weights=...) has one weight a row, shape ({data.size},); got {np.shape(weights)}.")
+    if data.size == 0:
+        raise DataError("EM looks at rows: these data hold none.")
+    chunk = min(chunk, data.size)
+    compiled, dtype = jax.jit(e_step), np.dtype(dtype_of(theta))
+    total, working = None, None
+    for start in range(0, data.size, chunk):
+        stop = min(start + chunk, data.size)
+        # Earlier rows with mask 0 fill up the last chunk: one shape, one compilation.
+        rows = jax.tree.map(lambda a, stop=stop: np.asarray(a[stop - chunk : stop]), data.rows)
+        mask = np.zeros(chunk, dtype)
+        mask[chunk - (stop - start) :] = 1 if weights is None else np.asarray(weights[start:stop])
+        placed = place(rows, mask)
+        ahead = compiled(theta, Batch(placed[0], placed[1], narrow(data.size)))
+        total, working = _summed(total, working), ahead
+    return _summed(total, working)
+
+
+def _nothing(key: jax.Array, count: int, state: PyTree, batch: Batch | None = None) -> jax.Array:
+    """An empty block of noise with the usual leading axis: EM draws nothing."""
+    return jnp.zeros((count, 0))
+
+
+def _needed(batch: Batch | None) -> Batch:
+    if batch is None:
+        raise DataError("EM looks at rows at every step: give a batch, such as whole(rows).")
+    return batch
+
+
+def _objective(log_likelihood: jax.Array, log_prior: Callable | None, theta: PyTree) -> jax.Array:
+    value = log_likelihood if log_prior is None else log_likelihood + log_prior(theta)
+    return jnp.asarray(value, dtype_of(theta))
+
+
+def _alike(old: PyTree, new: PyTree) -> PyTree:
+    """The old statistics; those with a coordinate frame are expressed in the new ones' frame."""
+    return jax.tree.map(
+        lambda a, b: a.in_frame_of(b) if hasattr(a, "in_frame_of") else a,
+        old,
+        new,
+        is_leaf=lambda a: hasattr(a, "in_frame_of"),
+    )
+
+
+def _like(new: PyTree, old: PyTree) -> PyTree:
+    """The M-step's θ in the dtypes of the old θ; raises ModelError if structure or shapes differ."""
+    shapes = [(jax.tree.structure(t), [jnp.shape(leaf) for leaf in jax.tree.leaves(t)]) for t in (new, old)]
+    if shapes[0] != shapes[1]:
+        raise ModelError(
+            "m_step(statistics) returns parameters like those EM started from, "
+            f"{shapes[1][0]} of shapes {shapes[1][1]}; got {shapes[0][0]} of shapes {shapes[0][1]}."
+        )
+    return jax.tree.map(lambda a, b: jnp.asarray(a, b.dtype), new, old)
+
+
+def _summed(total: PyTree, term: PyTree) -> PyTree:
+    """The sum in float64 on the host; None stands for no term yet."""
+    if term is None:
+        return total
+    term = jax.tree.map(lambda a: np.asarray(a, np.float64), term)
+    return term if total is None else jax.tree.map(np.add, total, term)

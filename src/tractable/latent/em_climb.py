@@ -1,0 +1,261 @@
+"""EM's climbs from start to end: on rows in memory, over devices, or on file; saved as they go."""
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import ArrayLike
+
+from tractable.core import tree
+from tractable.core.curve import pad_traces
+from tractable.core.model import Batch, Model, PyTree, whole
+from tractable.core.shared import compiled
+from tractable.engine.leaves import beneath, restored
+from tractable.engine.method import Session
+from tractable.engine.placement import OneDevice
+from tractable.latent.em import chunked, em, expected
+
+SEGMENT = 25  # steps between two returns to the host
+ROUNDING, FALLEN = 8, 64  # gains taken as rounding, in units of the objective's last digit: usually, and after a fall
+
+
+class Reached(NamedTuple):
+    """The end points of climbs."""
+
+    theta: PyTree  # leading axis (start,)
+    objective: np.ndarray  # (start,) nats, at theta
+    trace: np.ndarray  # (start, step), NaN after a climb's end
+    interrupted: bool
+
+
+class Climbing(NamedTuple):
+    """The state of climbs; all leaves but the last lead with an axis of starts."""
+
+    states: PyTree
+    good: PyTree  # last θ with a finite objective
+    gain: jax.Array  # of the last step
+    to_come: jax.Array  # nats, by Aitken's extrapolation
+    little: jax.Array  # whether to_come is small: twice in a row ends a climb, once may be a plateau
+    done: jax.Array
+    time: jax.Array  # ()
+
+
+class SavedAttempts:
+    """Saves and restores climbs whose failed starts are tried again.
+
+    Attributes:
+        count: attempts before this one.
+        earlier: their end points, or None.
+    """
+
+    def __init__(self, session: Session, thetas: PyTree) -> None:
+        self.count, self.earlier, self.keep = 0, None, session.keeper()
+        self.resume = session.resume
+        if self.resume is not None:
+            nothing = np.zeros(0)
+            earlier = Reached(thetas, nothing, nothing, False) if beneath(self.resume, "attempts/1") else None
+            self.count, self.earlier = restored((0, earlier), beneath(self.resume, "attempts"))
+
+    def begun(self, like: PyTree) -> PyTree:
+        """The saved state of this attempt's climbs, with the structure of ``like``; None if there is none."""
+        now = {} if self.resume is None else beneath(self.resume, "now")
+        self.resume = None
+        return restored(like, now) if now else None
+
+    def save(self, now: PyTree, at_once: bool = False) -> None:
+        """Save the state of this attempt's climbs, if a save is due."""
+        self.keep(lambda: {"attempts": (self.count, self.earlier), "now": now()}, at_once=at_once)
+
+    def again(self, reached: "Reached") -> None:
+        """Begin another attempt, saved together with the end points so far."""
+        self.count, self.earlier = self.count + 1, reached
+
+
+def settled(
+    gain: jax.Array, before: jax.Array, objective: jax.Array, tolerance: float, size: ArrayLike = 1
+) -> tuple[jax.Array, jax.Array]:
+    """The gain still to come, and whether it is small: gains that shrink by a factor r add r/(1 − r) times the last.
+
+    ``size`` rows, of about a nat each, are added to the objective, and rounded even where their sum is near 0.
+    """
+    rate = jnp.clip(gain / jnp.where(before > 0, before, jnp.inf), 0, 0.999)
+    rate = jnp.where(before > 0, rate, 0.999)
+    to_come = jnp.abs(gain) * rate / (1 - rate)
+    scale = jnp.maximum(jnp.abs(objective), 1.0)
+    digit = jnp.finfo(jnp.result_type(objective)).eps * jnp.maximum(scale, size)
+    # EM falls by rounding only, so after a fall gains of that size are rounding too.
+    rounding = jnp.where((gain < 0) | (before < 0), FALLEN, ROUNDING) * digit
+    none = jnp.abs(gain) <= rounding  # rounding, from which nothing can be extrapolated
+    return jnp.where(none, 0.0, to_come), none | (to_come <= tolerance * scale)
+
+
+def climb(method: Any, model: Model, session: Session, thetas: PyTree, attempts: SavedAttempts) -> Reached:
+    """Climb from every start to its end, side by side, on rows in memory or on file."""
+    advance, objectives = (_in_memory if session.data.resident else _on_file)(method, model, session)
+    states = jax.vmap(lambda theta: method.kernel(model, None, None).init(session.key, theta))(thetas)
+    zero = jnp.zeros(jax.tree.leaves(thetas)[0].shape[0], states.objective.dtype)
+    now, traces, stopped = Climbing(states, thetas, zero, zero + jnp.inf, zero > 0, zero > 0, jnp.array(0)), [], False
+    if not session.data.resident:
+        now = _with_objective(now, np.asarray(zero, np.float64))
+    begun = attempts.begun((now, np.zeros(0)))
+    if begun is not None:
+        now, traces = begun[0], [begun[1]]
+
+    def run_state() -> PyTree:
+        return now, np.concatenate(traces, 1)
+
+    while not stopped and int(now.time) < method.steps and not bool(jnp.all(now.done)):
+        now, trace = advance(now)
+        traces.append(np.asarray(trace))
+        stopped = session.stop()
+        attempts.save(run_state, at_once=stopped)
+        newest = traces[-1][:, 0]
+        best = float(np.max(newest, where=np.isfinite(newest), initial=-np.inf))
+        session.say("climbing", int(now.time), method.steps, {"objective": best})
+    attempts.save(run_state, at_once=True)
+    trace = np.concatenate(traces, 1)[:, : int(now.time)]
+    theta = now.states.position
+    values = objectives(theta)
+    theta = _each_where(jnp.isfinite(values), theta, now.good)  # the last step may have become non-finite
+    finite = [row[np.isfinite(row)] for row in trace]
+    last = np.array([row[-1] if len(row) else np.nan for row in finite])
+    values = np.where(np.isfinite(values), values, last).astype(np.float64)
+    return Reached(session.placement.collect(theta), values, trace, stopped)
+
+
+def _with_objective(now: Climbing, values: np.ndarray) -> Climbing:
+    """The state with objectives in double precision, as passes over a file sum them."""
+    return now._replace(states=now.states._replace(objective=values))
+
+
+def _in_memory(method: Any, model: Model, session: Session) -> tuple[Callable, Callable]:
+    """``now -> (now, trace)``, which takes up to SEGMENT steps, and ``thetas -> objectives``, on rows in memory."""
+    placement, size, steps = session.placement, session.data.size, jnp.array(method.steps)
+    rows, mask = placement.rows_and_counts(session.data)
+    method = dataclasses.replace(method, steps=1, starts=1)  # fields that the compiled program does not use
+    return (
+        lambda now: segment(method, model, placement, size, rows, mask, now, steps),
+        lambda thetas: _objectives(method, model, placement, size, rows, mask, thetas),
+    )
+
+
+def _on_file(method: Any, model: Model, session: Session) -> tuple[Callable, Callable]:
+    """The same of rows on file: a step is one pass for all starts, summed in double precision."""
+    e_step, m_step = method.halves(model)
+    e_steps, m_steps = jax.vmap(session.placement.sum_rows(e_step), (0, None)), jax.jit(jax.vmap(m_step))
+    prior, judge = method.log_prior(model), jax.jit(functools.partial(_judge, tolerance=method.tolerance))
+
+    def read(thetas: PyTree) -> tuple[np.ndarray, PyTree]:
+        found = expected(e_steps, thetas, session.data, method.chunk, place=session.placement.place_chunk)
+        priors = 0.0 if prior is None else np.asarray(jax.vmap(prior)(thetas), np.float64)
+        return np.asarray(found.log_likelihood) + priors, found.statistics
+
+    def advance(now: Climbing) -> tuple[Climbing, np.ndarray]:
+        states = now.states
+        values, statistics = read(states.position)
+        gain = values - states.objective if int(now.time) else np.zeros_like(values)
+        theta = jax.tree.map(lambda new, old: new.astype(old.dtype), m_steps(statistics), states.position)
+        after = states._replace(position=theta, time=states.time + 1, objective=values)
+        judged, _ = judge(now, after, gain, values, total=session.data.total)
+        trace = np.where(now.done, np.nan, values)[:, None]
+        return _with_objective(judged, np.where(now.done, states.objective, values)), trace
+
+    return advance, lambda thetas: read(thetas)[0]
+
+
+_each_where = jax.jit(jax.vmap(tree.where))
+
+
+def _judge(
+    now: Climbing, states: PyTree, gain: jax.Array, objective: jax.Array, tolerance: float, total: float | jax.Array
+) -> tuple[Climbing, jax.Array]:
+    """The state after a step to ``states``, whose objectives were before it; and those of climbs still going on."""
+    fine = jax.vmap(tree.all_finite)(states.position) & jnp.isfinite(objective)
+    to_come, little = settled(gain, now.gain, objective, tolerance, total)
+    little = little & (now.time > 1)
+    live = ~now.done
+    keep = live & fine
+    after = Climbing(
+        jax.vmap(tree.where)(keep, states, now.states),
+        jax.vmap(tree.where)(keep, now.states.position, now.good),
+        jnp.where(live, gain, now.gain),
+        jnp.where(live, to_come, now.to_come),
+        little,
+        now.done | ~fine | (little & now.little),
+        now.time + 1,
+    )
+    return after, jnp.where(live, objective, jnp.nan)
+
+
+@compiled("method", "model", "placement", "size")
+def segment(
+    method: Any,
+    model: Model,
+    placement: OneDevice,
+    size: int,
+    rows: PyTree,
+    mask: jax.Array | None,
+    now: Climbing,
+    last: jax.Array,
+) -> tuple[Climbing, jax.Array]:
+    """Step until ``last`` or until every climb has settled: the state, and the objectives (start, SEGMENT)."""
+    kernel = em(_e_step(method, model, placement), method.halves(model)[1], method.log_prior(model))
+    batch = whole(rows) if mask is None else Batch(rows, mask, size)
+    count, total = now.done.shape[0], jnp.sum(batch.counted(jnp.ones_like(batch.mask)))
+    trace = jnp.full((SEGMENT, count), jnp.nan, now.gain.dtype)
+
+    def going(carry: tuple) -> jax.Array:
+        now, _, i = carry
+        return (i < SEGMENT) & (now.time < last) & ~jnp.all(now.done)
+
+    def step(carry: tuple) -> tuple:
+        now, trace, i = carry
+        states, info = jax.vmap(lambda s: kernel.step(jnp.zeros(0), s, batch))(now.states)
+        now, values = _judge(now, states, info.gain, info.objective, method.tolerance, total)
+        return now, trace.at[i].set(values), i + 1
+
+    now, trace, _ = jax.lax.while_loop(going, step, (now, trace, jnp.array(0)))
+    return now, trace.T
+
+
+@compiled("method", "model", "placement", "size")
+def _objectives(
+    method: Any, model: Model, placement: OneDevice, size: int, rows: PyTree, mask: jax.Array | None, thetas: PyTree
+) -> jax.Array:
+    """The climbed objective at every θ, (start,)."""
+    e_step, prior = _e_step(method, model, placement), method.log_prior(model)
+    batch = whole(rows) if mask is None else Batch(rows, mask, size)
+
+    def one(theta: PyTree) -> jax.Array:
+        value = e_step(theta, batch).log_likelihood
+        return value if prior is None else value + prior(theta)
+
+    return jax.vmap(one)(thetas)
+
+
+def _e_step(method: Any, model: Model, placement: OneDevice) -> Callable:
+    """The E-step of all rows. Closed-form sums go chunk by chunk, on each device over its own rows."""
+    e_step = method.halves(model)[0]
+    if not method.exact(model):
+        return e_step  # its statistics are the rows and their shares; the compiler sums their Q on each device
+    return placement.sum_rows(chunked(e_step, method.chunk))
+
+
+def with_retries(reached: Reached, again: Reached, taken: np.ndarray) -> Reached:
+    """Climbs with the starts in ``taken`` replaced by those of a second attempt."""
+
+    def pick(old: jax.Array, new: jax.Array) -> jax.Array:
+        return jnp.where(jnp.asarray(taken).reshape(-1, *[1] * (old.ndim - 1)), new, old)
+
+    return Reached(
+        jax.tree.map(pick, reached.theta, again.theta),
+        np.where(taken, again.objective, reached.objective),
+        pad_traces(
+            [new if new_one else old for new_one, old, new in zip(taken, reached.trace, again.trace, strict=True)]
+        ),
+        again.interrupted,
+    )

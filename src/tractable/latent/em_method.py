@@ -1,0 +1,344 @@
+"""Expectation–maximisation: a point θ that maximises the likelihood with z summed out."""
+
+import dataclasses
+import functools
+import math
+import time
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from tractable.core.belief import point_belief
+from tractable.core.errors import DataError, ModelError, RunError, TractableWarning
+from tractable.core.latent import LatentModel, latent_model
+from tractable.core.model import Kernel, Model, PyTree
+from tractable.core.rows import Data
+from tractable.core.settings import Count, Positive
+from tractable.core.shared import compiled
+from tractable.diagnostics.learnt import Learnt
+from tractable.diagnostics.maxima import agreement, curvature
+from tractable.engine.drawing import chain_keys, starts
+from tractable.engine.method import Check, Method, Optimiser, Outcome, Session
+from tractable.engine.search import INFORMATION, standard_errors
+from tractable.latent.em import chunked, em
+from tractable.latent.em_climb import FALLEN, ROUNDING, Reached, SavedAttempts, climb, with_retries  # fmt: skip
+from tractable.latent.gradient_em import by_enumeration, expected_log_joint, gradient_m_step
+
+CHUNK = 1 << 14  # rows at a time in an E-step
+LOOKED_AT = 10_000  # rows of data on file that a start is made from, about
+WELL = 1e10  # condition number up to which an information matrix's inverse is trusted
+RETRIES = 2  # for starts that end with a collapsed component
+SAME = 1e-3  # nats per datum within which two maxima count as one
+FAR = 1e-2  # nats per datum: a larger gain of one more step rejects the result
+FALL = {"float32": 1e-5, "float64": 1e-10}  # share of |L| within which a fall is rounding
+INFORMATION_WORK = 1 << 31  # rows × parameters² up to which standard errors are computed
+
+
+@dataclass(frozen=True, kw_only=True)
+class EM(Method):
+    """Expectation–maximisation: a maximum of log p(θ) + Σ log p(x_n | θ), z summed out at every step.
+
+        E:  S = Σ_n E[T(x_n, z) | x_n, θ]        M:  θ' = argmax Q(·; S)
+
+    No step lowers the objective. EM converges at a rate equal to the share of information that z hides, slowly where
+    components overlap, and to a local maximum: hence several starts, side by side in one compilation.
+
+    Args:
+        starts: climbs from different starting points; the best is kept and the report says whether they agree.
+        steps: most steps of a climb.
+        tolerance: the climb ends when the gain still to come, by Aitken's extrapolation of the last gains, is below
+            this share of the objective, twice in a row.
+        chunk: rows at once in an E-step: memory beside the data is O(starts · chunk).
+        optimizer: for an M-step without closed form: "lbfgs", or an optax optimiser, reset at every M-step. A step
+            that would lower Q is not taken and the next is half as long, so that EM never falls; the report says how
+            much L-BFGS would add at the end.
+        inner: the optimiser's steps in one M-step.
+        prior: climb log p(θ) too. False for the likelihood alone; a closed-form M-step must fit the choice.
+        errors: compute standard errors at the end, which takes as many gradients as θ has entries.
+
+    Needs a ``LatentModel``. Reports standard errors from the observed information: the complete data's minus what z
+    hides (Louis 1982). Each step reads data on file once.
+    """
+
+    label: ClassVar[str] = "em"
+    point: ClassVar[bool] = True
+    sums_rows: ClassVar[bool] = True
+    starts: Count = 4
+    steps: Count = 1000
+    tolerance: Positive = 1e-6
+    chunk: Count = CHUNK
+    inner: Count = 10
+    optimizer: Literal["lbfgs"] | Optimiser = "lbfgs"
+    prior: bool = True
+    errors: bool = True
+
+    def kernel(self, model: Model, rows: PyTree, tuned: PyTree) -> Kernel:
+        e_step, m_step = self.halves(latent(model, self))
+        return em(chunked(e_step, self.chunk) if self.exact(model) else e_step, m_step, self.log_prior(model))
+
+    def needed(self, model: Model) -> Any:
+        """The model; raises ModelError where this method cannot learn it."""
+        model = latent(model, self)
+        self.halves(model)
+        return model
+
+    def exact(self, model: Any) -> bool:
+        """Whether E-step and M-step have closed forms, on additive statistics."""
+        return model.halves is not None
+
+    def begin(self, model: Any, data: Data, key: jax.Array) -> PyTree:
+        """The starting θ, with a leading axis of starts."""
+        return beginnings(model, data, key, self.starts)
+
+    def log_prior(self, model: Any) -> Callable | None:
+        """The log prior, if it is part of the climbed objective."""
+        return model.log_prior if self.prior else None
+
+    def halves(self, model: LatentModel) -> tuple[Callable, Callable]:
+        """E-step and M-step: the model's own, or by enumeration and gradient."""
+        if model.halves is not None:
+            return model.halves
+        prior, steps, sums = self.log_prior(model), (self.inner, self.optimizer), model.sums
+        if model.e_step is not None and model.steps.q is not None:
+            return model.e_step, gradient_m_step(model.steps.q, prior, model.params, model.position_of, *steps)
+        if sums is None or sums.responsibilities is None or sums.causes is None:
+            raise ModelError(
+                f"{type(self).__name__} sums over z, but this model's z takes too many values or has no E-step: use "
+                "MonteCarloEM, which draws z, or give the model an e_step in closed form (LatentModel.from_steps)."
+            )
+        q = functools.partial(expected_log_joint, model.log_joint)
+        m_step = gradient_m_step(q, prior, model.params, model.position_of, *steps)
+        return by_enumeration(sums.log_prob, sums.responsibilities, sums.causes), m_step
+
+    def climb(self, session: Session) -> tuple[Any, Data, Any, Reached, dict[str, float]]:
+        """The model, its rows, the mean taken off them (or None), every start's end point, and seconds."""
+        model = self.needed(session.model).climbed
+        data, offset = about_the_mean(model, session.data)
+        session = session._replace(data=data)
+        began = time.perf_counter()
+        thetas = self.begin(model, data, session.key)
+        begun = time.perf_counter()
+        if not data.resident and not self.exact(model):
+            raise DataError("An M-step by gradient needs all rows in memory; these are on file. Give an m_step.")
+        attempts, bad = SavedAttempts(session, thetas), np.zeros(0, bool)
+        while True:
+            reached = attempts.earlier
+            if reached is not None:
+                # A collapsed component is a start's bad luck: such starts are tried again, the others kept.
+                bad = ~sound(model, reached, data.total)
+                thetas = self.begin(model, data, jax.random.fold_in(session.key, attempts.count))
+            again = climb(self, model, session, thetas, attempts)
+            reached = again if reached is None else with_retries(reached, again, bad & sound(model, again, data.total))
+            if reached.interrupted or attempts.count == RETRIES or sound(model, reached, data.total).all():
+                break
+            attempts.again(reached)
+        seconds = {"starting": begun - began, "climbing": time.perf_counter() - begun}
+        return model, data, offset, reached, seconds
+
+    def learn(self, session: Session) -> Outcome:
+        model, data, offset, reached, seconds = self.climb(session)
+        climbed = time.perf_counter()
+        point, info, found = concluded(self, model, data, reached)
+        if not reached.interrupted and not self.exact(model) and self.optimizer != "lbfgs":
+            found |= {"L-BFGS adds": self._left(model, session._replace(data=data), point) - found["objective"]}
+        if offset is not None:
+            point = np.asarray(shifted(model, jnp.asarray(point), offset))
+        seconds |= {"errors": time.perf_counter() - climbed}
+        return Outcome(point_belief(point, info, found), found, seconds, reached.interrupted)
+
+    def _left(self, model: Any, session: Session, point: np.ndarray) -> float:
+        """The objective, in nats, after one M-step by L-BFGS from a point."""
+        theta = model.params(jnp.asarray(point))
+        judge = dataclasses.replace(self, optimizer="lbfgs", steps=1)
+        one = jax.tree.map(lambda a: a[None], theta)
+        session = session.alone()
+        return float(climb(judge, model, session, one, SavedAttempts(session, one)).objective[0])
+
+    def checks(self, posterior: Learnt) -> list[Check]:
+        found = posterior.found
+        size, out = found.get("observations", max(1, posterior.rows)), []
+        datum = "an observation" if "observations" in found else "a datum"
+        if "L-BFGS adds" in found:
+            left = found["L-BFGS adds"] / size
+            verdict = "trust" if left <= SAME else "caution" if left <= FAR else "reject"
+            stood = found["M-steps without gain"]
+            refused = f"; {stood} M-steps of {found['steps']} found no step that did not lower Q" if stood else ""
+            sentence = f"nats a datum that one M-step by L-BFGS adds at the optimiser's end point{refused}"
+            out.append(Check("L-BFGS adds", left, verdict, sentence))
+        to_come = found["to come"] / size
+        limit = self.tolerance * abs(found["objective"]) / size
+        # Extrapolation from few gains is a guess, which a factor of ten allows for.
+        verdict = "trust" if to_come <= 10 * limit else "caution"
+        out.append(Check("gain to come", to_come, verdict, f"nats {datum}, extrapolated from the last gains"))
+        fall, scale = found["fall"], max(1.0, abs(found["objective"]))
+        fine = fall <= FALL[str(jnp.result_type(float))] * scale
+        sentence = (
+            "nats lost in one step; EM loses none unless a floor binds or the M-step fails to maximise Q + log p(θ)"
+        )
+        out.append(Check("largest fall", fall, "trust" if fine else "caution", sentence))
+        own, least = examined(posterior), found.get("eigenvalue", math.nan)
+        sentence = "smallest eigenvalue of the observed information; above 0 at a proper maximum"
+        sentence += "" if least > 0 else ": there are no standard errors"
+        out += agreement(found, self.starts, f"{SAME:g} nats {datum}", found["agreement"] / size)
+        out += curvature(found, math.inf if any(c.verdict != "trust" for c in own) else 1e-6, sentence)
+        if least > 0:
+            condition = 1 / found["condition"]
+            verdict = "trust" if condition < WELL else "caution"
+            out.append(Check("condition", condition, verdict, "of the information matrix: large where it is flat"))
+        return out + own
+
+
+def latent(model: Model, method: Method) -> LatentModel:
+    """The model as a LatentModel; raises ModelError if it has no z."""
+    found = latent_model(model)
+    if found is not None:
+        return found
+    raise ModelError(
+        f"{type(method).__name__} learns a LatentModel, in which every datum has a latent z; this model has no "
+        "such z. Use MAP, or tr.LatentModel(prior, latent, likelihood)."
+    )
+
+
+def about_the_mean(model: LatentModel, data: Data) -> tuple[Data, Any]:
+    """Rows in memory minus their mean, and that mean, if the model shifts with its rows; else the rows and None."""
+    if data.total == 0:
+        raise DataError("EM looks at rows: these data hold none.")
+    if model.symmetry.shift is None or not data.resident or data.given is not None:
+        return data, None
+    y = np.asarray(data.y)
+    offset = np.nanmean(y, axis=0, dtype=np.float64)
+    if data.weights is not None:
+        offset = np.asarray(np.ma.average(np.ma.masked_invalid(y.astype(np.float64)), 0, data.weights))
+    dtype = jnp.result_type(float)
+    about = Data((y - offset).astype(dtype), weights=data.weights, missing=data.missing)
+    return about, jnp.asarray(offset, dtype)
+
+
+def beginnings(model: LatentModel, data: Data, key: jax.Array, count: int) -> PyTree:
+    """The starting θ, with a leading axis of starts: from the model's own rule on the data, or drawn from its prior."""
+    if model.steps.begin is None:
+        if model.prior_is_callable or model.start is not None:
+            positions = starts(model, data, key, count)
+            return jax.vmap(model.params)(positions)
+        # The prior says where θ is likely to be; the origin of the unconstrained space does not.
+        return _from_prior(model, chain_keys(key, count))
+    return starting_points(model.steps.begin, data, key, count)
+
+
+@compiled("model")
+def _from_prior(model: LatentModel, keys: jax.Array) -> PyTree:
+    return jax.vmap(model.sample_prior)(keys)
+
+
+def starting_points(begin: Callable[[jax.Array, PyTree], PyTree], data: Data, key: jax.Array, count: int) -> PyTree:
+    """``begin`` at several keys, with a leading axis of starts; evenly spaced rows represent data on file."""
+    seen = data if data.resident else data.take(slice(0, None, max(1, data.size // LOOKED_AT)))
+    rows = jax.tree.map(np.asarray, seen.alike().rows)
+    rows = rows[0] if rows[1] is None else rows
+    found = [begin(k, rows) for k in chain_keys(key, count)]
+    dtype = jnp.result_type(float)
+    return jax.tree.map(lambda *leaves: jnp.asarray(np.stack([np.asarray(leaf) for leaf in leaves]), dtype), *found)
+
+
+def concluded(method: EM, model: LatentModel, data: Data, reached: Reached) -> tuple[np.ndarray, dict, dict]:
+    """The best start's point, the traces, and figures for the report."""
+    flat = np.asarray(_positions(model, reached.theta))
+    inside = np.all(np.isfinite(flat), axis=1)
+    best, found = chosen(reached._replace(objective=np.where(inside, reached.objective, -np.inf)), model, data)
+    point = flat[best]
+    size = model.observations(data) or data.size
+    if method.errors and len(point) <= INFORMATION and size * len(point) ** 2 <= INFORMATION_WORK:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", TractableWarning)  # the report says it
+            found |= standard_errors(model, data, point, method.prior)
+    return point, {"objective": reached.trace}, found
+
+
+@compiled("model")
+def _positions(model: LatentModel, thetas: PyTree) -> jax.Array:
+    """(start, d) unconstrained, in the model's canonical order."""
+    canonical = model.symmetry.canonical
+    return jax.vmap(model.position_of)(thetas if canonical is None else jax.vmap(canonical)(thetas))
+
+
+@compiled("model")
+def shifted(model: LatentModel, point: jax.Array, offset: jax.Array) -> jax.Array:
+    """(d,) the same point once ``offset`` is added to the rows."""
+    return model.position_of(model.shifted(model.params(point), offset))
+
+
+def chosen(reached: Reached, model: Any, data: Data) -> tuple[int, dict[str, Any]]:
+    """The index of the best start, and figures for the report."""
+    values = np.where(np.isfinite(reached.objective), reached.objective, -np.inf)
+    if not np.any(np.isfinite(values)):
+        _explain(data)
+        raise RunError(
+            f"None of {len(values)} climbs stayed finite. Is the likelihood bounded? A floor, a "
+            "prior, or fewer components keep it so."
+        )
+    best = int(np.argmax(values))
+    fine = sound(model, reached, data.total) & np.isfinite(values)
+    if fine.any():  # a collapsed component must not win
+        best = int(np.argmax(np.where(fine, values, -np.inf)))
+    trace = reached.trace[best][np.isfinite(reached.trace[best])]
+    gains = np.diff(np.append(trace, values[best]))
+    several = model.observations(data)
+    near = np.isfinite(values) & (values >= values[best] - SAME * (data.total if several is None else several)) & fine
+    found = ({} if several is None else {"observations": several}) | {
+        "objective": float(values[best]),
+        "evaluations": int(np.sum(np.isfinite(reached.trace))),
+        "steps": len(trace),
+        "agreement": float(values[best] - np.min(values[np.isfinite(values)])),
+        "starts that agree": int(np.sum(near)),
+        "degenerate starts": int(np.sum(~fine)),
+        "fall": float(max(0.0, -gains.min(initial=0.0))),
+        "M-steps without gain": int(np.sum(gains == 0)),
+        "to come": _to_come(gains, values[best], data.total),
+    }
+    return best, found
+
+
+def examined(posterior: Learnt) -> list[Check]:
+    """The model's own checks of a maximum."""
+    model = latent_model(posterior.model)
+    return [] if model is None else model.examine(posterior.mean(), math.ceil(posterior.rows))
+
+
+def _to_come(gains: np.ndarray, objective: float, size: int | float) -> float:
+    """Nats still to come, by Aitken's extrapolation of the last two gains; 0 where they are rounding."""
+    if len(gains) < 2:
+        return math.inf if len(gains) else 0.0
+    before, last = gains[-2:]
+    digit = float(jnp.finfo(jnp.result_type(float)).eps) * max(1.0, abs(objective), size)
+    if abs(last) <= (FALLEN if min(before, last) < 0 else ROUNDING) * digit:
+        return 0.0
+    rate = float(np.clip(last / before, 0, 0.999)) if before > 0 else 0.999
+    return float(abs(last) * rate / (1 - rate))
+
+
+def sound(model: LatentModel, reached: Reached, size: int | float) -> np.ndarray:
+    """(start,) whether the model's own checks all accept a climb's end point."""
+    count = len(reached.objective)
+    if model.steps.examine is None:
+        return np.ones(count, bool)
+    thetas = jax.tree.map(np.asarray, reached.theta)
+    ends = [jax.tree.map(lambda a, i=i: a[i], thetas) for i in range(count)]
+    return np.array([all(check.verdict != "reject" for check in model.examine(end, math.ceil(size))) for end in ends])
+
+
+def _explain(data: Data) -> None:
+    """Raises DataError about the first row with a number that is not finite, if there is one."""
+    for name, part in (("y", data.y), ("given", data.given)):
+        for leaf in jax.tree.leaves(part):
+            bad = ~np.isfinite(np.asarray(leaf, np.float64)).reshape(data.size, -1).all(1)
+            if bad.any():
+                raise DataError(
+                    f"{int(bad.sum())} of {data.size} rows of {name} hold NaN or infinite numbers, the first row "
+                    f"{int(np.argmax(bad))}. Drop or impute them; a mixture of normals takes NaN as missing by "
+                    "models.mixture.with_missing."
+                )

@@ -1,0 +1,220 @@
+"""Factor analysis and probabilistic principal components: few latent numbers explain many columns.
+
+    z ~ N(0, I_q),    x | z ~ N(μ + W z, Ψ)    ⇒    x ~ N(μ, W Wᵀ + Ψ)
+
+W is identified up to a rotation of z, by W Wᵀ. Rubin & Thayer 1982; Tipping & Bishop 1999.
+"""
+
+import functools
+import math
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import ArrayLike
+from numpyro.distributions import constraints
+
+from tractable.core.check import Check
+from tractable.core.errors import DataError, ModelError
+from tractable.core.latent import LatentModel
+from tractable.core.model import Batch
+from tractable.core.numbers import LOG_2PI, Numbers, Real
+from tractable.core.settings import is_whole
+from tractable.core.shared import recorded
+from tractable.core.small import inverse_root
+from tractable.core.sums import Expected, observed
+from tractable.latent.columns import about, check_sizes, origin_of
+
+
+class Loadings(NamedTuple):
+    """θ of a factor model."""
+
+    mean: Any  # (d,) μ
+    loadings: Any  # (d, q) W
+    noise: Any  # variances: (d,) diagonal of Ψ, or () σ²
+
+
+class Regression(NamedTuple):
+    """Σ_n w_n E[·], with z̃ = [z, 1] and x about the centre."""
+
+    latent: Any  # (q + 1, q + 1), z̃ z̃ᵀ; its last entry counts the rows
+    cross: Any  # (d, q + 1), x z̃ᵀ
+    square: Any  # (d,), x²
+
+
+@recorded
+def factor_analysis(features: int, rank: int, floor: Real = 1e-12, centre: Numbers | None = None) -> LatentModel:
+    """Factor analysis: every column has its own noise.
+
+        p(x | θ) = N(x; μ, W Wᵀ + diag ψ)
+        M-step:  [W μ] = (Σ x z̃ᵀ)(Σ z̃ z̃ᵀ)⁻¹,    ψ = max{diag(Σ xxᵀ − [W μ] Σ z̃ xᵀ) / N, floor},    z̃ = [z, 1]
+
+    Args:
+        features: d ≥ 1, columns of x.
+        rank: q in 1..d.
+        floor: > 0, least noise variance: the likelihood is unbounded if a column is fully explained (Heywood case).
+        centre: (d,), such as the data's mean, subtracted from x first so that single precision keeps its digits; 0 by
+            default.
+
+    Returns:
+        A ``LatentModel`` of ``Loadings`` whose ``noise`` is (d,).
+
+    Raises:
+        ModelError: a setting out of range. DataError: rows that are not (n, d).
+
+    >>> factor_analysis(5, 2).parameters
+    19
+    """
+    return _checked(features, rank, floor, centre, isotropic=False).model()
+
+
+@recorded
+def probabilistic_pca(features: int, rank: int, floor: Real = 1e-12, centre: Numbers | None = None) -> LatentModel:
+    """Probabilistic principal components: the same noise in every column, so that ``noise`` is ().
+
+        p(x | θ) = N(x; μ, W Wᵀ + σ² I);    M-step: as factor analysis, σ² the mean of ψ
+
+    It converges to ``probabilistic_pca_maximum``. Args, Raises: as for ``factor_analysis``.
+
+    >>> probabilistic_pca(5, 2).parameters
+    15
+    """
+    return _checked(features, rank, floor, centre, isotropic=True).model()
+
+
+def probabilistic_pca_maximum(x: Numbers, rank: int, weights: np.ndarray | None = None) -> Loadings:
+    """The maximum likelihood of probabilistic PCA, in closed form and in NumPy's float64.
+
+        W = U_q (Λ_q − σ² I)^½,    σ² = (1/(d − q)) Σ_{j > q} λ_j
+
+    U, Λ: eigenvectors and -values of the covariance (divided by n), descending. Tipping & Bishop 1999, eqs. 7 and 8.
+    Of its rotations, the one with orthogonal columns; each column's largest entry is positive.
+
+    Args:
+        x: (n, d); weights: (n,), each ≥ 0, all 1 by default.
+        rank: q in 1..d−1.
+
+    Raises:
+        DataError: x is not (n, d). ModelError: the rank leaves no direction to the noise.
+    """
+    x = np.asarray(x, np.float64)
+    if x.ndim != 2 or x.shape[0] < 1:
+        raise DataError(f"Expected rows of numbers, shape (n, d); got shape {x.shape}.")
+    if not 1 <= rank < x.shape[1]:
+        raise ModelError(f"rank is in 1..{x.shape[1] - 1} for {x.shape[1]} columns; got {rank}.")
+    mean = np.average(x, axis=0, weights=weights)
+    covariance = np.cov(x.T, bias=True, aweights=weights)
+    values, vectors = np.linalg.eigh(covariance)
+    values, vectors = values[::-1], vectors[:, ::-1]
+    noise = values[rank:].mean()
+    loadings = vectors[:, :rank] * np.sqrt(np.maximum(values[:rank] - noise, 0))
+    largest = np.argmax(np.abs(loadings), axis=0)
+    return Loadings(mean, loadings * np.sign(loadings[largest, np.arange(rank)]), noise)
+
+
+class Setting(NamedTuple):
+    """The settings of a factor model, and its closed forms."""
+
+    features: int  # d
+    rank: int  # q
+    floor: float  # of variances
+    origin: tuple[float, ...]  # (d,) in single precision: the same number in both
+    isotropic: bool
+
+    @property
+    def centre(self) -> np.ndarray:
+        return np.array([self.origin], np.float32)  # (1, d)
+
+    @functools.lru_cache(maxsize=128)  # noqa: B019
+    def model(self) -> LatentModel:
+        """The model; equal settings give the same one."""
+        features, rank, _, _, isotropic = self
+        position = Loadings(np.zeros(features), np.eye(features, rank), np.ones(() if isotropic else features))
+        return LatentModel.from_steps(
+            self.e_step, self.m_step, self.log_prob, position,
+            support=Loadings(constraints.real, constraints.real, constraints.positive),
+            encode=self.encode, sample=self.sample, begin=self.begin, examine=self.examine,
+            parameters=features + features * rank - rank * (rank - 1) // 2 + (1 if isotropic else features),
+            shift=lambda theta, offset: theta._replace(mean=theta.mean + offset),
+        )  # fmt: skip
+
+    def coded(self, theta: Loadings, x: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """E[z | x] (n, q), Cov[z | x] (q, q), log p(x) (n,), for x minus the centre."""
+        features = self.features
+        noise = jnp.broadcast_to(theta.noise, (features,))
+        off = x - (theta.mean[None, :] - self.centre.astype(x.dtype))
+        scaled = theta.loadings / noise[:, None]  # Ψ⁻¹ W
+        inner = jnp.eye(self.rank, dtype=x.dtype) + jnp.matmul(theta.loadings.T, scaled, precision="highest")
+        root = inverse_root(inner)
+        covariance = jnp.matmul(root.T, root, precision="highest")
+        means = jnp.matmul(off, jnp.matmul(scaled, covariance, precision="highest"), precision="highest")
+        # xᵀ Σ⁻¹ x as the residual's square plus the code's: a sum, where Woodbury's formula is a difference.
+        residual = off - jnp.matmul(means, theta.loadings.T, precision="highest")
+        square = jnp.sum(residual**2 / noise[None, :], axis=1) + jnp.sum(means**2, axis=1)
+        log_det = jnp.sum(jnp.log(noise)) - 2 * jnp.sum(jnp.log(jnp.diagonal(root)))
+        return means, covariance, -0.5 * (square + log_det + features * LOG_2PI)
+
+    def e_step(self, theta: Loadings, batch: Batch) -> Expected:
+        x, rank = about(self.centre, observed(batch), theta.mean.dtype), self.rank
+        weights = jnp.asarray(batch.mask, x.dtype)
+        x = jnp.where(weights[:, None] > 0, x, 0)  # a row of weight 0 may hold NaN
+        means, covariance, log_probs = self.coded(theta, x)
+        codes = jnp.concatenate([means, jnp.ones((x.shape[0], 1), x.dtype)], axis=1)  # z̃
+        weighted = codes * weights[:, None]
+        latent = jnp.matmul(weighted.T, codes, precision="highest")
+        latent = latent.at[:rank, :rank].add(jnp.sum(weights) * covariance)
+        cross = jnp.matmul(x.T, weighted, precision="highest")
+        square = jnp.sum(x**2 * weights[:, None], axis=0)
+        return Expected(Regression(latent, cross, square), jnp.sum(weights * log_probs))
+
+    def m_step(self, statistics: Regression) -> Loadings:
+        rank = self.rank
+        latent, cross, square = jax.tree.map(jnp.asarray, statistics)
+        root = inverse_root(latent)
+        solution = jnp.matmul(jnp.matmul(cross, root.T, precision="highest"), root, precision="highest")  # [W μ]
+        noise = (square - jnp.sum(solution * cross, axis=1)) / latent[rank, rank]
+        noise = jnp.mean(noise) if self.isotropic else noise
+        mean = solution[:, rank] + self.centre[0].astype(cross.dtype)
+        return Loadings(mean, solution[:, :rank], jnp.maximum(noise, self.floor))
+
+    def log_prob(self, theta: Loadings, x: ArrayLike) -> jax.Array:
+        return self.coded(theta, about(self.centre, x, theta.mean.dtype))[2]
+
+    def encode(self, theta: Loadings, x: ArrayLike) -> tuple[jax.Array, jax.Array]:
+        """Mean and covariance of z given x."""
+        return self.coded(theta, about(self.centre, x, theta.mean.dtype))[:2]
+
+    def sample(self, key: jax.Array, theta: Loadings, n: int) -> tuple[jax.Array, jax.Array]:
+        """Rows (n, d) and their z (n, q)."""
+        key_z, key_x = jax.random.split(key)
+        z = jax.random.normal(key_z, (n, self.rank), theta.mean.dtype)
+        noise = jax.random.normal(key_x, (n, self.features), theta.mean.dtype)
+        sd = jnp.sqrt(jnp.broadcast_to(theta.noise, (self.features,)))
+        return theta.mean[None, :] + jnp.matmul(z, theta.loadings.T, precision="highest") + sd[None, :] * noise, z
+
+    def begin(self, key: jax.Array, rows: ArrayLike) -> Loadings:
+        """Starting θ with small random loadings: from zero loadings EM would not move."""
+        features, rank, floor, _, isotropic = self
+        x = np.asarray(rows, np.float64)
+        variance = np.maximum(x.var(0), floor)
+        direction = np.asarray(jax.random.normal(key, (features, rank)))
+        noise = 0.5 * (variance.mean() if isotropic else variance)
+        return Loadings(x.mean(0), np.sqrt(0.5 * variance / rank)[:, None] * direction, np.maximum(noise, floor))
+
+    def examine(self, theta: Loadings, size: int) -> list[Check]:
+        """The report's checks of a maximum."""
+        least, floor = float(np.min(theta.noise)), self.floor
+        if least > 4 * floor:
+            return []
+        sentence = f"noise variance, at its floor {floor:g}: a column is fully explained (Heywood case)"
+        return [Check("columns at the floor", float(np.sum(np.asarray(theta.noise) <= 4 * floor)), "caution", sentence)]
+
+
+def _checked(features: int, rank: int, floor: Real, centre: Numbers | None, isotropic: bool) -> Setting:
+    check_sizes(features=features)
+    if not is_whole(rank) or rank > features:
+        raise ModelError(f"rank is a whole number in 1..{features}, the columns; got {rank}.")
+    if not 0 < floor < math.inf:
+        raise ModelError(f"floor is a variance, positive and finite; got {floor}.")
+    return Setting(int(features), int(rank), float(floor), origin_of(centre, features), isotropic)

@@ -1,0 +1,242 @@
+"""Forward–backward: a hidden Markov chain's states, summed out, maximised over, or drawn.
+
+    z_1 ~ π,    z_t ~ A[z_{t−1}],    x_t has density b_t(k) where z_t = k
+    α_t = p(z_t | x_1 … x_t) ∝ (α_{t−1} A) b_t,    c_t = p(x_t | x_1 … x_{t−1}),    log p(x) = Σ_t log c_t
+    β_t = A (b_{t+1} β_{t+1}) / c_{t+1},    p(z_t = i | x) = α_t(i) β_t(i)
+    p(z_t = i, z_{t+1} = j | x) = α_t(i) A_ij b_{t+1}(j) β_{t+1}(j) / c_{t+1}
+
+Each step is divided by its c_t, and its densities by their largest, so that long sequences do not underflow. A missing
+step has b_t = 1: it is summed over. Arrays are (T, K) for one sequence, or (T, K, n) for several; sequences are the
+last axis because operations on them run side by side. Baum et al. 1970; Rabiner 1989, section III.
+
+On a CPU the steps run one after another, 20 ns each for five states; parallel matrix products (Särkkä &
+García-Fernández 2021) are slower on few cores. On an accelerator those products take log T steps.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from tractable.core.tree import PyTree
+
+UNROLLED = 16  # states up to which a step's sums are unrolled, which is faster than products of small matrices
+LONG = 256  # steps from which an accelerator runs them in parallel
+ROOM = 1 << 28  # most numbers that running in parallel may hold
+
+
+class Passed(NamedTuple):
+    """The results of both passes, (T, K, …)."""
+
+    filtered: jax.Array  # α
+    smoothed: jax.Array  # α β, p(z_t | x)
+    ratio: jax.Array  # b β / c: p(z_t, z_{t+1} | x) = α_t A ratio_{t+1}
+
+
+def log_b_scaled(log_b: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """b divided by the largest of its step, (T, K, …), and the log of that largest, (T, …)."""
+    largest = jax.lax.stop_gradient(jnp.max(log_b, axis=1))  # any other scale gives the same result
+    largest = jnp.where(jnp.isfinite(largest), largest, 0)
+    if log_b.ndim > 2:
+        return jnp.exp(log_b - largest[:, None]), largest
+    # Of one sequence, steps are the axis along which a processor has several exponentials at a time.
+    return jax.lax.optimization_barrier(jnp.exp(log_b.T - largest[None])).T, largest
+
+
+def forward(
+    initial: jax.Array, transition: jax.Array, b: jax.Array, parallel: bool | None = None
+) -> tuple[jax.Array, jax.Array]:
+    """α (T, K, …) and c (T, …); both are 0 from an impossible step on.
+
+    Args:
+        initial: (K,) π; transition: (K, K) A, its rows sum to 1.
+        b: (T, K, …) densities, up to a factor per step.
+        parallel: whether to multiply matrices in log T steps; by default chosen by device and size.
+    """
+    first = jnp.broadcast_to(_along(initial, b.ndim - 1), b.shape[1:])
+    if chosen(b, parallel):
+        steps = _along(transition[None], b.ndim + 1) * b[:, None]  # (T, K, K, …)
+        steps = steps.at[0].set(jnp.broadcast_to((first * b[0])[None], steps.shape[1:]))
+        logs = jnp.zeros((len(steps), *b.shape[2:]), b.dtype)
+        joint = jax.lax.associative_scan(_scaled, (steps, logs))[0][:, 0]
+        total = jnp.sum(joint, axis=1)
+        filtered = joint / jnp.where(total > 0, total, 1)[:, None]
+        ahead = jnp.einsum("ti...,ij->tj...", filtered[:-1], transition, precision="highest")
+        return filtered, jnp.sum(jnp.concatenate([first[None], ahead]) * b, axis=1)
+
+    def step(ahead: jax.Array, b: jax.Array) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+        filtered, scale = _updated(ahead, b)
+        return _moved(filtered, transition), (filtered, scale)
+
+    return jax.lax.scan(step, first.astype(b.dtype), b)[1]
+
+
+def backward(
+    transition: jax.Array, b: jax.Array, scale: jax.Array, parallel: bool | None = None, last: jax.Array | None = None
+) -> jax.Array:
+    """β (T, K, …), scaled so that Σ_k α_t(k) β_t(k) = 1; b and c (``scale``) as in ``forward``; β_T = 1 or ``last``."""
+    ratio = b / jnp.where(scale > 0, scale, 1)[:, None]
+    if last is None and chosen(b, parallel):
+        # Row sums of the products of A diag(b/c) from each step to the end; dividing by c scales β.
+        steps = _along(transition[None], ratio.ndim + 1) * ratio[1:][:, None]
+        logs = jnp.zeros((len(steps), *ratio.shape[2:]), ratio.dtype)
+        products, logs = jax.lax.associative_scan(
+            lambda later, earlier: _scaled(earlier, later), (steps, logs), reverse=True
+        )
+        beta = jnp.sum(products, axis=2) * jnp.exp(logs)[:, None]
+        return jnp.concatenate([beta, jnp.ones_like(ratio[:1])])
+
+    def step(beta: jax.Array, ratio: jax.Array) -> tuple[jax.Array, jax.Array]:
+        return _moved(ratio * beta, transition.T), beta
+
+    return jax.lax.scan(step, jnp.ones_like(b[0]) if last is None else last, ratio, reverse=True)[1]
+
+
+def passed(
+    initial: jax.Array, transition: jax.Array, log_b: jax.Array, parallel: bool | None = None,
+    last: jax.Array | None = None,
+) -> tuple:  # fmt: skip
+    """``Passed`` and log p(x), (…); ``last`` as in ``backward``."""
+    b, largest = log_b_scaled(log_b)
+    filtered, scale = forward(initial, transition, b, parallel)
+    beta = backward(transition, b, scale, parallel, last)
+    ratio = b * beta / jnp.where(scale > 0, scale, 1)[:, None]
+    return Passed(filtered, filtered * beta, ratio), jnp.sum(jnp.log(scale) + largest, axis=0)
+
+
+def in_pieces(initial: jax.Array, transition: jax.Array, log_b: Callable, pieces: PyTree, told: Callable) -> tuple:
+    """The sums of ``told``, p(z_1 | x) and log p(x), by passes over pieces of consecutive steps that stay in a cache.
+
+    ``told`` takes a piece (``pieces`` have a leading axis), its ``Passed``, and α_T A diag(ratio), (K, K, …), into the
+    next. The pass back makes α anew from where each piece begins, so that memory is O(a piece) beside the data.
+    """
+
+    def forth(ahead: jax.Array, piece: PyTree) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+        b, largest = log_b_scaled(log_b(piece))
+        filtered, scale = forward(ahead, transition, b, False)
+        return _moved(filtered[-1], transition), (ahead, jnp.sum(jnp.log(scale) + largest, axis=0))
+
+    def back(later: tuple[jax.Array, jax.Array], now: tuple) -> tuple[tuple, tuple]:
+        piece, ahead = now
+        found = passed(ahead, transition, log_b(piece), False, later[0])[0]
+        across = _along(transition, 1 + found.ratio[0].ndim) * found.filtered[-1][:, None] * later[1][None]
+        ends = _moved(found.ratio[0], transition.T), found.ratio[0]
+        return ends, (told(piece, found, across), found.smoothed[0])
+
+    shape = jax.eval_shape(log_b, jax.tree.map(lambda a: a[0], pieces))
+    begun = jnp.broadcast_to(_along(initial, len(shape.shape) - 1), shape.shape[1:]).astype(shape.dtype)
+    aheads, logs = jax.lax.scan(forth, begun, pieces)[1]
+    ends = jnp.ones_like(begun), jnp.zeros_like(begun)
+    sums, first = jax.lax.scan(back, ends, (pieces, aheads), reverse=True)[1]
+    return jax.tree.map(lambda a: jnp.sum(a, axis=0), sums), first[0], jnp.sum(logs, axis=0)
+
+
+@jax.custom_jvp
+def log_prob(initial: jax.Array, transition: jax.Array, log_b: jax.Array) -> jax.Array:
+    """log p(x) (…), nats, with z summed out, from log densities log b (T, K, …).
+
+    Its gradient comes from Fisher's identity, by one backward pass.
+    """
+    b, largest = log_b_scaled(log_b)
+    return jnp.sum(jnp.log(forward(initial, transition, b)[1]) + largest, axis=0)
+
+
+@log_prob.defjvp
+def _slope(primals: tuple, tangents: tuple) -> tuple[jax.Array, jax.Array]:
+    (initial, transition, log_b), (d_initial, d_transition, d_log_b) = primals, tangents
+    (filtered, smoothed, ratio), value = passed(initial, transition, log_b)
+    of_steps = jnp.sum(smoothed * d_log_b, axis=(0, 1))
+    of_first = jnp.sum(_along(d_initial, log_b.ndim - 1) * ratio[0], axis=0)
+    of_moves = jnp.sum(jnp.einsum("ti...,ij->tj...", filtered[:-1], d_transition) * ratio[1:], axis=(0, 1))
+    return value, of_steps + of_first + of_moves
+
+
+def moves(transition: jax.Array, passed: Passed, counted: jax.Array) -> jax.Array:
+    """Σ_t p(z_t = i, z_{t+1} = j | x) over all sequences, (K, K).
+
+    Args:
+        counted: (T − 1, …) weight of each transition.
+    """
+    weighed = passed.ratio[1:] * counted[:, None]
+    if weighed.ndim == 2:
+        return transition * jnp.matmul(passed.filtered[:-1].T, weighed, precision="highest")
+    each = jnp.einsum("tin,tjn->tij", passed.filtered[:-1], weighed, precision="highest")
+    return transition * jnp.sum(each, axis=0)
+
+
+def viterbi(initial: jax.Array, transition: jax.Array, log_b: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """The likeliest path of states, (T, …) from 0, and log p(x, path), (…). Ties go to the lower states."""
+    log_a = _along(jnp.log(transition), log_b.ndim)
+
+    def step(best: jax.Array, log_b: jax.Array) -> tuple[jax.Array, jax.Array]:
+        each = best[:, None] + log_a
+        return jnp.max(each, axis=0) + log_b, jnp.argmax(each, axis=0).astype(jnp.int32)
+
+    def back(state: jax.Array, came_from: jax.Array) -> tuple[jax.Array, jax.Array]:
+        before = jnp.take_along_axis(came_from, state[None], axis=0)[0]
+        return before, before
+
+    best, came_from = jax.lax.scan(step, _along(jnp.log(initial), log_b.ndim - 1) + log_b[0], log_b[1:])
+    last = jnp.argmax(best, axis=0).astype(jnp.int32)
+    path = jax.lax.scan(back, last, came_from, reverse=True)[1]
+    return jnp.concatenate([path, last[None]]), jnp.max(best, axis=0)
+
+
+def drawn_path(uniform: jax.Array, transition: jax.Array, filtered: jax.Array) -> jax.Array:
+    """A path from p(z | x), (T, …): the last state from α_T, then backward (Chib 1996).
+
+        z_t ~ α_t(i) A[i, z_{t+1}] / Σ_i
+
+    Args:
+        uniform: (T, …) uniform draws on [0, 1), the only randomness.
+        filtered: (T, K, …) α, from ``forward``.
+    """
+
+    def pick(shares: jax.Array, uniform: jax.Array) -> jax.Array:
+        below = jnp.cumsum(shares, axis=0)
+        return jnp.sum(below[:-1] <= (uniform * below[-1])[None], axis=0).astype(jnp.int32)
+
+    def step(state: jax.Array, now: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        uniform, filtered = now
+        found = pick(filtered * jnp.moveaxis(transition.T[state], -1, 0), uniform)
+        return found, found
+
+    last = pick(filtered[-1], uniform[-1])
+    path = jax.lax.scan(step, last, (uniform[:-1], filtered[:-1]), reverse=True)[1]
+    return jnp.concatenate([path, last[None]])
+
+
+def chosen(b: jax.Array, parallel: bool | None) -> bool:
+    """Whether the steps run in parallel."""
+    if parallel is not None:
+        return parallel
+    return jax.default_backend() != "cpu" and b.shape[0] >= LONG and b.size * b.shape[1] <= ROOM
+
+
+def _updated(ahead: jax.Array, b: jax.Array) -> tuple[jax.Array, jax.Array]:
+    joint = ahead * b
+    scale = jnp.sum(joint, axis=0)
+    return joint / jnp.where(scale > 0, scale, 1)[None], scale
+
+
+def _moved(vector: jax.Array, matrix: jax.Array) -> jax.Array:
+    """Σ_i v_i M_ij, (K, …)."""
+    if len(matrix) > UNROLLED:
+        return jnp.einsum("i...,ij->j...", vector, matrix, precision="highest")
+    terms = [_along(row, vector.ndim) * v[None] for row, v in zip(matrix, vector, strict=True)]
+    return functools.reduce(jnp.add, terms)
+
+
+def _along(array: jax.Array, rank: int) -> jax.Array:
+    """The array with axes of length 1 appended up to ``rank`` axes."""
+    return array.reshape(array.shape + (1,) * (rank - array.ndim))
+
+
+def _scaled(a: tuple[jax.Array, jax.Array], b: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+    """A B of every step divided by its largest entry, and the log scale."""
+    both = jnp.einsum("tij...,tjk...->tik...", a[0], b[0], precision="highest")
+    largest = jnp.max(both, axis=(1, 2))
+    largest = jnp.where(largest > 0, largest, 1)
+    return both / largest[:, None, None], a[1] + b[1] + jnp.log(largest)

@@ -1,0 +1,148 @@
+"""Generalised EM: an M-step by gradient, for models without a closed-form one.
+
+    Q(θ) = Σ_n w_n Σ_s r_ns log p(x_n, z_ns | θ) + log p(θ),    θ' with Q(θ') ≥ Q(θ_t)
+
+r are the responsibilities of the values of z. The M-step makes a few steps of L-BFGS, or of an optax optimiser, from
+θ_t in unconstrained coordinates; it rejects steps that lower Q, so the likelihood never falls. Dempster, Laird & Rubin
+1977, section 2. Q uses all rows at once: memory O(n m), for m values of z.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from tractable.core import tree
+from tractable.core.model import Batch, PyTree
+from tractable.core.sums import Expected, observed
+
+
+class CompleteData(NamedTuple):
+    """Rows with the values of z and their responsibilities, from which Q is computed."""
+
+    theta: PyTree  # θ_t
+    rows: PyTree  # (n, ...)
+    weights: jax.Array  # (n,)
+    z: PyTree  # (m, ...), the same values for every row
+    shares: jax.Array  # (n, m)
+
+
+def expected_log_joint(log_joint: Callable, data: CompleteData) -> Callable:
+    """``theta -> Σ_n w_n Σ_s r_ns log p(x_n, z_ns | θ)``.
+
+    Args:
+        log_joint: ``(theta, datum, z) -> ()``.
+    """
+
+    def one(theta: PyTree, datum: PyTree, z: PyTree, shares: jax.Array) -> jax.Array:
+        terms = jax.vmap(lambda z: log_joint(theta, datum, z))(z)
+        return jnp.sum(jnp.where(shares > 0, shares * terms, 0))  # an impossible z gives 0 · −∞
+
+    counted = data.weights > 0
+    first = jnp.argmax(counted)
+
+    def stand_in(leaf: jax.Array) -> jax.Array:
+        """Replaces rows of weight 0 by another row: they may hold NaN, and the gradient of 0 · NaN is NaN."""
+        return jnp.where(counted.reshape(-1, *[1] * (leaf.ndim - 1)), leaf, leaf[first][None])
+
+    rows = jax.tree.map(stand_in, data.rows)
+
+    def q(theta: PyTree) -> jax.Array:
+        terms = jax.vmap(one, (None, 0, None, 0))(theta, rows, data.z, data.shares)
+        return jnp.sum(jnp.where(counted, data.weights * terms, 0))
+
+    return q
+
+
+def climbed(value: Callable, start: jax.Array, steps: int) -> jax.Array:
+    """The point that ``steps`` of L-BFGS reach from ``start`` (d,), or ``start`` if that is higher."""
+    optimizer = optax.lbfgs()
+
+    def downhill(position: jax.Array) -> jax.Array:
+        return -value(position)
+
+    slope = optax.value_and_grad_from_state(downhill)
+
+    def step(carry: tuple, _: None) -> tuple[tuple, None]:
+        position, state = carry
+        height, gradient = slope(position, state=state)
+        updates, state = optimizer.update(gradient, state, position, value=height, grad=gradient, value_fn=downhill)
+        return (optax.apply_updates(position, updates), state), None
+
+    (end, _), _ = jax.lax.scan(step, (start, optimizer.init(start)), length=steps)
+    better = value(end) >= value(start)  # False for NaN
+    return tree.where(better, end, start)
+
+
+def raised(value: Callable, start: jax.Array, steps: int, optimizer: optax.GradientTransformation) -> jax.Array:
+    """The point that ``steps`` of an optax optimiser reach from ``start`` (d,), without a step downwards.
+
+    A step that would lower the value, or make it NaN, is rejected and halves the following steps; each accepted step
+    doubles them again, up to the optimiser's own length. The optimiser's state is updated in either case.
+    """
+    transformation = optax.with_extra_args_support(optimizer)
+
+    def downhill(position: jax.Array) -> jax.Array:
+        return -value(position)
+
+    slope = jax.value_and_grad(downhill)
+
+    def step(carry: tuple, _: None) -> tuple[tuple, None]:
+        here, state, share = carry  # here: position, −value and gradient
+        position, depth, gradient = here
+        updates, state = transformation.update(gradient, state, position, value=depth, grad=gradient, value_fn=downhill)
+        further = position + (share * updates).astype(position.dtype)
+        there = (further, *slope(further))
+        fine = there[1] <= depth  # False for NaN
+        return (tree.where(fine, there, here), state, jnp.where(fine, jnp.minimum(2 * share, 1), share / 2)), None
+
+    begun = ((start, *slope(start)), transformation.init(start), jnp.ones((), start.dtype))
+    return jax.lax.scan(step, begun, length=steps)[0][0][0]
+
+
+def by_enumeration(log_prob: Callable, responsibilities: Callable, values: PyTree) -> Callable:
+    """An E-step ``(theta, batch) -> Expected`` with ``CompleteData`` as statistics, for a z of few values (m, ...)."""
+
+    def e_step(theta: PyTree, batch: Batch) -> Expected:
+        rows = observed(batch)
+        weights = jnp.asarray(batch.mask)
+        terms = jnp.where(weights > 0, log_prob(theta, rows), 0)
+        data = CompleteData(theta, rows, weights, values, responsibilities(theta, rows))
+        return Expected(data, jnp.sum(weights * terms))
+
+    return e_step
+
+
+def gradient_m_step(
+    q_of: Callable,
+    log_prior: Callable | None,
+    constrain: Callable,
+    unconstrain: Callable,
+    steps: int = 10,
+    optimizer: str | optax.GradientTransformation = "lbfgs",
+) -> Callable:
+    """An M-step ``statistics -> theta`` for ``em``; it resets the optimiser at every call.
+
+    Args:
+        q_of: ``statistics -> (theta -> Q)``; the statistics hold the starting ``theta``.
+        log_prior: ``theta -> ()`` or None.
+        constrain: maps flat unconstrained values (d,) to θ; ``unconstrain`` is its inverse. The density is that of θ.
+        steps: the optimiser's, per M-step.
+        optimizer: "lbfgs", or an optax optimiser.
+    """
+
+    def m_step(data: PyTree) -> PyTree:
+        q = q_of(data)
+
+        def value(position: jax.Array) -> jax.Array:
+            theta = constrain(position)
+            return q(theta) if log_prior is None else q(theta) + log_prior(theta)
+
+        start = unconstrain(data.theta)
+        if isinstance(optimizer, str):
+            return constrain(climbed(value, start, steps))
+        return constrain(raised(value, start, steps, optimizer))
+
+    return m_step

@@ -1,0 +1,193 @@
+"""Draws of z given each x: their buffer, sums over them, and samplers of independent draws.
+
+The buffer has room for the largest S, memory O(n S). Sums loop over the draws made so far, so that a new S compiles
+nothing.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from tractable.core.sums import dtype_of
+from tractable.core.tree import PyTree
+from tractable.latent.latent_space import latent_space
+from tractable.mcmc.rejection import rejection
+
+
+class Chains(NamedTuple):
+    """The state that one E-step passes to the next."""
+
+    position: Any  # (n, C, k) unconstrained z; () where draws are exact
+    log_step: jax.Array  # () log ε, one for all data, fixed within an E-step
+    scale: jax.Array  # (n, k) sds of the moves, whose geometric mean is 1
+    time: jax.Array  # () E-steps since the warm-up
+
+
+class Draws(NamedTuple):
+    """The draws of z given each x so far."""
+
+    z: PyTree  # (room, n, C, ...)
+    length: jax.Array  # () L ≤ room; S = C L
+
+
+class DrawInfo(NamedTuple):
+    """Figures of the drawing."""
+
+    acceptance: jax.Array  # () mean; for rejection the share accepted; 1 for draws that need no acceptance
+    excess: jax.Array  # (n,) largest log p(x|z,θ) − log M seen; −∞ without a bound
+    gave_up: jax.Array  # (n,) 1 where a draw was given up
+
+
+class Sampler(NamedTuple):
+    """A sampler of z given each x.
+
+    Attributes:
+        begin: ``(key, theta, rows) -> Chains``.
+        room: ``(theta, rows, most) -> Draws`` of length 0 with room for ``most``.
+        draw: ``(key, theta, chains, rows, draws, count, burn, tune) -> (Chains, Draws, DrawInfo)``: ``count`` more
+            draws of every chain, after ``burn`` discarded steps. If ``tune`` is not 0, no draw is added and ε adapts
+            at every step. All three may be traced.
+        exact: whether draws are independent.
+    """
+
+    begin: Callable
+    room: Callable
+    draw: Callable
+    exact: bool
+
+
+def by_rejection(
+    latent: Callable, log_likelihood: Callable, bound: Callable, chains: int, *, limit: int = 1 << 16
+) -> Sampler:
+    """Independent draws: z ~ p(z | θ), kept iff log u < log p(x | z, θ) − log M.
+
+    Args:
+        latent: as for ``latent_space``.
+        log_likelihood: ``(theta, datum, z) -> ()``, log p(x | z, θ).
+        bound: ``(theta, datum) -> ()``, log M ≥ sup_z log p(x | z, θ); ``DrawInfo.excess`` is
+            above 0 if a draw exceeds it.
+        chains: C, draws made side by side.
+        limit: proposals after which a draw is given up.
+    """
+
+    def fresh(key: jax.Array, theta: PyTree, rows: PyTree) -> tuple:
+        space = latent_space(latent, log_likelihood, theta, jax.tree.map(lambda a: a[0], rows))
+
+        def one(datum: PyTree, key: jax.Array) -> tuple:
+            def sample(key: jax.Array) -> jax.Array:
+                return space.sample(key, theta, datum)
+
+            def log_weight(u: jax.Array) -> jax.Array:
+                return log_likelihood(theta, datum, space.constrain(theta, datum, u))
+
+            k = rejection(sample, log_weight, bound(theta, datum), limit=limit)
+            key_init, key_draw = jax.random.split(key)
+            state, info = k(key_draw, k.init(key_init, sample(key_init)), None)
+            return space.constrain(theta, datum, state.position), info
+
+        z, info = each(one)(rows, jax.random.split(key, (count_of(rows), chains)))
+        return z, DrawInfo(1 / jnp.mean(info.tries), jnp.max(info.excess, axis=1), jnp.max(info.gave_up, axis=1))
+
+    return _exact(fresh)
+
+
+def by_values(responsibilities: Callable, values: PyTree, chains: int) -> Sampler:
+    """Independent draws of a z that takes few values.
+
+    Args:
+        responsibilities: ``(theta, rows) -> (n, m)``.
+        values: (m, ...) the values of z.
+        chains: C, draws made side by side.
+    """
+
+    def fresh(key: jax.Array, theta: PyTree, rows: PyTree) -> tuple:
+        shares = responsibilities(theta, rows)
+        logits = jnp.log(shares)[:, None, :]  # log 0 is never drawn
+        index = jax.random.categorical(key, logits, axis=-1, shape=(shares.shape[0], chains))
+        return jax.tree.map(lambda v: v[index], values), unbounded(jnp.ones((), shares.dtype), rows)
+
+    return _exact(fresh)
+
+
+def _exact(fresh: Callable) -> Sampler:
+    """A sampler of independent draws; ``fresh(key, theta, rows) -> (z, DrawInfo)`` draws once per chain."""
+
+    def begin(key: jax.Array, theta: PyTree, rows: PyTree) -> Chains:
+        zero = jnp.zeros((), dtype_of(theta))
+        return Chains((), zero, jnp.ones(0, zero.dtype), zero)
+
+    def room(theta: PyTree, rows: PyTree, most: int) -> Draws:
+        return empty(jax.eval_shape(fresh, jax.random.key(0), theta, rows)[0], most)
+
+    def draw(
+        key: jax.Array,
+        theta: PyTree,
+        now: Chains,
+        rows: PyTree,
+        draws: Draws,
+        count: jax.Array | int,
+        burn: jax.Array | int,
+        tune: jax.Array | int,
+    ) -> tuple[Chains, Draws, DrawInfo]:
+
+        def step(t: jax.Array, carry: tuple) -> tuple:
+            z, info = carry
+            new, more = fresh(jax.random.fold_in(key, t), theta, rows)
+            worst = DrawInfo(info.acceptance + more.acceptance, *(map(jnp.maximum, info[1:], more[1:])))
+            return written(z, new, draws.length + t, tune == 0), worst
+
+        info = unbounded(jnp.zeros((), dtype_of(theta)), rows)
+        z, info = jax.lax.fori_loop(0, count, step, (draws.z, info))
+        info = info._replace(acceptance=info.acceptance / jnp.maximum(count, 1))
+        return now, Draws(z, draws.length + jnp.where(tune > 0, 0, count)), info
+
+    return Sampler(begin, room, draw, exact=True)
+
+
+def each(function: Callable) -> Callable:
+    """``function(datum, z)`` mapped over data and chains: ``(rows, z) -> (n, C, ...)``, z leading with (n, C)."""
+    return jax.vmap(lambda datum, z: jax.vmap(lambda z: function(datum, z))(z))
+
+
+def summed(function: Callable, draws: Draws) -> PyTree:
+    """Σ_l function(z_l) over the draws so far."""
+
+    def at(index: jax.Array | int) -> PyTree:
+        return function(jax.tree.map(lambda a: a[index], draws.z))
+
+    zero = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), jax.eval_shape(at, jnp.array(0)))
+    return jax.lax.fori_loop(0, draws.length, lambda i, total: jax.tree.map(jnp.add, total, at(i)), zero)
+
+
+def weighed(weights: jax.Array, terms: jax.Array) -> jax.Array:
+    """Σ_n w_n t_n; terms of weight 0 do not count, even if NaN."""
+    spread = jnp.expand_dims(weights, tuple(range(1, terms.ndim)))
+    return jnp.sum(jnp.where(spread > 0, spread * terms, 0), axis=0)
+
+
+def written(buffer: PyTree, values: PyTree, index: jax.Array, kept: jax.Array | int) -> PyTree:
+    """The buffer with ``values`` written at ``index`` if ``kept``."""
+
+    def write(a: jax.Array, v: jax.Array) -> jax.Array:
+        at = jnp.clip(index, 0, a.shape[0] - 1)
+        return a.at[at].set(jnp.where(kept, v.astype(a.dtype), a[at]))
+
+    return jax.tree.map(write, buffer, values)
+
+
+def empty(shapes: PyTree, most: int) -> Draws:
+    """Room for ``most`` draws of these shapes, none taken yet."""
+    return Draws(jax.tree.map(lambda s: jnp.zeros((most, *s.shape), s.dtype), shapes), jnp.array(0))
+
+
+def unbounded(acceptance: jax.Array, rows: PyTree) -> DrawInfo:
+    """The info of draws without a bound on log p(x): −inf for each row."""
+    nothing = jnp.full(count_of(rows), -jnp.inf, acceptance.dtype)
+    return DrawInfo(acceptance, nothing, jnp.zeros_like(nothing))
+
+
+def count_of(rows: PyTree) -> int:
+    """The number of rows."""
+    return jax.tree.leaves(rows)[0].shape[0]

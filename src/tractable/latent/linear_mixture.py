@@ -1,0 +1,198 @@
+"""The parts that all mixtures share, whatever their densities."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import ArrayLike
+
+from tractable.core import tree
+from tractable.core.check import Check
+from tractable.core.errors import DataError
+from tractable.core.latent import LatentModel
+from tractable.core.model import Batch, PyTree
+from tractable.core.small import inverse
+from tractable.core.sums import Expected, MStep, OfRows, accumulate, drawn_by, observed
+
+Theta = TypeVar("Theta", bound=Any)  # with weights (K,), means (K, d), and perhaps covariances
+SEEN = 10_000  # most rows that a starting point is made from
+BLOCK = 4096  # rows at a time: the intermediate arrays then stay in the cache, which is three times as fast
+
+
+class Frame(NamedTuple):
+    """The coordinates of rows, one frame per component: y = L⁻¹ (x − m), of unit scale for the component's rows."""
+
+    means: Any  # (K, d) m, about the centre
+    roots: Any  # L, of a covariance: full (K, d, d), tied (1, d, d); an sd: diagonal (K, d), spherical (K, 1)
+
+
+class Moments(NamedTuple):
+    """Σ_n w_n r_nk T(y_n), where y is x, or x in a frame."""
+
+    count: Any  # (K,), T = 1
+    first: Any  # (K, d), T = y
+    second: Any = ()  # T = y yᵀ: full (K, d, d), tied (d, d); y²: (K, d); |y|²: (K,)
+    frame: Any = ()  # a Frame times Σ_n w_n, so that statistics computed at one θ add up
+
+    def in_frame_of(self, other: "Moments") -> "Moments":
+        """The same statistics in the frame of ``other``, so that statistics computed at different θ can be added.
+
+        y' = A y + b,    A = L'⁻¹ L,    b = L'⁻¹ (m − m')
+        """
+        if not isinstance(self.frame, Frame):
+            return self
+        total, there_total = jnp.sum(self.count), jnp.sum(other.count)
+        here = jax.tree.map(lambda leaf: leaf / jnp.where(total > 0, total, 1), self.frame)
+        there = jax.tree.map(lambda leaf: leaf / there_total, other.frame)
+        count, off = jnp.asarray(self.count), here.means - there.means
+        if here.roots.ndim == 3:
+            back = inverse(there.roots)
+            turn, off = jnp.matmul(back, here.roots, precision="highest"), times(back, off)
+            first = times(turn, self.first)
+            second = between(turn, self.second.reshape(-1, *turn.shape[1:])).reshape(self.second.shape)
+            cross = first[:, :, None] * off[:, None, :]
+            more = cross + jnp.swapaxes(cross, 1, 2) + count[:, None, None] * off[:, :, None] * off[:, None, :]
+            more = jnp.sum(more, axis=0) if second.ndim == 2 else more
+        else:
+            turn, off = here.roots / there.roots, off / there.roots
+            first = turn * self.first
+            more = 2 * first * off + count[:, None] * off**2
+            more = jnp.sum(more, axis=1) if self.second.ndim == 1 else more
+            second = self.second * (turn[:, 0] if self.second.ndim == 1 else turn) ** 2
+        frame = jax.tree.map(lambda leaf: total * leaf, there)
+        moved = Moments(count, first + count[:, None] * off, second + more, frame)
+        return tree.where(there_total > 0, moved, self)
+
+
+def times(matrices: jax.Array, vectors: jax.Array) -> jax.Array:
+    """A_k v_k, (K, d), for A (1 or K, d, d) and v (K, d)."""
+    return jnp.sum(matrices * vectors[:, None, :], axis=2)
+
+
+def between(matrices: jax.Array, inner: jax.Array) -> jax.Array:
+    """A V Aᵀ, for A (1 or K, d, d)."""
+    return jnp.matmul(
+        jnp.matmul(matrices, inner, precision="highest"), jnp.swapaxes(matrices, 1, 2), precision="highest"
+    )
+
+
+class Family(NamedTuple):
+    """Mixtures whose densities and statistics use the same features of rows.
+
+    Attributes:
+        clean: ``(rows, dtype) -> x``, which checks, centres and casts rows.
+        logits: ``(theta, x) -> (logits (K, n), features)``, log π_k p(x | θ_k), or its expectation; n is last
+            because operations run over many rows side by side.
+        summed: ``(theta, responsibilities (K, n), features) -> statistics``.
+    """
+
+    clean: Callable[[Any, Any], jax.Array]
+    logits: Callable[[Any, jax.Array], tuple[jax.Array, jax.Array]]
+    summed: Callable[[Any, jax.Array, jax.Array], Moments]
+
+    def model(self, m_step: MStep, position: PyTree, **others: Any) -> LatentModel:
+        """A mixture of this family; the rest as for ``LatentModel.from_steps``."""
+        return LatentModel.from_steps(
+            self.e_step, m_step, self.log_prob, position, responsibilities=self.responsibilities,
+            drawn=drawn_by(self.joint), complete=complete_by(self.joint), **others,
+        )  # fmt: skip
+
+    def joint(self, theta: PyTree, rows: ArrayLike) -> jax.Array:
+        """log π_k p(x_n | θ_k), (K, n)."""
+        return self.logits(theta, self.clean(rows, jnp.result_type(theta.means)))[0]
+
+    def e_step(self, theta: PyTree, batch: Batch) -> Expected:
+        return accumulate(self._of_block, theta, observed(batch), batch.mask, BLOCK)
+
+    def _of_block(self, theta: PyTree, batch: Batch) -> Expected:
+        weights = jnp.asarray(batch.mask, jnp.result_type(theta.means))
+        features, share, log_probs = self._shares(theta, batch.data, weights)
+        return Expected(self.summed(theta, share, features), jnp.sum(weights * log_probs))
+
+    def log_prob(self, theta: PyTree, x: ArrayLike) -> jax.Array:
+        """log p(x_n | θ) = log Σ_k π_k p(x_n | θ_k), (n,), nats."""
+        return self._shares(theta, x)[2]
+
+    def responsibilities(self, theta: PyTree, x: ArrayLike) -> jax.Array:
+        """p(k | x_n, θ), (n, K)."""
+        return self._shares(theta, x)[1].T
+
+    def _shares(self, theta: PyTree, rows: ArrayLike, weights: jax.Array | None = None) -> tuple[jax.Array, ...]:
+        """Features, (weighted) responsibilities (K, n) and log densities (n,)."""
+        x = self.clean(rows, jnp.result_type(theta.means))
+        if weights is not None:
+            x = jnp.where(weights[:, None] > 0, x, 0)  # a row of weight 0 may hold NaN
+        logits, features = self.logits(theta, x)
+        return features, *normalised(logits, weights)
+
+
+def normalised(logits: jax.Array, weights: jax.Array | None = None) -> tuple[jax.Array, jax.Array]:
+    """(Weighted) responsibilities (K, n) and log densities (n,), with one exponential per logit."""
+    peak = jax.lax.stop_gradient(jnp.max(logits, axis=0))
+    powers = jnp.exp(logits - peak[None])
+    total = jnp.sum(powers, axis=0)
+    scale = 1 / total if weights is None else weights / total
+    return powers * scale[None], peak + jnp.log(total)
+
+
+def complete_by(joint: OfRows) -> Callable[[PyTree, PyTree, jax.Array], jax.Array]:
+    """``Sums.complete`` of densities (K, n)."""
+    return lambda theta, rows, z: jnp.take_along_axis(joint(theta, rows), z[None], axis=0)[0]
+
+
+def drawn_components(key: jax.Array, weights: jax.Array, n: int) -> jax.Array:
+    """The drawn components of n rows, (n,)."""
+    return jax.random.categorical(key, jnp.log(weights)[None, :], shape=(n,))
+
+
+def permuted(theta: Theta, order: jax.Array, tied: bool = False) -> Theta:
+    """The same mixture with its components in another order; a tied covariance is not reordered."""
+    own = theta[2:] if tied else [leaf[order] for leaf in theta[2:]]
+    return type(theta)(theta.weights[order], theta.means[order], *own)
+
+
+def by_weight(theta: Theta, tied: bool = False) -> Theta:
+    """The same mixture with its components sorted by descending weight."""
+    return permuted(theta, jnp.argsort(-theta.weights), tied)
+
+
+def clustered(key: jax.Array, rows: ArrayLike, components: int) -> tuple[np.ndarray, np.ndarray]:
+    """At most ``SEEN`` rows without gaps, and the nearest of K k-means++ centres, one-hot (n, K).
+
+    Distances are in units of each column's sd. A missing number is replaced by its column's mean.
+
+    Raises:
+        DataError: fewer rows than components; a column without numbers; infinite numbers.
+    """
+    from sklearn.cluster import kmeans_plusplus
+
+    generator = np.random.default_rng(np.asarray(jax.random.key_data(key)))
+    x = np.asarray(rows, np.float64)
+    if len(x) < components:
+        raise DataError(f"A mixture of {components} components needs as many rows at least; got {len(x)}.")
+    if len(x) > SEEN:
+        x = x[generator.choice(len(x), SEEN, replace=False)]
+    if np.isinf(x).any():
+        raise DataError("The rows hold infinite numbers; a mixture expects finite ones.")
+    gaps = np.isnan(x)
+    if gaps.any():
+        if gaps.all(0).any():
+            raise DataError(f"Column {int(np.argmax(gaps.all(0)))} of the rows has no number at all; drop it.")
+        x = np.where(gaps, np.nanmean(x, axis=0), x)
+    spread = x.std(0)
+    scaled = (x - x.mean(0)) / np.where(spread > 0, spread, 1)
+    centres, chosen = kmeans_plusplus(scaled, components, random_state=int(generator.integers(2**31)))
+    squares = np.stack([np.square(scaled - c).sum(1) for c in centres], 1)
+    nearest = squares.argmin(1)
+    nearest[chosen] = np.arange(components)  # so that equal rows leave no component empty
+    return x, np.eye(components)[nearest]
+
+
+def counts_check(theta: PyTree, size: int, least: int) -> list[Check]:
+    """The check of the smallest component's number of rows."""
+    count = float(np.min(np.asarray(theta.weights, np.float64)) * size)
+    verdict = "trust" if count >= 2 * least else "caution" if count >= 1 else "reject"
+    sentence = f"effective rows of the smallest component; below {2 * least} it describes rows, not a population"
+    return [Check("smallest component", count, verdict, sentence)]

@@ -1,0 +1,250 @@
+"""Monte-Carlo EM's climbs from start to end: the host decides when S grows and when a climb ends.
+
+``method`` is a ``MonteCarloEM``, a static argument of the compiled functions.
+"""
+
+import functools
+import math
+from collections.abc import Callable, Sequence
+from statistics import NormalDist
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from tractable.core.errors import ModelError, RunError
+from tractable.core.latent import LatentModel
+from tractable.core.rows import Data
+from tractable.core.shared import compiled
+from tractable.core.tree import PyTree
+from tractable.engine.drawing import ATTEMPTS, tried
+from tractable.engine.leaves import restored
+from tractable.engine.method import Session
+from tractable.latent import monte_carlo_em as drawn
+from tractable.latent.em_method import beginnings
+
+CHAINS = 4  # chains per datum, whose spread gives the Monte-Carlo error
+STALL = 6  # steps at one S: if the later half gains as much as the earlier, the gains are noise
+QUIET = 3  # steps in a row that must say that it ends: one may by chance (Booth & Hobert 1999)
+DRAWN_ROWS = 1000  # rows that a starting point is tried on
+
+
+class ClimbState(NamedTuple):
+    """The state of one climb between two steps: enough to continue it exactly, since every step draws anew."""
+
+    theta: PyTree
+    chains: PyTree
+    calls: int  # sampler calls so far
+    drawn: int  # draws per datum so far
+    rate: float  # acceptance rate of the last draws
+    length: int  # draws per chain at the next step, S/4
+    gains: np.ndarray  # nats, of every step
+    errors: np.ndarray  # of the gains
+    sizes: np.ndarray  # S, of every step
+    recent: np.ndarray  # gains at this S
+    small: int  # steps in a row whose upper bound is below the tolerance
+    quiet: int  # steps in a row whose gain is within its noise
+    upper: float  # upper bound of the last step's gain, nats
+    ended: str  # "settled", "ceiling", "steps" or "interrupted"; "" before the end
+
+
+class End(NamedTuple):
+    """The end of one climb of Monte-Carlo EM."""
+
+    state: ClimbState
+    draws: drawn.Draws  # of z given the last θ
+
+
+@compiled("method", "model")
+def _begun(method: Any, model: LatentModel, key: jax.Array, theta: PyTree, rows: PyTree) -> tuple:
+    """Chains started at z ~ p(z | θ), and an empty buffer for their draws."""
+    sampler = method.sampler(model)
+    return sampler.begin(key, theta, rows), sampler.room(theta, rows, method.most // CHAINS)
+
+
+@compiled("method", "model", donate=("draws",))
+def _drawn(
+    method: Any, model: LatentModel, key: jax.Array, theta: PyTree, chains: drawn.Chains, rows: PyTree,
+    draws: drawn.Draws, count: jax.Array, burn: jax.Array, tune: jax.Array,
+) -> tuple[drawn.Chains, drawn.Draws, drawn.DrawInfo]:  # fmt: skip
+    return method.sampler(model).draw(key, theta, chains, rows, draws, count, burn, tune)
+
+
+@compiled("method", "model")
+def _improved(method: Any, model: LatentModel, theta: PyTree, rows: PyTree, draws: drawn.Draws) -> drawn.Improved:
+    m_step, exact = method.m_step(model), method.sampler(model).exact
+    return drawn.improved(m_step, model.log_joint, method.log_prior(model), theta, rows, ones(rows), draws, exact)
+
+
+def ones(rows: PyTree) -> jax.Array:
+    """A weight of 1 for each row."""
+    return jnp.ones(jax.tree.leaves(rows)[0].shape[0])
+
+
+class LatentSampler(NamedTuple):
+    """Draws z for one climb."""
+
+    method: Any
+    model: LatentModel
+    rows: PyTree
+    key: jax.Array
+
+    def advance(
+        self, state: ClimbState, draws: drawn.Draws, count: int, burn: int = 0, tune: int = 0
+    ) -> tuple[ClimbState, drawn.Draws]:
+        """``count`` more draws of every chain, given this θ."""
+        chains, draws, info = _drawn(
+            self.method, self.model, jax.random.fold_in(self.key, state.calls + 1), state.theta, state.chains,
+            self.rows, draws, jnp.array(count), jnp.array(burn), jnp.array(tune),
+        )  # fmt: skip
+        _noticed(info)
+        total = state.drawn + CHAINS * (count + burn)
+        return state._replace(chains=chains, calls=state.calls + 1, drawn=total, rate=float(info.acceptance)), draws
+
+    def anew(self, state: ClimbState, draws: drawn.Draws) -> tuple[ClimbState, drawn.Draws]:
+        """Replace the draws by draws given the present θ."""
+        return self.advance(state, draws._replace(length=jnp.array(0)), state.length, self.method.burn)
+
+
+def climb(
+    method: Any, model: LatentModel, rows: PyTree, theta: PyTree, key: jax.Array, session: Session, start: int,
+    state: ClimbState | None, keep: Callable,
+) -> tuple[ClimbState, End]:  # fmt: skip
+    """Climb from one start, or from its saved state, to the end; calls ``keep(state)`` before every step."""
+    z_level = NormalDist().inv_cdf(method.level)
+    sampling = LatentSampler(method, model, rows, key)
+    chains, draws = _begun(method, model, jax.random.fold_in(key, 0), theta, rows)
+    if state is None:
+        state = first(theta, chains, method.draws // CHAINS)
+        half = method.warmup // 2
+        if not method.sampler(model).exact:
+            state, draws = sampling.advance(state, draws, half - half // 2, half // 2, drawn.SHAPE)
+            state, draws = sampling.advance(state, draws, method.warmup - half, 0, drawn.STEP)
+    while not state.ended:
+        before = state
+        keep(before)
+        state, draws = sampling.anew(state, draws)
+        while True:
+            found = _improved(method, model, state.theta, rows, draws)
+            gain, error = float(found.gain), float(found.error)
+            if not math.isfinite(gain + error):
+                raise RunError(
+                    f"Step {len(state.gains)} of Monte-Carlo EM: the gain of log p(x, z | θ) is {gain} ± {error}. Is "
+                    "the likelihood bounded, and finite wherever z may be drawn? A prior keeps θ where it is."
+                )
+            upper, lower = gain + z_level * error, gain - z_level * error
+            grows = 2 * state.length * CHAINS <= method.most
+            if upper < method.tolerance or lower > 0 or not grows or session.stop():
+                break
+            state, draws = sampling.advance(state, draws, state.length)
+            state = longer(state)
+        state = state._replace(
+            theta=found.theta, gains=np.append(state.gains, gain), errors=np.append(state.errors, error),
+            sizes=np.append(state.sizes, state.length * CHAINS), recent=np.append(state.recent, gain), upper=upper,
+            small=state.small + 1 if upper < method.tolerance else 0, quiet=0 if lower > 0 else state.quiet + 1,
+        )  # fmt: skip
+        done = start * method.steps + len(state.gains)
+        session.say("climbing", done, method.starts * method.steps, {"objective": float(state.gains.sum())})
+        still = stalled(state.recent) and not state.small
+        if state.small == QUIET:
+            state = state._replace(ended="settled")
+        elif session.stop():
+            state = state._replace(ended="interrupted")
+            keep(before, at_once=True)  # this step may have been cut short
+        elif not grows and not state.small and (state.quiet >= QUIET or still):
+            state = state._replace(ended="ceiling")
+        elif len(state.gains) == method.steps:
+            state = state._replace(ended="steps")
+        elif still and grows:
+            state = longer(state)
+    return state, End(*sampling.anew(state, draws))
+
+
+def first(theta: PyTree, chains: PyTree, length: int) -> ClimbState:
+    """The state before the first step."""
+    nothing = np.zeros(0)
+    return ClimbState(
+        theta, chains, calls=0, drawn=0, rate=math.nan, length=length, gains=nothing, errors=nothing,
+        sizes=nothing.astype(int), recent=nothing, small=0, quiet=0, upper=math.nan, ended="",
+    )  # fmt: skip
+
+
+def longer(state: ClimbState) -> ClimbState:
+    """The state with S doubled."""
+    return state._replace(length=2 * state.length, recent=np.zeros(0))
+
+
+def stalled(gains: Sequence[float] | np.ndarray) -> bool:
+    """Whether the later half of the last ``STALL`` gains at one S is no less than the earlier: only noise is left."""
+    if len(gains) < STALL:
+        return False
+    half = STALL // 2
+    return bool(sum(gains[-half:]) >= sum(gains[-STALL:-half]))
+
+
+def _noticed(info: drawn.DrawInfo) -> None:
+    """Raises RunError if a draw exceeded the bound, or if a draw was given up."""
+    excess = np.asarray(info.excess)
+    if np.any(excess > 0):
+        row = int(np.argmax(excess))
+        raise RunError(
+            f"log p(x | z, θ) of row {row} exceeds log M by {excess[row]:.4g}: bound(params, datum) is below the "
+            "supremum over z, and draws under it are not of p(z | x, θ). Give a bound that holds at every θ."
+        )
+    if np.any(np.asarray(info.gave_up) > 0):
+        row = int(np.argmax(np.asarray(info.gave_up)))
+        raise RunError(
+            f"Rejection gave row {row} up: too few of the proposals z ~ p(z | θ) are accepted. Use a tighter bound, or "
+            "kernel='mala'."
+        )
+
+
+def saved_states(
+    method: Any, model: LatentModel, rows: PyTree, thetas: PyTree, leaves: dict[str, np.ndarray] | None
+) -> list[ClimbState]:
+    """The saved states of climbs, one per start; empty if none are saved."""
+    if not leaves:
+        return []
+    theta = jax.tree.map(lambda a: a[0], thetas)
+    key = jax.eval_shape(lambda: jax.random.key(0))
+    chains, _ = jax.eval_shape(functools.partial(_begun, method, model), key, theta, rows)
+    count = 1 + max(int(name.partition("/")[0]) for name in leaves)
+    return restored([first(theta, chains, 0)] * count, leaves)
+
+
+def begun_at(method: Any, model: LatentModel, data: Data, key: jax.Array) -> PyTree:
+    """The starting θ, with a leading axis of starts: as for EM, or of finite joint density where z cannot be summed."""
+    if model.steps.begin is not None or model.sums is not None:
+        return beginnings(model, data, key, method.starts)
+    rows = data.take(slice(0, DRAWN_ROWS)).rows
+    rows = jax.tree.map(jnp.asarray, rows[0] if rows[1] is None else rows)
+    found = [_tried(method, model, rows, jax.random.fold_in(key, start)) for start in range(method.starts)]
+    dtype = jnp.result_type(float)
+    return jax.tree.map(lambda *leaves: jnp.stack([jnp.asarray(leaf, dtype) for leaf in leaves]), *found)
+
+
+def _tried(method: Any, model: LatentModel, rows: PyTree, key: jax.Array) -> PyTree:
+    """A θ at which the rows' densities are finite."""
+    for attempt in range(ATTEMPTS):
+        here = jax.random.fold_in(key, attempt)
+        theta = model.start(here) if model.start is not None else model.params(tried(model, here, attempt))
+        if bool(_fine(method, model, theta, jax.random.fold_in(here, 1), rows)):
+            return theta
+    raise ModelError(
+        f"No θ to begin with was found in {ATTEMPTS} tries at which log p(θ) and log p(x, z | θ) of the first "
+        f"rows are finite; the last was {theta}. Give begin=, a function (key, rows) -> params."
+    )
+
+
+@compiled("method", "model")
+def _fine(method: Any, model: LatentModel, theta: PyTree, key: jax.Array, rows: PyTree) -> jax.Array:
+    """Whether the rows' log joint density is finite at z ~ p(z | θ)."""
+    sampler = method.sampler(model)
+    if sampler.exact:
+        return jnp.isfinite(model.log_prior(theta))
+    chains, draws = sampler.begin(key, theta, rows), sampler.room(theta, rows, 1)
+    z = sampler.draw(key, theta, chains, rows, draws, 1, 0, 0)[1].z
+    first = jax.tree.map(lambda a: a[0, :, 0], z)
+    terms = jax.vmap(lambda datum, z: model.log_joint(theta, datum, z))(rows, first)
+    return jnp.all(jnp.isfinite(terms)) & jnp.isfinite(model.log_prior(theta))

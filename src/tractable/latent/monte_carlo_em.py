@@ -1,0 +1,229 @@
+"""Monte-Carlo EM: an E-step by draws of z, where z can be neither summed nor integrated out.
+
+    E:  z_n1 … z_nS ~ p(z | x_n, θ),  exactly or by chains       M:  θ' = argmax Q̂ (+ log p)
+    Q̂(θ') = Σ_n w_n (1/S) Σ_s log p(x_n, z_ns | θ')              gain = Q̂(θ') − Q̂(θ),  its standard error σ̂
+
+Target: a stationary point of Σ_n w_n log p(x_n | θ), as S grows. With S fixed θ wanders about that point for ever, and
+a step may go down. Wei & Tanner 1990; the gain and its error decide when S grows and when to stop: Caffo, Jank & Jones
+2005. Standard errors from the draws: Louis 1982.
+
+This file holds the M-step and its gain; ``latent_draws`` and ``latent_chains`` draw z. Every datum has several chains,
+independent given θ, so the spread of their means gives σ̂, whatever the correlation within a chain.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from tractable.core.sums import dtype_of
+from tractable.core.tree import PyTree
+from tractable.latent.gradient_em import climbed
+from tractable.latent.latent_chains import SHAPE, STEP, by_chains
+from tractable.latent.latent_draws import (
+    Chains,
+    DrawInfo,
+    Draws,
+    Sampler,
+    by_rejection,
+    by_values,
+    count_of,
+    each,
+    summed,
+    weighed,
+)
+
+__all__ = [
+    "KERNELS", "SHAPE", "STEP", "Chains", "DrawInfo", "Draws", "Improved", "Information", "Sampler", "bridged",
+    "by_chains", "by_rejection", "by_values", "drawn_m_step", "drawn_statistics", "expected_log_joint", "improved",
+    "observed_information",
+]  # fmt: skip
+
+KERNELS = ("mala", "random-walk", "hmc", "nuts", "rejection")
+
+
+class Improved(NamedTuple):
+    """The result of an M-step, and its gain."""
+
+    theta: PyTree
+    gain: jax.Array  # () Q̂(θ') − Q̂(θ) (+ log p(θ') − log p(θ)), nats
+    error: jax.Array  # () σ̂ of the gain
+
+
+class Information(NamedTuple):
+    """The draws' estimates of the curvature at φ, in the coordinates φ."""
+
+    complete: jax.Array  # (d, d) E[−∂² log p(x, z)] − ∂² log p(θ), summed over data
+    missing: jax.Array  # (d, d) Cov[∂ log p(x, z)]: observed = complete − missing
+    noise: jax.Array  # (d, d) covariance of the mean score's Monte-Carlo error
+
+
+def drawn_statistics(statistics: Callable, rows: PyTree, weights: jax.Array, draws: Draws) -> PyTree:
+    """Σ_n w_n (1/S) Σ_s T(x_n, z_ns); ``statistics`` is ``(datum, z) -> T``."""
+
+    def of(z: PyTree) -> PyTree:  # of one draw of every chain
+        return jax.tree.map(
+            lambda t: weighed(weights, jnp.mean(jnp.asarray(t, jnp.result_type(t, weights)), axis=1)),
+            each(statistics)(rows, z),
+        )
+
+    return jax.tree.map(lambda total: total / draws.length, summed(of, draws))
+
+
+def drawn_m_step(
+    log_joint: Callable, log_prior: Callable | None, constrain: Callable, unconstrain: Callable, steps: int = 10
+) -> Callable:
+    """An M-step ``(theta, rows, weights, draws) -> theta'``: ``steps`` of L-BFGS up Q̂ + log p(θ), never downwards.
+
+    Args:
+        log_joint: ``(theta, datum, z) -> ()``.
+        log_prior: ``theta -> ()`` or None.
+        constrain: maps flat unconstrained values (d,) to θ; ``unconstrain`` is its inverse. The density is that of θ.
+    """
+
+    def m_step(theta: PyTree, rows: PyTree, weights: jax.Array, draws: Draws) -> PyTree:
+        q = expected_log_joint(log_joint, constrain, rows, weights, draws)
+
+        def value(position: jax.Array) -> jax.Array:
+            return q(position) if log_prior is None else q(position) + log_prior(constrain(position))
+
+        return constrain(climbed(value, unconstrain(theta), steps))
+
+    return m_step
+
+
+def expected_log_joint(
+    log_joint: Callable, constrain: Callable, rows: PyTree, weights: jax.Array, draws: Draws
+) -> Callable:
+    """``φ -> Σ_n w_n (1/S) Σ_s log p(x_n, z_ns | θ(φ))``.
+
+    Its gradient is summed in the same loop: JAX has no reverse mode for a loop of unknown length.
+    """
+
+    def part(position: jax.Array, z: PyTree) -> jax.Array:
+        theta = constrain(position)
+        terms = each(lambda datum, z: log_joint(theta, datum, z))(rows, z)  # (n, C)
+        return weighed(weights, jnp.mean(terms, axis=1))
+
+    @jax.custom_vjp
+    def q(position: jax.Array) -> jax.Array:
+        return summed(lambda z: part(position, z), draws) / draws.length
+
+    def forward(position: jax.Array) -> tuple:
+        value, slope = summed(lambda z: jax.value_and_grad(part)(position, z), draws)
+        return value / draws.length, slope / draws.length
+
+    q.defvjp(forward, lambda slope, cotangent: (cotangent * slope,))
+    return q
+
+
+def improved(
+    m_step: Callable,
+    log_joint: Callable,
+    log_prior: Callable | None,
+    theta: PyTree,
+    rows: PyTree,
+    weights: jax.Array,
+    draws: Draws,
+    exact: bool,
+) -> Improved:
+    """An M-step on draws of z, and its gain with a standard error.
+
+    Args:
+        m_step: ``(theta, rows, weights, draws) -> theta'``.
+        log_joint: ``(theta, datum, z) -> ()``.
+        log_prior: ``theta -> ()`` if the M-step maximises it too, else None.
+        weights: (n,) ≥ 0.
+        draws: of z given ``theta``.
+        exact: whether all draws are independent; otherwise only the chains are.
+    """
+    new = m_step(theta, rows, weights, draws)
+    new = jax.tree.map(lambda a, b: jnp.asarray(a, b.dtype), new, theta)
+
+    def change(datum: PyTree, z: PyTree) -> jax.Array:
+        # Differences draw by draw: their noise is far smaller than that of either mean.
+        return log_joint(new, datum, z) - log_joint(theta, datum, z)
+
+    def of(z: PyTree) -> tuple:
+        delta = jnp.where(weights[:, None] > 0, each(change)(rows, z), 0)  # (n, C)
+        return delta, jnp.square(delta)
+
+    total, square = summed(of, draws)
+    chains = total.shape[1]
+    mean = jnp.mean(total, axis=1) / draws.length  # (n,)
+    gain = jnp.sum(weights * mean)
+    if log_prior is not None:
+        gain = gain + log_prior(new) - log_prior(theta)
+    if exact:
+        count = chains * draws.length
+        variance = (jnp.sum(square, axis=1) / count - jnp.square(mean)) / (count - 1)
+    else:
+        variance = jnp.var(total / draws.length, axis=1, ddof=1) / chains
+    error = jnp.sqrt(jnp.sum(jnp.square(weights) * jnp.maximum(variance, 0)))
+    return Improved(new, gain, error)
+
+
+def observed_information(
+    log_joint: Callable,
+    log_prior: Callable | None,
+    constrain: Callable,
+    position: jax.Array,
+    rows: PyTree,
+    weights: jax.Array,
+    draws: Draws,
+) -> Information:
+    """Louis's identity by draws: −∂² log p(x|θ) = E[−∂² log p(x, z|θ)] − Cov[∂ log p(x, z|θ)], over z | x, θ.
+
+    Args:
+        log_joint: ``(theta, datum, z) -> ()``.
+        log_prior: ``theta -> ()`` or None.
+        constrain: maps flat values φ (d,) to θ.
+        position: φ, given which z was drawn.
+    """
+    here = jnp.where(weights > 0, weights, 0)
+
+    def joint(phi: jax.Array, datum: PyTree, z: PyTree) -> jax.Array:
+        return log_joint(constrain(phi), datum, z)
+
+    def of(z: PyTree) -> tuple:
+        curvature = jax.hessian(
+            lambda phi: weighed(weights, jnp.mean(each(lambda datum, z: joint(phi, datum, z))(rows, z), axis=1))
+        )(position)
+        scores = each(lambda datum, z: jax.grad(joint)(position, datum, z))(rows, z)  # (n, C, d)
+        scores = jnp.where(here[:, None, None] > 0, scores, 0)
+        return curvature, scores, jnp.einsum("n,ncd,nce->de", here, scores, scores)
+
+    curvature, total, outer = summed(of, draws)
+    complete = -curvature / draws.length
+    if log_prior is not None:
+        complete = complete - jax.hessian(lambda phi: log_prior(constrain(phi)))(position)
+    chains = total.shape[1]
+    count, means = chains * draws.length, total / draws.length
+    mean = jnp.mean(means, axis=1)  # (n, d)
+    missing = (outer - count * jnp.einsum("n,nd,ne->de", here, mean, mean)) / (count - 1)
+    apart = means - mean[:, None]
+    noise = jnp.einsum("n,ncd,nce->de", jnp.square(here), apart, apart) / (chains * (chains - 1))
+    return Information((complete + complete.T) / 2, missing, noise)
+
+
+def bridged(
+    log_joint: Callable, first: PyTree, second: PyTree, rows: PyTree, at_first: Draws, at_second: Draws
+) -> jax.Array:
+    """log p(x_n | second) − log p(x_n | first), (n,), from draws of z given each θ: a geometric bridge.
+
+        p₂(x)/p₁(x) = E₁[√r] / E₂[1/√r],   r = p₂(x, z)/p₁(x, z)
+
+    Meng & Wong 1996. Good where the two posteriors of z overlap.
+    """
+
+    def log_mean(draws: Draws, power: float) -> jax.Array:
+        def add(index: jax.Array, total: jax.Array) -> jax.Array:
+            z = jax.tree.map(lambda a: a[index], draws.z)
+            ratio = each(lambda datum, z: log_joint(second, datum, z) - log_joint(first, datum, z))(rows, z)
+            return jnp.logaddexp(total, jax.nn.logsumexp(power * ratio, axis=1))
+
+        total = jax.lax.fori_loop(0, draws.length, add, jnp.full(count_of(rows), -jnp.inf, dtype_of(first)))
+        return total - jnp.log(draws.length * jax.tree.leaves(draws.z)[0].shape[2])
+
+    return log_mean(at_first, 0.5) - log_mean(at_second, -0.5)

@@ -1,0 +1,176 @@
+"""Monte-Carlo EM: the E-step draws z where it cannot be exact."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Literal
+
+import jax
+
+from tractable.core.belief import point_belief
+from tractable.core.errors import DataError, ModelError, SettingsError
+from tractable.core.latent import LatentModel
+from tractable.core.model import Model, PyTree, whole
+from tractable.core.settings import Count, Positive, Range, at_least, between, is_whole
+from tractable.core.sums import observed
+from tractable.diagnostics.learnt import Learnt
+from tractable.engine.drawing import chain_keys
+from tractable.engine.method import Check, Method, Outcome, Session
+from tractable.latent import monte_carlo_em as drawn
+from tractable.latent.em_method import examined, latent
+from tractable.latent.monte_carlo_climb import CHAINS, ClimbState, begun_at, climb, saved_states, stalled
+from tractable.latent.monte_carlo_ends import checks, concluded
+
+__all__ = ["MonteCarloEM", "stalled"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class MonteCarloEM(Method):
+    """EM with draws of z: a maximum of log p(θ) + Σ log p(x_n | θ) where z can be neither summed nor integrated out.
+
+        E:  z_ns ~ p(z | x_n, θ), s = 1 … S      M:  θ' = argmax (1/S) Σ_s Σ_n log p(x_n, z_ns | θ') + log p(θ')
+
+    Unlike exact EM, **it need not climb at every step**: with S fixed, θ wanders about the maximum for ever. So S
+    grows. A step is taken if its gain in Q exceeds its Monte-Carlo error, gain − z_level σ̂ > 0; otherwise S doubles,
+    keeping the draws so far, and the step is repeated. The climb ends when gain + z_level σ̂ < tolerance in three steps
+    in a row (Caffo, Jank & Jones 2005). The gain is measured on the sample that chose θ', so it is too high by up to
+    d/(2S) nats, which can hide errors where d is large: S therefore also doubles when the gains of six steps at one S
+    stop shrinking. At S = ``most`` the climb ends after three steps whose gains are within their noise.
+
+    Args:
+        kernel: draws z given x: "mala", "random-walk", "hmc", "nuts" (four chains per datum, on unconstrained z,
+            continued from step to step), "rejection" (z ~ p(z|θ), needs ``bound``), or a function
+            ``log_density -> Kernel`` of one datum's flat unconstrained z. Ignored where z takes few values: those are
+            drawn exactly.
+        draws: starting S per datum, a multiple of 4; S never shrinks.
+        most: largest S; memory is O(rows · S).
+        warmup: steps of the chains at the first θ that find their step size; their draws are thrown away.
+        burn: steps thrown away at every new θ.
+        steps: most EM steps.
+        tolerance: nats of the whole objective (not per datum) that a step may still gain at the end, its error added.
+            Up to 1/(1 − r) times that is left to climb, r the largest share of information that z hides; half a nat
+            below the maximum is one standard error off.
+        level: confidence level of both one-sided bounds on the gain, in (0.5, 1).
+        starts: climbs from different starting points; the best is kept and the report says whether they agree.
+        inner: steps of L-BFGS in an M-step without closed form.
+        prior: climb log p(θ) too. False for the likelihood alone; a closed-form M-step must fit the choice.
+        bound: ``(params, datum) -> log M`` with M ≥ sup_z p(x | z, θ), for "rejection"; datum is y, or (y, x). Equality
+            is best; a draw that exceeds the bound raises an error.
+
+    Needs a ``LatentModel`` with ``latent`` and ``likelihood``, and rows in memory. Standard errors come from the
+    observed information, by Louis's identity over the last draws. ``found["monte carlo error"]`` is the sd, for every
+    entry of θ, of the end point over reruns with other draws. ``found["objective"]`` is NaN where z cannot be summed
+    out: ``tr.log_evidence`` estimates p(x | θ).
+    """
+
+    label: ClassVar[str] = "monte-carlo-em"
+    point: ClassVar[bool] = True
+    kernel: (  # pyright: ignore[reportIncompatibleMethodOverride]
+        Literal["mala", "random-walk", "hmc", "nuts", "rejection"]
+        | Annotated[Callable, "a function log_density -> Kernel"]
+    ) = "mala"
+    draws: Annotated[
+        int, Range(f"a multiple of {CHAINS}, the chains of a datum", lambda s: is_whole(s) and s % CHAINS == 0)
+    ] = 8
+    most: Count = 1024
+    warmup: Annotated[int, at_least(0)] = 200
+    burn: Annotated[int, at_least(0)] = 5
+    steps: Count = 200
+    tolerance: Positive = 1e-2
+    level: Annotated[float, between(0.5, 1)] = 0.95
+    starts: Count = 2
+    inner: Count = 10
+    prior: bool = True
+    bound: Annotated[Callable, "a function (params, datum) -> log M"] | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.check(self.most >= self.draws, "most", f"a whole number ≥ {self.draws}")
+        if self.kernel == "rejection" and self.bound is None:
+            raise SettingsError(
+                "MonteCarloEM(kernel='rejection') needs bound=, a function (params, datum) -> log M with "
+                "M ≥ sup_z p(x | z, θ)."
+            )
+
+    def log_prior(self, model: Any) -> Callable | None:
+        """The log prior, if it is part of the climbed objective."""
+        return model.log_prior if self.prior else None
+
+    def sampler(self, model: LatentModel) -> drawn.Sampler:
+        """The sampler of z; raises ModelError if the model's z cannot be drawn."""
+        given, sums = model.latent, model.sums
+        if given is None:
+            raise ModelError(
+                "MonteCarloEM draws z from p(z | x, θ), and this model's z is dealt with in closed form: use EM, or "
+                "tr.LatentModel(prior, latent, likelihood)."
+            )
+        if sums is not None and sums.causes is not None and sums.responsibilities is not None:
+            return drawn.by_values(sums.responsibilities, sums.causes, CHAINS)
+
+        def z_of(theta: PyTree, datum: PyTree) -> PyTree:
+            has_inputs = isinstance(datum, tuple) and len(datum) == 2
+            return given(theta, datum[1]) if has_inputs else given(theta)
+
+        if self.kernel == "rejection" and self.bound is not None:
+
+            def log_likelihood(theta: PyTree, datum: PyTree, z: PyTree) -> jax.Array:
+                return model.factors(theta, z, datum)[0]
+
+            return drawn.by_rejection(z_of, log_likelihood, self.bound, CHAINS)
+        return drawn.by_chains(self.kernel, z_of, model.log_joint, CHAINS)
+
+    def m_step(self, model: LatentModel) -> Callable:
+        """``(theta, rows, weights, draws) -> theta'``: the model's own on the mean statistics, or by gradient."""
+        maximise, statistics, *_ = model.steps
+        if maximise is not None and statistics is not None:
+            return lambda theta, rows, weights, draws: maximise(
+                drawn.drawn_statistics(statistics, rows, weights, draws)
+            )
+        prior = self.log_prior(model)
+        return drawn.drawn_m_step(model.log_joint, prior, model.params, model.position_of, self.inner)
+
+    def needed(self, model: Model) -> LatentModel:
+        found = latent(model, self)
+        self.sampler(found)
+        return found
+
+    def learn(self, session: Session) -> Outcome:
+        model, data = self.needed(session.model), session.data
+        if data.size == 0:
+            raise DataError("EM looks at rows: these data hold none.")
+        if data.weights is not None:
+            raise DataError(
+                "MonteCarloEM takes rows that count once; these data have weights. Use EM or MAP where z can be summed "
+                "out, or repeat rows whose weights are whole numbers."
+            )
+        if not data.resident:
+            raise DataError(
+                "MonteCarloEM keeps draws of every row's z in memory; these rows are on file. Use part of them, or "
+                "Data(..., resident=True) if memory allows."
+            )
+        rows = observed(whole(data.arrays()))
+        began = time.perf_counter()
+        keys = chain_keys(session.key, self.starts)
+        thetas = begun_at(self, model, data, session.key)
+        begun = time.perf_counter()
+        ends, before, done, keep = [], saved_states(self, model, rows, thetas, session.resume), [], session.keeper()
+        for start in range(self.starts):
+            theta = jax.tree.map(lambda a, i=start: a[i], thetas)
+            state = before[start] if start < len(before) else None
+
+            def save(state: ClimbState, at_once: bool = False) -> None:
+                keep(lambda: [*done, state], at_once=at_once)
+
+            state, end = climb(self, model, rows, theta, keys[start], session, start, state, save)
+            ends.append(end)
+            if end.state.ended == "interrupted":
+                break
+            done.append(state)
+            keep(lambda: done, at_once=True)
+        climbed = time.perf_counter()
+        point, info, found = concluded(self, model, data, rows, ends)
+        seconds = {"starting": begun - began, "climbing": climbed - begun, "errors": time.perf_counter() - climbed}
+        return Outcome(point_belief(point, info, found), found, seconds, ends[-1].state.ended == "interrupted")
+
+    def checks(self, posterior: Learnt) -> list[Check]:
+        return checks(self, posterior.found, max(1, posterior.rows)) + examined(posterior)

@@ -1,0 +1,283 @@
+"""Online EM: running statistics of minibatches, and the θ that maximises given them."""
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from tractable.core import schedules
+from tractable.core.belief import point_belief
+from tractable.core.errors import DataError, ModelError, RunError
+from tractable.core.latent import LatentModel
+from tractable.core.model import Kernel, Model, PyTree
+from tractable.core.rows import Batch, Data, Plan, narrow
+from tractable.core.settings import Count, between
+from tractable.core.shards import Rows
+from tractable.core.shared import compiled
+from tractable.core.sums import EStep, Expected, MStep
+from tractable.diagnostics.learnt import Learnt
+from tractable.diagnostics.maxima import agreement, curvature
+from tractable.engine import run as loop
+from tractable.engine.climb import Climber, climb
+from tractable.engine.drawing import capacity, chain_keys
+from tractable.engine.method import Check, Method, Outcome, Program, Session, not_finite, plan_batches
+from tractable.engine.placement import ONE_DEVICE, OneDevice
+from tractable.engine.search import INFORMATION, standard_errors
+from tractable.engine.staged_climb import settled
+from tractable.latent.em import expected, online_em
+from tractable.latent.em_method import CHUNK, FAR, INFORMATION_WORK, SAME, beginnings, examined, latent, shifted
+
+
+@dataclass(frozen=True, kw_only=True)
+class OnlineEM(Method):
+    """Online EM: a running average of minibatches' sufficient statistics, and the θ that they give.
+
+        S ← (1 − γ_t) S + γ_t (N/n) s̄_t(θ),   θ ← m_step(S),   γ_t = (1 + t)^−κ
+
+    For data of many rows: a few passes bring it near the maximum, while EM takes one pass per step. It does not climb
+    at every step. θ is the mean, in unconstrained coordinates, over the last half of the run, which averages out the
+    batches' noise (Polyak & Juditsky 1992). Cappé & Moulines 2009.
+
+    Args:
+        batch_size: rows per step.
+        epochs: passes over the data; a run ends with a whole block of steps.
+        step_exponent: κ in (1/2, 1].
+        patience: batches before the first M-step: the statistics of few rows may have no maximum.
+        average: False returns the last θ instead of the mean.
+        starts: climbs from different starting points, side by side; the best is kept.
+        chunk: rows at a time in the exact E-steps at the end.
+        prior: count log p(θ) in the objective; a closed-form M-step must fit the choice.
+
+    Needs a ``LatentModel`` with closed-form ``e_step`` and ``m_step``. Data on file are read batch by batch and should
+    be stored in random order. Two passes at the end compute the objective and the gain of one exact step.
+    """
+
+    label: ClassVar[str] = "online-em"
+    point: ClassVar[bool] = True
+    sums_rows: ClassVar[bool] = True
+    batch_size: Count = 100
+    epochs: Count = 10
+    step_exponent: Annotated[float, between(0.5, 1, closed=True)] = 0.6
+    patience: Count = 5
+    average: bool = True
+    starts: Count = 1
+    chunk: Count = CHUNK
+    prior: bool = True
+
+    def log_prior(self, model: Any) -> Callable | None:
+        """The log prior, if it is part of the climbed objective."""
+        return model.log_prior if self.prior else None
+
+    def schedule(self) -> Callable:
+        """The step sizes γ_t."""
+        return schedules.polynomial(1.0, 1.0, float(self.step_exponent))
+
+    def needed(self, model: Model) -> LatentModel:
+        found = latent(model, self)
+        _halves(found, None)
+        return found
+
+    def learn(self, session: Session) -> Outcome:
+        model, data = self.needed(session.model).climbed, session.data
+        if data.total == 0:
+            raise DataError("EM looks at rows: these data hold none.")
+        began = time.perf_counter()
+        start_key, run_key = jax.random.split(session.key)
+        offset = _offset(model, data)
+        thetas = beginnings(model, data, start_key, self.starts)
+        if offset is not None:
+            thetas = jax.vmap(lambda theta: model.shifted(theta, -offset))(thetas)
+        begun = time.perf_counter()
+        ends, info, interrupted = followed(self, model, session, thetas, offset, run_key)
+        climbed = time.perf_counter()
+        end, found = _looked_back(self, model, data, offset, ends)
+        found |= {"steps": info["objective"].shape[1], "evaluations": int(info["objective"].size)}
+        found["settled"] = settled(info["objective"])
+        if data.resident and end.size <= INFORMATION and data.size * end.size**2 <= INFORMATION_WORK:
+            about = data
+            if offset is not None:
+                about = Data(np.asarray(data.y) - np.asarray(offset), weights=data.weights, missing="keep")
+            found |= standard_errors(model, about, end, self.prior)
+        point = end
+        if offset is not None:
+            point = np.asarray(shifted(model, jax.device_put(end), offset))
+        seconds = {"starting": begun - began, "climbing": climbed - begun, "errors": time.perf_counter() - climbed}
+        return Outcome(point_belief(point, info, found), found, seconds, interrupted)
+
+    def checks(self, posterior: Learnt) -> list[Check]:
+        found, size = posterior.found, max(1, posterior.rows)
+        gain = found["gain to come"] / size
+        verdict = "trust" if abs(gain) <= SAME else "caution" if abs(gain) <= FAR else "reject"
+        steady = found["settled"]
+        trend = "0 if the noisy objective of the last half shows no upward trend; if it does, raise epochs="
+        return [
+            Check("gain to come", gain, verdict, "nats a datum, in one exact step of EM from the end"),
+            Check("trend", float(not steady), "trust" if steady else "caution", trend),
+            *agreement(found, self.starts, f"{SAME:g} nats a datum", found["agreement"] / size),
+            *curvature(found, ridge=math.inf),
+            *examined(posterior),
+        ]
+
+
+class Following(NamedTuple):
+    """Online EM as a program of the loop: its position is θ itself, and a batch's shapes are known beforehand."""
+
+    model: LatentModel
+    method: OnlineEM
+    streams: bool
+    width: int
+    structure: Any  # of a batch's rows
+    shapes: tuple  # (shape, dtype) of a row of each leaf
+    size: int | float
+    placement: OneDevice = ONE_DEVICE  # of its batches' rows
+    remedy: str = "Did a component lose its rows or variance? A floor, a prior, larger batches or more patience help."
+
+    @classmethod
+    def of(cls, model: LatentModel, method: OnlineEM, data: Data, plan: Plan, placement: OneDevice) -> "Following":
+        leaves, structure = jax.tree.flatten(data.rows)
+        shapes = tuple((leaf.shape[1:], str(jnp.asarray(leaf[:1]).dtype)) for leaf in leaves)
+        return cls(model, method, not data.resident, plan.width, structure, shapes, narrow(data.size), placement)
+
+    def __call__(self, rows: PyTree, tuned: PyTree) -> Kernel:
+        offset = tuned.get("offset")
+        leaves = [jax.ShapeDtypeStruct((self.width, *shape), dtype) for shape, dtype in self.shapes]
+        mask = jax.ShapeDtypeStruct((self.width,), jnp.result_type(float))
+        example: Any = Batch(jax.tree.unflatten(self.structure, leaves), mask, self.size)  # pyright: ignore[reportArgumentType]
+        prior = _about(self.model, offset, self.method.log_prior(self.model))
+        return online_em(
+            *_halves(self.model, offset), self.method.schedule(), self.method.patience,
+            example=example, log_prior=prior,
+        )  # fmt: skip
+
+    def observe(self, state: PyTree) -> jax.Array:
+        return self.model.position_of(state.position)
+
+    def values(self, position: jax.Array) -> jax.Array:
+        """The averaged values: the unconstrained position itself."""
+        return position
+
+    def weigh(self, info: dict[str, jax.Array]) -> None:
+        """None: all steps weigh the same."""
+
+    def describe(self, position: jax.Array) -> str:
+        return not_finite(self.model, position)
+
+
+def _offset(model: LatentModel, data: Data) -> jax.Array | None:
+    """The rows' mean, if the model shifts with its rows, else None: far from 0 single precision loses digits.
+
+    The mean is rounded to single precision, so that it does not depend on the order of the rows.
+    """
+    if model.symmetry.shift is None or data.given is not None:
+        return None
+    y = data.y
+    if not isinstance(y, Rows):
+        return None
+    total, count = np.zeros(y.shape[1:]), np.zeros(y.shape[1:])
+    for start in range(0, data.size, CHUNK):
+        part = np.asarray(y[start : start + CHUNK], np.float64)
+        times = np.ones(len(part)) if data.weights is None else data.weights[start : start + CHUNK]
+        times = times.reshape(-1, *[1] * (part.ndim - 1))
+        total += np.nansum(times * part, axis=0)
+        count += np.sum(times * ~np.isnan(part), axis=0)
+    return jnp.asarray((total / np.where(count > 0, count, 1)).astype(np.float32), jnp.result_type(float))
+
+
+def _halves(model: LatentModel, offset: jax.Array | None) -> tuple[EStep, MStep]:
+    """E-step and M-step for rows minus the offset; raises ModelError if the model has no closed form of both."""
+    if model.halves is None:
+        raise ModelError(
+            "OnlineEM averages statistics, which only a model with e_step and m_step in closed form has: give "
+            "LatentModel statistics= and m_step=, or use EM or MAP(optimizer='adam', batch_size=...)."
+        )
+    e_step, m_step = model.halves
+    if offset is None:
+        return e_step, m_step
+
+    def about(theta: PyTree, batch: Batch) -> Expected:
+        y = batch.data[0]
+        return e_step(theta, batch._replace(data=(y - offset.astype(y.dtype), None)))
+
+    return about, m_step
+
+
+def _about(model: LatentModel, offset: jax.Array | None, log_prior: Callable | None) -> Callable | None:
+    """The log prior as a function of the θ of centred rows."""
+    if offset is None or log_prior is None:
+        return log_prior
+    return lambda theta: log_prior(model.shifted(theta, offset))
+
+
+def followed(
+    method: OnlineEM, model: LatentModel, session: Session, thetas: PyTree, offset: jax.Array | None, key: jax.Array
+) -> tuple[np.ndarray, dict, bool]:
+    """Run every start through its epochs: unconstrained end points (start, d), traces, and whether interrupted."""
+    data, plan = session.data, plan_batches(method, session.data, method.batch_size)
+    program = Following.of(model, method, data, plan, session.placement)
+    tuned = {} if offset is None else {"offset": offset}
+    keys = chain_keys(key, method.starts)
+    steps = method.epochs * plan.count
+    shape = loop.shape(steps, 1, model.space.size, method.starts, moments=True)
+    reading = Program(model, method, program.streams)
+    shape = shape._replace(capacity=capacity(shape, session, reading, method.starts))
+    groups = -(-steps // shape.group)
+    alone = program._replace(placement=ONE_DEVICE)
+    at, interrupted = climb(
+        Climber(session, "climbing", program, shape, plan, keys), tuned,
+        lambda: loop.begin(alone, tuned, None, keys, thetas), [groups // 2, groups] if groups > 1 else [groups],
+    )  # fmt: skip
+    last = np.asarray(_positions(model, at.states.position))
+    if method.average and at.moments is not None and not interrupted:
+        last = np.asarray(at.moments.mean)
+    return last, at.info, interrupted
+
+
+@compiled("model")
+def _positions(model: LatentModel, thetas: PyTree) -> jax.Array:
+    """(start, d), unconstrained."""
+    return jax.vmap(model.position_of)(thetas)
+
+
+@compiled("model")
+def _params(model: LatentModel, position: jax.Array) -> PyTree:
+    return model.params(position)
+
+
+@compiled("model")
+def _m_step(model: LatentModel, offset: jax.Array | None, statistics: PyTree) -> PyTree:
+    return _halves(model, offset)[1](statistics)
+
+
+def _looked_back(
+    method: OnlineEM, model: LatentModel, data: Data, offset: jax.Array | None, ends: np.ndarray
+) -> tuple[np.ndarray, dict]:
+    """The best end point (d,), for centred rows; its objective on all rows, and the gain of one exact step from it."""
+    e_step, _ = _halves(model, offset)
+    prior = _about(model, offset, method.log_prior(model))
+    if not np.any(np.all(np.isfinite(ends), axis=1)):
+        raise RunError("No climb of OnlineEM ended at finite numbers. Larger batches, more patience, or a prior help.")
+
+    def looked(theta: PyTree) -> tuple[float, PyTree]:
+        found = expected(e_step, theta, data, method.chunk)
+        return float(found.log_likelihood) + (0.0 if prior is None else float(prior(theta))), found.statistics
+
+    dtype = jnp.result_type(float)
+    thetas = [_params(model, jnp.asarray(end, dtype)) for end in ends]
+    seen = [looked(theta) for theta in thetas]
+    values = np.array([value for value, _ in seen])
+    best = int(np.argmax(np.where(np.isfinite(values), values, -np.inf)))
+    theta = thetas[best]
+    after = jax.tree.map(lambda new, old: jnp.asarray(new, old.dtype), _m_step(model, offset, seen[best][1]), theta)
+    finite = values[np.isfinite(values)]
+    found = {
+        "objective": float(values[best]),
+        "gain to come": looked(after)[0] - float(values[best]),
+        "agreement": float(values[best] - finite.min()) if finite.size else math.nan,
+        "starts that agree": int(np.sum(np.isfinite(values) & (values >= values[best] - SAME * data.total))),
+    }
+    return ends[best], found

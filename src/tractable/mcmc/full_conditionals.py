@@ -1,0 +1,201 @@
+"""Which blocks of a model's unknowns have a full conditional that can be drawn from: found, and shown, not assumed."""
+
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from numpyro.distributions import constraints
+
+from tractable.core import tree
+from tractable.core.errors import ModelError
+from tractable.core.latent import latent_model
+from tractable.core.model import Data, Model, PyTree, counted_log_likelihoods, whole
+from tractable.core.shared import COMPILE_FASTEST, compiled
+from tractable.latent.conjugate_variational import conjugate_model
+from tractable.mcmc import conditionals
+from tractable.mcmc.conditionals import FAMILIES, MOST, Family
+from tractable.mcmc.gibbs import State, Target, gather_leaves, miss
+
+PLACES = 8  # of all unknowns, at which a conditional is held against its family
+SPREAD = 1.0  # of their unconstrained numbers: single precision loses matrices that are less round
+HIDDEN = "z"  # what a block of the rows' own unknowns is called
+
+
+class Part(NamedTuple):
+    """Leaves of θ and the family that their conditional is of; hashable.
+
+    ``kind`` is the family's name, "" where there is none; ``colours`` and ``pattern`` are ``conditionals.normal``'s.
+    """
+
+    leaves: tuple[int, ...]
+    kind: str
+    colours: tuple[int, ...] = ()
+    pattern: bytes = b""
+
+    @property
+    def family(self) -> Family:
+        return conditionals.normal(self.colours, self.pattern) if self.kind == "normal" else FAMILIES[self.kind]
+
+    @property
+    def gradients(self) -> int:
+        """What finding the conditional costs."""
+        return 2 + (max(self.colours) if self.colours else 0)
+
+
+def leaf_names(model: Model) -> list[str]:
+    """Of the parameters, in the order of the leaves."""
+    shapes = jax.eval_shape(model.example, jax.random.key(0))
+    return [tree.path_name(path) for path, _ in jax.tree_util.tree_flatten_with_path(shapes)[0]]
+
+
+def hides(model: Model) -> bool:
+    """Whether rows have a z that is drawn; a sentence where it has one that cannot be."""
+    latent = latent_model(model)
+    if latent is None:
+        return False
+    if latent.sums is None:
+        raise ModelError(
+            "Gibbs draws a z of few values, and this model's is continuous: MonteCarloEM draws it, or write it as a "
+            "parameter with an entry for each row."
+        )
+    return latent.sums.drawn is not None and latent.sums.complete is not None
+
+
+def target_of(model: Model, rows: PyTree) -> Target:
+    """What blocks see of a model and of ``core.arrays()``. Where z is not drawn it is summed or integrated out."""
+    latent = latent_model(model)
+    shapes = jax.eval_shape(model.example, jax.random.key(0))
+    structure, leaves = jax.tree.structure(shapes), jax.tree.leaves(model.space.shapes)
+    ends = np.cumsum([0, *(int(np.prod(leaf.shape)) for leaf in leaves)]).tolist()
+    drawn, complete = (None, None) if latent is None or latent.sums is None else latent.sums[5:7]
+    observed = rows[0] if latent is not None and rows[1] is None else rows
+
+    def params(position: jax.Array) -> list:
+        return jax.tree.leaves(model.params(position))
+
+    def summed_out(theta: list) -> jax.Array:
+        params = jax.tree.unflatten(structure, theta)
+        prior = model.log_prior(params)
+        if rows is None or model.likelihood is None:
+            return prior[None]
+        return jnp.append(counted_log_likelihoods(model, params, rows), prior)
+
+    def terms(theta: list, z: PyTree) -> jax.Array:
+        if complete is None:
+            return summed_out(theta)
+        params = jax.tree.unflatten(structure, theta)
+        return jnp.append(complete(params, observed, z), model.log_prior(params))
+
+    def jacobian(position: jax.Array) -> jax.Array:
+        unconstrained = model.space.unravel(position)
+        return model.log_jacobian(unconstrained, model.constrain(unconstrained))
+
+    def hidden(key: jax.Array, theta: list) -> PyTree:
+        return () if drawn is None else drawn(key, jax.tree.unflatten(structure, theta), observed)
+
+    return Target(
+        params, lambda i, leaf: model.bijectors[i].inv(leaf).ravel(), tuple(pairwise(ends)),
+        terms, summed_out, jacobian, hidden,
+    )  # fmt: skip
+
+
+def all_given(model: Model, rows: PyTree) -> tuple[Callable, Callable] | None:
+    """``position(θ)`` and ``(key, z) -> θ`` of a model whose θ can be drawn at once, given z; else None."""
+    conjugate = conjugate_model(model)
+    given = None if conjugate is None else conjugate.conjugate.given
+    if given is None:
+        return None
+    return model.position_of, lambda key, z: given(key, whole(rows), z)
+
+
+def found_parts(model: Model, data: Data | None, groups: Sequence[Sequence[int]], seed: int = 0) -> list[Part]:
+    """Leaves in parts: those of a group that are jointly normal together, others alone; ``kind`` "" where none fits.
+
+    At ``PLACES`` places of all unknowns, of z too, the family that derivatives find is held against the log joint
+    density at a draw from it (``mcmc.gibbs.miss``).
+    """
+    shapes = jax.tree.leaves(jax.eval_shape(model.example, jax.random.key(0)))
+    leaves = [i for group in groups for i in group]
+    possible = {i: conditionals.candidates(_support(model, i), shapes[i].size) for i in leaves}
+    tried = [Part((i,), kind) for i in leaves for kind in possible[i]]
+    reals = [tuple(i for i in group if possible[i] == ["normal"]) for group in groups]
+    tried += [Part(real, "normal") for real in reals if len(real) > 1 and sum(shapes[i].size for i in real) <= MOST]
+    rows = None if data is None else data.arrays()
+    positions, keys = places(model, seed)
+    good = shown(model, tried, rows, keys, positions)
+    alone = {part.leaves[0]: part for part in reversed(good) if len(part.leaves) == 1}
+    # Where not all reals of a group are normal, some may be normal together.
+    less = [tuple(i for i in real if i in alone) for real in reals]
+    some = [Part(few, "normal") for few, real in zip(less, reals, strict=True) if 1 < len(few) < len(real)]
+    joint = [part for part in good + shown(model, some, rows, keys, positions) if len(part.leaves) > 1]
+    taken = {i for part in joint for i in part.leaves}
+    single = [alone.get(i, Part((i,), "")) for i in leaves if i not in taken]
+    return sorted(joint + single, key=lambda part: leaves.index(part.leaves[0]))
+
+
+def places(model: Model, seed: int) -> tuple[jax.Array, jax.Array]:
+    """Where conditionals are held against their families: unconstrained positions, and keys."""
+    generator = np.random.default_rng(seed)
+    about = model.position_of(model.example(jax.random.key(0))) if model.prior_is_callable else 0.0
+    off = generator.uniform(-SPREAD, SPREAD, (PLACES, model.space.size))
+    return jnp.asarray(about + off, jnp.result_type(float)), jax.random.split(jax.random.key(seed), PLACES)
+
+
+def shown(model: Model, parts: list[Part], rows: PyTree, keys: jax.Array, positions: jax.Array) -> list[Part]:
+    """The parts whose conditionals are of their families wherever they were looked at; normals with their pattern."""
+    if not parts:
+        return []
+    every = tuple(_dense(part, model) for part in parts)
+    misses, precisions = misses_of(model, every, rows, keys, positions, curved=True)
+    out, misses = [], np.asarray(misses)
+    for part, off, precision in zip(parts, misses.T, precisions, strict=True):
+        if np.all(off <= 1):
+            sparse = conditionals.coloured(np.asarray(precision)) if part.kind == "normal" else ((), b"")
+            out.append(Part(part.leaves, part.kind, *sparse))
+    return out
+
+
+def _dense(part: Part, model: Model) -> Part:
+    """A normal of which nothing is known."""
+    if part.kind != "normal":
+        return part
+    shapes = jax.tree.leaves(jax.eval_shape(model.example, jax.random.key(0)))
+    size = sum(int(shapes[i].size) for i in part.leaves)
+    return Part(part.leaves, part.kind, tuple(range(size)), b"\1" * size**2)
+
+
+@compiled("model", "parts", "curved", if_few=COMPILE_FASTEST)
+def misses_of(
+    model: Model, parts: tuple[Part, ...], rows: PyTree, keys: jax.Array, positions: jax.Array, curved: bool = False
+) -> tuple[jax.Array, list]:
+    """Of every place and part its ``mcmc.gibbs.miss``, (s, parts); curved, also Hessians of normals (s, m, m)."""
+    target = target_of(model, rows)
+
+    def one(now: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, list]:
+        key, position = now
+        theta = target.params(position)
+        state = State(position, target.hidden(key, theta))
+        off, found = [], []
+        for b, part in enumerate(parts):
+            family = part.family
+            off.append(miss(target, family, part.leaves, jax.random.fold_in(key, b), state))
+            x, put = gather_leaves(theta, part.leaves, family.flat)
+
+            def log_joint(x: jax.Array, put: Callable = put) -> jax.Array:
+                return jnp.sum(target.terms(put(x), state.hidden))
+
+            found.append(jax.hessian(log_joint)(x) if curved and part.kind == "normal" else ())
+        return jnp.stack(off), found
+
+    return jax.lax.map(one, (keys, positions))
+
+
+def _support(model: Model, i: int) -> Any:
+    if not model.prior_is_callable:
+        return jax.tree.leaves(model.prior, is_leaf=lambda d: hasattr(d, "support"))[i].support
+    if model.support is None:
+        return constraints.real
+    return jax.tree.leaves(model.support, is_leaf=lambda c: hasattr(c, "is_discrete"))[i]

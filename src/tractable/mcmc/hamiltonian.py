@@ -1,0 +1,125 @@
+"""Hamiltonian Monte Carlo and the No-U-Turn sampler: BlackJAX's, behind the kernel interface.
+
+Target: exactly π. Duane et al. 1987, Neal 2011; Hoffman & Gelman 2014. The first choice wherever full
+gradients are affordable. The only file that imports BlackJAX.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from tractable.core.model import Batch, Kernel, PyTree
+
+
+class Info(NamedTuple):
+    """The trace of one trajectory."""
+
+    acceptance: jax.Array  # () mean over the trajectory
+    divergent: jax.Array  # () 1 where the energy error passed 1000
+    energy: jax.Array  # () of the new state
+    gradients: jax.Array  # () leapfrog steps taken
+    saturated: jax.Array  # () 1 where the tree reached its largest depth
+
+
+def hmc(
+    log_density: Callable, step_size: float | jax.Array, inverse_mass: jax.Array, leapfrogs: int = 10,
+    jitter: float | int = 0,
+) -> Kernel:  # fmt: skip
+    """HMC with a fixed number of leapfrog steps.
+
+    Args:
+        log_density: ``position -> ()``.
+        step_size: of the leapfrog, > 0 (not Langevin's ε: one leapfrog step of size s is MALA with ε = s²).
+        inverse_mass: (d,) or (d, d); ideally the posterior covariance.
+        leapfrogs: steps in a trajectory, ≥ 1.
+        jitter: in [0, 1); every trajectory's step size is uniform within this share of ``step_size``. A trajectory of
+            fixed length returns to its start on a target with that period (Neal 2011, section 3.2).
+    """
+    import blackjax
+
+    kernel = blackjax.hmc.build_kernel()
+
+    def step(key: jax.Array, state: PyTree, batch: Batch | None = None) -> tuple[Any, Info]:
+        size = step_size
+        if jitter:
+            key, key_size = jax.random.split(key)
+            size = step_size * jax.random.uniform(key_size, (), minval=1 - jitter, maxval=1 + jitter)
+        state, info = kernel(key, state, log_density, size, inverse_mass, leapfrogs)
+        zero = jnp.zeros_like(info.energy)
+        divergent = info.is_divergent.astype(zero.dtype)
+        return state, Info(info.acceptance_rate, divergent, info.energy, zero + leapfrogs, zero)
+
+    return _kernel(blackjax.hmc.init, step, log_density)
+
+
+def nuts(log_density: Callable, step_size: float | jax.Array, inverse_mass: jax.Array, max_depth: int = 10) -> Kernel:
+    """The No-U-Turn sampler with multinomial trajectories.
+
+    Args:
+        log_density: ``position -> ()``.
+        step_size: of the leapfrog, > 0.
+        inverse_mass: (d,) or (d, d).
+        max_depth: most doublings of the trajectory: at most 2^max_depth − 1 gradients per draw.
+    """
+    import blackjax
+
+    kernel = blackjax.nuts.build_kernel()
+
+    def step(key: jax.Array, state: PyTree, batch: Batch | None = None) -> tuple[Any, Info]:
+        state, info = kernel(key, state, log_density, step_size, inverse_mass, max_depth)
+        kind = info.energy.dtype
+        return state, Info(
+            info.acceptance_rate.astype(kind),
+            info.is_divergent.astype(kind),
+            info.energy,
+            info.num_integration_steps.astype(kind),
+            (info.num_trajectory_expansions >= max_depth).astype(kind),
+        )
+
+    return _kernel(blackjax.nuts.init, step, log_density)
+
+
+def _kernel(start: Callable, step: Callable, log_density: Callable) -> Kernel:
+    def draw(key: jax.Array, count: int, state: PyTree, batch: Batch | None = None) -> jax.Array:
+        return jax.random.split(key, count)  # a trajectory's length is not known beforehand
+
+    return Kernel(lambda key, position: start(position, log_density), draw, step)
+
+
+def warm_up(
+    algorithm: str,
+    log_density: Callable,
+    key: jax.Array,
+    position: PyTree,
+    steps: int,
+    first: tuple[jax.Array, jax.Array],
+    *,
+    target: float,
+    dense: bool,
+    leapfrogs: int = 10,
+    max_depth: int = 10,
+) -> tuple[PyTree, jax.Array, jax.Array]:
+    """Stan's windowed warm-up of one chain: (position, step size, inverse mass matrix).
+
+    ``first`` is the step size and the inverse mass matrix of the first step. As each chain has its own from there on,
+    ``vmap`` should see that at once: where chains share the first ones, it traces all of the warm-up again.
+    """
+    import blackjax
+
+    extra: dict[str, Any] = (
+        {"num_integration_steps": leapfrogs} if algorithm == "hmc" else {"max_num_doublings": max_depth}
+    )
+    adaptation: Any = blackjax.window_adaptation(
+        getattr(blackjax, algorithm),
+        log_density,
+        is_mass_matrix_diagonal=not dense,
+        target_acceptance_rate=target,
+        adaptation_info_fn=lambda *_: (),
+        initial_step_size=first[0],  # pyright: ignore[reportArgumentType]
+        initial_inverse_mass_matrix=first[1],
+        **extra,
+    )
+    (state, parameters), _ = adaptation.run(key, position, steps)
+    return state.position, parameters["step_size"], parameters["inverse_mass_matrix"]

@@ -1,0 +1,242 @@
+"""Bayes by Backprop: a mean field over a network's weights, fitted on minibatches."""
+
+import math
+import warnings
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from tractable.core import approximations
+from tractable.core.approximations import Approximation
+from tractable.core.belief import Belief, Cost
+from tractable.core.errors import SettingsError, TractableWarning
+from tractable.core.model import Kernel, Model, Objective, PyTree, log_posterior, whole
+from tractable.core.rows import Data, Laid, Plan
+from tractable.core.settings import Count, Positive, Range
+from tractable.core.tree import row_shapes
+from tractable.engine import run as loop
+from tractable.engine.ascend import ascend
+from tractable.engine.drawing import chain_keys, starts
+from tractable.engine.method import Outcome, Program, Session, on_all_rows, plan_batches
+from tractable.engine.staged_climb import SIGMAS, Problem
+from tractable.networks.bayes_by_backprop import bayes_by_backprop
+from tractable.networks.spread import begun, pairs, spread
+from tractable.points.points import MAP
+from tractable.vi.methods import Variational, anchored
+
+MAXIMA, SMALL = 6, 5_000  # maxima climbed to per start, for networks of at most SMALL weights
+KNOWN, ROUGHLY = 0.01, 0.1  # relative error of every 1/σ² at which the search for σ ends, after a climb and before it
+LEAST, SHARE = 20_000, 0.25  # gradients that it may take, or a share of the climb's, whichever is more
+WIDE = 0.1  # σ at which the search begins: from far narrower ones it does not get away
+
+
+class Found(NamedTuple):
+    """What a search for σ found."""
+
+    log_sd: np.ndarray  # (d,)
+    gradients: int  # that it took, of a batch each
+    error: float  # largest relative error of a 1/σ²
+    interrupted: bool
+
+
+class Spreads(Program):
+    """A program whose position is log σ."""
+
+    def __call__(self, rows: PyTree, tuned: PyTree) -> Kernel:
+        target = log_posterior(self.model, flat=True)
+        if not self.method.minibatch:
+            batch = None if rows is None else whole(rows)
+            return spread(lambda z, _: target(z, batch), tuned["mean"])
+        return spread(target, tuned["mean"])
+
+
+@dataclass(frozen=True, kw_only=True)
+class BayesByBackprop(Variational):
+    """q(w) = N(μ, σ²), σ = softplus(ρ), by Blundell et al. 2015.
+
+    For networks: cheap per step, with one μ and one ρ per weight. A mean field ignores the correlations and the
+    symmetries of weights; where the network is small, NUTS or SGLD on the same model shows what that costs. After the
+    climb, and before it, σ is found by ``networks.spread`` for up to 5,000 weights: a climb stops where its noise hides
+    0.01 nats, a σ 10 % off, and widens a σ that began too narrow by 0.3 % a step.
+
+    Args:
+        batch_size: rows per step, or all rows if there are fewer.
+        epochs: most passes over the data; None stops when stages of the climb no longer gain.
+        kl_weights: "uniform", π_i = 1/M, or "geometric", 2^{M−i}/(2^M − 1).
+        samples: draws of the weights per step; None takes 4 for networks of up to 5,000 weights, and 1 elsewhere.
+        noise: "shared", one draw for all rows of a batch; "local" and "flipout" decorrelate the rows, at a price.
+        learning_rate: of Adam; None takes 0.01 where a step has 4 draws by default, and 0.003 elsewhere.
+        start: "map" first climbs to maxima a posteriori (six per start for networks up to 5,000 weights) and begins
+            at the highest: a lower one can cost the bound a hundred nats. A model without a ``start`` of its own (one
+            of the library's networks has one), of up to 1,000 parameters and with data in memory, begins at the mode
+            with the curvature there, as by ``MeanField``. "random" is the network's own start. From
+            there the climb often learns a large noise and prunes units before it fits the data, and ends in a local
+            maximum hundreds of nats lower.
+        sd: > 0, starting σ of every weight with start="random", or of more than 5,000 weights. Elsewhere a search
+            finds the σ that suit the starting μ.
+        Other fields as for ``Variational``.
+    """
+
+    label: ClassVar[str] = "bbb"
+    kind: ClassVar[str] = "mean field"
+    outside: ClassVar[tuple[str, ...]] = (*Variational.outside, "epochs", "sd")
+    batch_size: Count | None = 128
+    epochs: Count | None = None
+    kl_weights: Literal["uniform", "geometric"] = "uniform"
+    samples: Count | None = None
+    noise: Literal["shared", "local", "flipout"] = "shared"
+    learning_rate: Positive | None = None
+    start: Literal["random", "map"] = "map"
+    sd: Positive = 0.02
+    divergence: Annotated[Literal["reverse"], "'reverse', whose bound this is"] = "reverse"
+    solver: Literal["stochastic"] = "stochastic"
+    tempering: Annotated[
+        tuple[float, ...],
+        Range("() here; the KL weights of a batch are kl_weights", lambda ts: isinstance(ts, tuple | list) and not ts),
+    ] = ()
+    draws: Count = 200
+
+    def plan(self, data: Data | None) -> Plan | None:
+        if data is None or self.batch_size is None:
+            return None
+        if self.noise != "shared" and not data.resident:
+            raise SettingsError(
+                f"BayesByBackprop(noise={self.noise!r}) expects data in memory; use noise='shared' for data on file."
+            )
+        plan = plan_batches(self, data, min(self.batch_size, data.size))
+        if self.kl_weights == "geometric" and plan.count > 126:
+            warnings.warn(
+                f"kl_weights='geometric' over {plan.count} batches: all but the first 126 weights are below "
+                "the smallest single-precision number, so most batches bear no complexity cost. Use 'uniform' or "
+                "larger batches.",
+                TractableWarning,
+                stacklevel=3,
+            )
+        return plan
+
+    @property
+    def sums_rows(self) -> bool:
+        return self.noise == "shared"  # else every row has noise of its own
+
+    def family(self, size: int) -> Approximation:
+        return approximations.mean_field(size)
+
+    def objective(self, model: Model, rows: PyTree, tuned: PyTree) -> Objective:
+        laid, rows = rows, rows.rows if isinstance(rows, Laid) else rows
+        given = None if rows is None or rows[1] is None else row_shapes(rows[1])
+        full = 1 if rows is None else jax.tree.leaves(rows)[0].shape[0]
+        objective = bayes_by_backprop(
+            model, samples=self.samples or 1, kl_weights=self.kl_weights, noise=self.noise,
+            size=full if self.batch_size is None else min(full, self.batch_size), given=given,
+            likelihood=anchored(model, tuned["anchor"]) if "anchor" in tuned else None,
+        )  # fmt: skip
+        return on_all_rows(objective, laid) if self.batch_size is None else objective
+
+    def kernel(self, model: Model, rows: PyTree, tuned: PyTree) -> Kernel:
+        optimizer = self.optimizer
+        if optimizer == "adam":
+            optimizer = optax.chain(optax.scale_by_adam(), optax.scale_by_learning_rate(tuned["learning_rate"]))
+        return ascend(self.objective(model, rows, tuned), optimizer)
+
+    def at_mode(self, model: Model, data: Data | None) -> bool:
+        return model.start is None and super().at_mode(model, data)
+
+    def corrects(self, model: Model, data: Data | None) -> bool:
+        # Geometric costs sum to the whole over an epoch alone, which batches of any number need not be.
+        shared = self.noise == "shared" and self.kl_weights == "uniform"
+        return shared and super().corrects(model, data)
+
+    def positions(self, model: Model, means: jax.Array, sds: jax.Array) -> PyTree:
+        trees = jax.vmap(model.space.unravel)
+        return {"mean": trees(means), "rho": trees(approximations.inverse_softplus(sds))}
+
+    def flat(self, model: Model, phi: PyTree) -> PyTree:
+        return {"mean": model.space.ravel(phi["mean"]), "rho": model.space.ravel(phi["rho"])}
+
+    def learn(self, session: Session) -> Outcome:
+        """As ``Variational``, with the draws and the learning rate that suit the model's size where None is given."""
+        small = session.model.space.size <= SMALL and not self.at_mode(session.model, session.data)
+        samples, rate = (4, 0.01) if small else (1, 0.003)
+        sized = replace(self, samples=self.samples or samples, learning_rate=self.learning_rate or rate)
+        outcome = super(BayesByBackprop, sized).learn(session)
+        return outcome._replace(found=outcome.found | {"samples": sized.samples})
+
+    def cost(self, belief: Belief, found: dict[str, Any], data: Data | None) -> Cost:
+        return super(BayesByBackprop, replace(self, samples=found.get("samples", self.samples or 1))).cost(
+            belief, found, data
+        )
+
+    def begin(self, session: Session, key: jax.Array) -> tuple[jax.Array, jax.Array]:
+        model = session.model
+        if self.at_mode(model, session.data):
+            return super().begin(session, key)
+        if self.start == "map":
+            plan = self.plan(session.data)
+            each = MAXIMA if model.space.size <= SMALL else 1
+            size = None if plan is None else plan.batch_size
+            method = MAP(optimizer="adam", batch_size=size, starts=each * self.starts)
+            maxima = method.climbed(session.alone()._replace(key=key)).maxima
+            maxima.sort(key=lambda m: m.value if np.isfinite(m.value) else -np.inf, reverse=True)
+            points = jnp.asarray(np.stack([m.position for m in maxima[: self.starts]]), jnp.result_type(float))
+        else:
+            points = starts(model, session.data, key, self.starts)
+        sds = np.full(points.shape, self.sd)
+        if self.start == "map" and model.space.size <= SMALL:
+            keys, plan = jax.random.split(key, len(points)), self.plan(session.data)
+            wide = np.full(model.space.size, math.log(WIDE))
+            sds = np.stack([
+                np.exp(self._spread(session, plan, one, mean, wide, LEAST, ROUGHLY).log_sd)
+                for one, mean in zip(keys, points, strict=True)
+            ])  # fmt: skip
+        return points, jnp.asarray(sds, points.dtype)
+
+    def closed(self, problem: Problem, phi: PyTree, steps: int) -> tuple[PyTree, dict[str, Any]]:
+        """σ as ``spread`` finds it for networks of at most SMALL weights, unless that loses on the climb's.
+
+        A σ that is 10 % off costs 0.01 nats, less than a climb can tell from its noise.
+        """
+        model, session = problem.session.model, problem.session
+        if model.space.size > SMALL:
+            return phi, {}
+        flat, most = self.flat(model, phi), max(LEAST, int(SHARE * steps * (self.samples or 1)))
+        log_sd = np.log(np.logaddexp(0, np.asarray(flat["rho"])))
+        found = self._spread(session, problem.plan, problem.keys[0], flat["mean"], log_sd, most, KNOWN)
+        if found.interrupted:
+            return phi, {}
+        new = self.positions(model, flat["mean"][None], jnp.exp(found.log_sd)[None])
+        before, after = (problem.vector(phis) for phis in (jax.tree.map(lambda a: a[None], phi), new))
+        gain, chance = problem.bound.gain(problem.tuned, problem.tree, before, after)
+        told = {"gradients for σ": found.gradients, "error of 1/σ²": found.error, "gain by σ": gain}
+        lost = gain < -max(self.tolerance, SIGMAS * chance)
+        return phi if lost else jax.tree.map(lambda a: a[0], new), told
+
+    def _spread(
+        self, session: Session, plan: Plan | None, key: jax.Array, mean: jax.Array, log_sd: np.ndarray, most: int,
+        known: float,
+    ) -> "Found":  # fmt: skip
+        """σ about ``mean`` (d,), from ``log_sd`` (d,), until every 1/σ² is ``known``, by at most ``most`` gradients."""
+        model, data = session.model, session.data
+        streams = plan is not None and data is not None and not data.resident
+        program, each = Spreads(model, self, streams, placement=session.placement), 2 * pairs(model.space.size)
+        # Whatever the climb's length, so that one program serves all.
+        shape, keys = loop.shape(1_000, 10, model.space.size, 1), chain_keys(key, 1)
+        states, done, error = jax.device_put(begun(log_sd[None].astype(mean.dtype))), 0, math.inf
+        last = -(-most // (each * shape.group))
+        while done < last and error > known:
+            ran = loop.run(
+                program, shape, data, plan, {"mean": mean}, keys, states,
+                groups=min(max(2, 2 * done), last), done=done, keep=False, stop=session.stop,
+            )  # fmt: skip
+            if ran.interrupted or session.stop():
+                return Found(log_sd, done * shape.group * each, error, True)
+            states, done, error = ran.states, ran.groups, float(ran.info["error"][0, -1])
+        return Found(np.asarray(states.position)[0], done * shape.group * each, error, False)
+
+    def most(self, plan: Plan | None) -> int:
+        if self.epochs is None:
+            return self.steps
+        return self.epochs * (1 if plan is None else plan.count)

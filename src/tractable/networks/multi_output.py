@@ -1,0 +1,98 @@
+"""Several targets of the same rows, each with its own coefficients and further parameters."""
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpyro.distributions as dist
+
+from tractable.core.errors import ModelError
+from tractable.core.model import Model, PyTree, Through
+from tractable.core.shared import shared
+from tractable.glm.families import FAMILIES, SEVERAL
+from tractable.glm.linear import generalised_linear
+from tractable.networks.network import SD_FLOOR
+
+DF = 4.0  # degrees of freedom of student-t
+
+
+def beside(parts: Mapping[str, Model], family: str) -> Model:
+    """A model of y (K,) made of a model for each of its numbers; they share only x.
+
+        y_k | x ~ family(η_k, θ_k),   η_k of x and θ_k,   p(θ) = Π_k p_k(θ_k)   so that   p(θ | y) = Π_k p(θ_k | y_k)
+
+    Correlated residuals are not modelled: each target has its own noise. Methods climb or draw all θ_k together;
+    ``INLA`` fits one after another.
+
+    Args:
+        parts: models by name, in the order of y's numbers; their likelihoods go ``Through`` a predictor.
+        family: the family of all targets, a name of ``SEVERAL``.
+
+    Returns:
+        A Model whose parameters are those of each part under its name: {"a": {"weights", "intercept", "noise"}, …}.
+    """
+    if family not in SEVERAL:
+        raise ModelError(f"Several targets are numbers of one family, {', '.join(SEVERAL)}; got {family!r}.")
+    kind = FAMILIES[family]
+    others = list(kind.others(0))
+
+    def observe(params: dict[str, Any], eta: jax.Array) -> dist.Distribution:
+        each: Any = kind.observe({other: jnp.stack([params[name][other] for name in parts]) for other in others}, eta)
+        return each.to_event(1)
+
+    return joined(parts, observe, parts=dict(parts))
+
+
+def joined(models: Mapping[str, Model], observe: Callable[..., dist.Distribution], **fields: Any) -> Model:
+    """A model whose η (K,) has one predictor from each part; parameters are named ``name.parameter``."""
+    predictors: dict[str, Callable] = {}
+    for name, part in models.items():
+        if part.through is None:
+            raise ModelError(f"The part {name!r} has a likelihood that does not go Through a predictor.")
+        predictors[name] = part.through.predictor
+
+    def predictor(params: dict[str, Any], x: PyTree) -> jax.Array:
+        return jnp.stack([of(params[name], x) for name, of in predictors.items()])
+
+    labels = {
+        f"{name}.{key}": [f"{name}.{label}" for label in own]
+        for name, part in models.items()
+        for key, own in (part.labels or {}).items()
+    }
+    prior = {name: part.prior for name, part in models.items()}
+    return Model(prior, Through(predictor, observe), labels=labels or None, **fields)
+
+
+@shared
+def several_linear(
+    names: Sequence[str], features: int, family: str = "normal", weight_scale: float | None = 2.5,
+    intercept_scale: float = 5.0,
+) -> Model:  # fmt: skip
+    """``generalised_linear`` for each target, joined by ``beside``. Equal arguments give the same Model object.
+
+    >>> several_linear(["height", "weight"], 1).names[:3]
+    ['height.intercept', 'height.noise', 'height.weights[0]']
+    """
+    part = generalised_linear(features, family, None, weight_scale, intercept_scale)
+    return beside(dict.fromkeys(names, part), family)
+
+
+@functools.cache
+def several(likelihood: str, count: int) -> tuple[Callable[..., dist.Distribution], dict[str, dist.Distribution]]:
+    """The likelihood of ``count`` numbers per row, each with its own noise, and the noises' priors.
+
+    The numbers are independent given the network, whose hidden layers they share. Equal arguments give the same object.
+    """
+
+    def observe(output: jax.Array, extra: dict[str, jax.Array]) -> dist.Distribution:
+        if likelihood == "heteroscedastic":
+            each = dist.Normal(output[:count], jax.nn.softplus(output[count:]) + SD_FLOOR)
+        elif likelihood == "student-t":
+            each = dist.StudentT(DF, output, extra["noise"])
+        else:
+            each = dist.Normal(output, extra["noise"])
+        return each.to_event(1)
+
+    return observe, {} if likelihood == "heteroscedastic" else {"noise": dist.HalfNormal(1.0).expand((count,))}

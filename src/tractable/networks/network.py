@@ -1,0 +1,347 @@
+"""Bayesian neural networks: networks with unknown weights, their likelihoods and the priors of the weights."""
+
+import functools
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+from jax.typing import ArrayLike
+from numpyro.distributions import biject_to, constraints
+
+from tractable.core.errors import ModelError
+from tractable.core.model import Model, Through, is_distribution
+from tractable.core.numbers import Number, Real, positive
+from tractable.core.shared import recorded, shared
+from tractable.core.tree import PyTree, path_name
+from tractable.glm.families import FAMILIES
+from tractable.networks.architecture import Network, applied, as_network, fan_in, mlp, spread
+
+__all__ = ["Network", "ScaleMixture", "mlp", "neural_network", "scale_mixture"]
+
+NARROW = float(np.exp(-6.0))
+SD_FLOOR = 1e-3  # least sd of a heteroscedastic network: without it the likelihood is unbounded
+SCALE = 2.0  # prior scale of learnt scales s, which may be twice the default, or far smaller
+
+
+class ScaleMixture(dist.Distribution):
+    """π N(0, wide²) + (1 − π) N(0, narrow²): made by `scale_mixture`."""
+
+    arg_constraints: ClassVar = {
+        "share": constraints.unit_interval,
+        "wide": constraints.positive,
+        "narrow": constraints.positive,
+    }
+    support = constraints.real  # pyright: ignore[reportAssignmentType]
+
+    def __init__(self, share: Number, wide: Number, narrow: Number, *, validate_args: bool | None = None) -> None:
+        self.share, self.wide, self.narrow = share, wide, narrow
+        super().__init__((), (), validate_args=validate_args)
+
+    def log_prob(self, value: ArrayLike, intermediates: PyTree = None) -> jax.Array:
+        # In the tails the narrow density underflows long before its log density does.
+        return jnp.logaddexp(
+            jnp.log(self.share) + dist.Normal(0.0, self.wide).log_prob(value),
+            jnp.log1p(-self.share) + dist.Normal(0.0, self.narrow).log_prob(value),
+        )
+
+    def sample(self, key: jax.Array, sample_shape: tuple[int, ...] = ()) -> jax.Array:
+        which, normal = jax.random.split(key)
+        wide = jax.random.bernoulli(which, self.share, sample_shape)
+        return jnp.where(wide, self.wide, self.narrow) * jax.random.normal(normal, sample_shape)
+
+    @property
+    def mean(self) -> jax.Array:
+        return jnp.zeros(())
+
+    @property
+    def variance(self) -> jax.Array:
+        return jnp.asarray(self.share * self.wide**2 + (1 - self.share) * self.narrow**2)
+
+
+@shared
+def scale_mixture(share: Real = 0.5, wide: Real = 1.0, narrow: Real = NARROW) -> ScaleMixture:
+    """A normal spike and a normal slab: a prior under which most weights are near 0 and a few are free.
+
+        p(w) = π N(w; 0, σ₁²) + (1 − π) N(w; 0, σ₂²),   independent weights;   variance π σ₁² + (1 − π) σ₂²
+
+    Blundell et al. 2015, equation 7; they choose π from ¼, ½, ¾, −log σ₁ from 0, 1, 2 and −log σ₂ from 6, 7, 8.
+
+    Args:
+        share: π in (0, 1), weight of the wide component.
+        wide: σ₁ > 0, an sd.
+        narrow: σ₂ in (0, σ₁], an sd; e⁻⁶ by default.
+
+    Returns:
+        A scalar distribution; ``.expand(shape)`` for many. The same arguments give the same object.
+
+    Raises:
+        ModelError: a share outside (0, 1), or sds that are not positive or in the wrong order.
+
+    >>> print(scale_mixture().log_prob(15.0).round(2))
+    -114.11
+    """
+    positive(wide=wide, narrow=narrow)
+    if not 0 < share < 1:
+        raise ModelError(f"share is the wide component's, between 0 and 1; got {share}.")
+    if narrow > wide:
+        raise ModelError(f"narrow is the smaller sd; got narrow={narrow} and wide={wide}. Swap them.")
+    return ScaleMixture(float(share), float(wide), float(narrow))
+
+
+LIKELIHOODS: dict[str, tuple[str, Callable[[tuple[int, ...]], bool]]] = {  # the output's shape, in words and checked
+    "normal": ("(), (1,) or (D,)", lambda shape: 0 not in shape),
+    "student-t": ("(), (1,) or (D,)", lambda shape: 0 not in shape),
+    "heteroscedastic": ("(2,), a mean and a raw scale", lambda shape: shape == (2,)),
+    "categorical": ("(C,), a logit for each of C ≥ 2 classes", lambda shape: len(shape) == 1 and shape[0] > 1),
+    **{
+        name: (f"() or (1,), {what}", lambda shape: shape in ((), (1,)))
+        for name, what in {
+            "bernoulli": "a logit", "beta": "a logit of the mean", "poisson": "a log rate",
+            "negative-binomial": "a log rate", "lognormal": "a mean of log y", "gamma": "a log mean",
+            "weibull": "a log scale", "exponential": "a log mean",
+        }.items()
+    },
+}  # fmt: skip
+NOISY = ("normal", "student-t")  # likelihoods with a learnable noise
+PRIORS = ("scaled", "relevance")  # named priors of the weights
+
+
+def _of(likelihood: str, output: jax.Array, params: dict[str, Any], df: float) -> dist.Distribution | None:
+    """The distribution of one datum."""
+    if likelihood == "categorical":
+        return dist.CategoricalLogits(output)
+    if likelihood == "heteroscedastic":
+        mean, raw = output
+        return dist.Normal(mean, jax.nn.softplus(raw) + SD_FLOOR)
+    if output.shape == (1,):
+        output = output[0]
+    if likelihood not in NOISY:
+        return FAMILIES[likelihood].observe(params, output)
+    noise = params["noise"]
+    centred = dist.Normal(output, noise) if likelihood == "normal" else dist.StudentT(df, output, noise)
+    return centred.to_event(output.ndim)
+
+
+@recorded
+def neural_network(
+    network: PyTree, likelihood: str | Callable[..., dist.Distribution] = "normal", *, prior: PyTree = "scaled",
+    noise: Real | None = None, df: Real = 4.0, extra: dict[str, dist.Distribution] | None = None,
+    example: PyTree = None,
+) -> Model:  # fmt: skip
+    """A model of y given the output of a network f with unknown weights w.
+
+        normal:           y ~ N(f(x), noise²)                      f: () or (1,) for a scalar y, (D,) for y (D,)
+        student-t:        y ~ f(x) + noise · t_df                  the same
+        heteroscedastic:  y ~ N(f₀, (softplus(f₁) + 0.001)²)       f: (2,)
+        categorical:      y ~ Categorical(softmax(f(x)))           f: (C,), y in 0..C−1
+        bernoulli:        y ~ Bernoulli(1 / (1 + e^−f(x)))         f: () or (1,), y in {0, 1}
+        poisson:          y ~ Poisson(e^f(x))                      f: () or (1,)
+
+    and "lognormal", "gamma", "beta" and "negative-binomial" with η = f(x) as in ``models.generalised_linear``.
+
+    Standardise x, and y if it is a measurement.
+
+    The prior "scaled" is N(0, 1/fan_in) for weights and N(0, 1) for biases (the fan-in is the product of all axes but
+    the outputs'; vectors and scalars have a fan-in of 1). At standardised inputs, |x|² = D, a ReLU network's output
+    then has variance 2 exactly, whatever its widths and depth, and a tanh network's between 1 and 2. With one sd for
+    all weights, functions grow with the width (Neal 1996). Embeddings, and layers whose weights multiply each other,
+    need a prior of their own.
+
+    The prior "relevance" learns the size of weights, and which inputs matter (MacKay 1995; Neal 1996, chapter 4):
+
+        w = s · v,   v ~ "scaled",   s ~ HalfNormal(2)
+
+    with one s per array of weights, and one per input for the first matrix applied to x. Since s and v trade off,
+    chains must be longer; long chains predicted tables of about ten inputs better than under "scaled", and tables of
+    few inputs worse. A joint maximum over s and v overfits: do not use it with MAP or Laplace.
+
+    Args:
+        network: a Network, such as ``mlp(8, (50,), 1)``; an Equinox module called with one x; or a pair
+            ``(params, apply)`` whose layers compute x @ W. A Flax module: ``tractable.adapters.flax.from_nnx``.
+        likelihood: a name above, or ``(output, extra) -> distribution`` of one datum.
+        prior: of the weights: "scaled"; "relevance"; an sd > 0 for all weights; a scalar distribution for all weights,
+            such as ``scale_mixture()``; ``(path, shape) -> distribution``, with paths such as "layer0.weight"; or a
+            pytree of distributions with the structure of the weights.
+        noise: the sd (for student-t the scale), > 0; None learns it under HalfNormal(1).
+        df: > 0, degrees of freedom of student-t.
+        extra: priors, by name, of the further parameters of your own likelihood function.
+        example: one x; with it, a network that does not fit its likelihood raises here, not in ``infer``.
+
+    Returns:
+        A Model with ``weights`` (the network's own pytree; v under "relevance", with ``scales``, the same pytree of s,
+        each () or (D,)) and, if learnt, ``noise`` () or the ``extra``. Methods start at the network's own starting
+        weights, at scales of 1, and at a noise within a factor e of 1. The same Network and arguments give the same
+        Model, and a second fit compiles nothing; a pair or a module gives a new one each time.
+
+    Raises:
+        ModelError: an unknown likelihood or prior; settings of another likelihood; a network whose output does not
+            fit; layers that keep a state or drop units at random.
+
+    >>> model = neural_network(mlp(3, (2,), 1))
+    >>> model.names[:4]
+    ['noise', 'weights.layer0.bias[0]', 'weights.layer0.bias[1]', 'weights.layer0.weight[0, 0]']
+    """
+    network = as_network(network, example)
+    positive(df=df)
+    if isinstance(likelihood, str):
+        if likelihood not in LIKELIHOODS:
+            raise ModelError(f"likelihood is one of {', '.join(LIKELIHOODS)}, or a function; got {likelihood!r}.")
+        if extra:
+            raise ModelError(f"extra= is for a likelihood of your own; {likelihood!r} has its parameters already.")
+    if noise is not None:
+        if likelihood not in NOISY:
+            raise ModelError("noise= is for likelihood='normal' and 'student-t'; leave it out, or use extra=.")
+        positive(noise=noise)
+    for name in ("weights", "scales") if _is_relevance(prior) else ("weights",):
+        if name in (extra or {}):
+            raise ModelError(f"{name!r} names the network's own parameters; call that of extra= something else.")
+    arguments = (network, jnp.result_type(float), likelihood, prior, noise, float(df), tuple((extra or {}).items()))
+    return _made(network, _model, arguments)
+
+
+def _model(
+    network: Network, precision: np.dtype, likelihood: str | Callable, prior: PyTree, noise: Real | None, df: float,
+    extra: tuple,
+) -> Model:  # fmt: skip
+    """The Model for checked arguments; ``precision`` is only part of the cache's key."""
+    arguments = (network, precision, likelihood, _is_relevance(prior), noise, df, extra)
+    others, through, start = _made(network, _parts, arguments)
+    return Model({"weights": _priors(prior, network), **others}, through, start=start)
+
+
+def _parts(
+    network: Network, precision: np.dtype, likelihood: str | Callable, relevance: bool, noise: Real | None, df: float,
+    extra: tuple,
+) -> tuple[dict[str, PyTree], Through, Callable]:  # fmt: skip
+    """What models of one network share whatever the weights' prior: priors of the others, likelihood and start."""
+    others = dict(extra)
+    if likelihood in NOISY:
+        others |= {"noise": dist.HalfNormal(1.0)} if noise is None else {}
+    elif isinstance(likelihood, str) and likelihood in FAMILIES:
+        others |= FAMILIES[likelihood].others(0)
+    scales = _scale_priors(network) if relevance else None
+
+    def scaled(scale: jax.Array, weight: jax.Array) -> jax.Array:  # s · v, with one scale or one per input
+        return weight * (jnp.expand_dims(scale, network.output_axis) if jnp.ndim(scale) else scale)
+
+    def predictor(params: dict[str, Any], x: PyTree) -> jax.Array:
+        weights = params["weights"]
+        if scales is not None:
+            weights = jax.tree.map(scaled, params["scales"], weights)
+        return applied(network, weights, x)
+
+    def observe(params: dict[str, Any], output: jax.Array) -> dist.Distribution | None:
+        if not isinstance(likelihood, str):
+            return likelihood(output, {name: value for name, value in params.items() if name in dict(extra)})
+        _check_output(likelihood, output)
+        return _of(likelihood, output, {"noise": noise, **params}, df)
+
+    def start(key: jax.Array) -> dict[str, Any]:
+        key, *keys = jax.random.split(key, 1 + len(others))
+        begun = network.start(key) if network.start is not None else spread(network.params, key)
+        begun = {"weights": begun, **{n: _near(d, k) for (n, d), k in zip(others.items(), keys, strict=True)}}
+        if scales is not None:
+            begun["scales"] = jax.tree.map(lambda d: jnp.ones(d.shape()), scales, is_leaf=is_distribution)
+        return begun
+
+    if network.example is not None:
+        output = jax.eval_shape(functools.partial(applied, network), network.params, network.example)
+        if isinstance(likelihood, str):
+            _check_output(likelihood, output)
+    return others if scales is None else {**others, "scales": scales}, Through(predictor, observe), start
+
+
+def _check_output(likelihood: str, output: PyTree) -> None:
+    wanted, fits = LIKELIHOODS[likelihood]
+    shape = getattr(output, "shape", None)
+    if shape is None:
+        raise ModelError(f"The network should return one array; got {type(output).__name__}.")
+    if not fits(shape):
+        raise ModelError(
+            f"likelihood={likelihood!r} needs a network whose output for one x has shape {wanted}; got {shape}. "
+            "Change the network's last layer, or the likelihood."
+        )
+
+
+def _priors(prior: PyTree, network: Network) -> PyTree:
+    """The prior of every leaf of the weights."""
+    prior_of, priors = _prior_of_each(prior, network), []
+    leaves, treedef = jax.tree_util.tree_flatten_with_path(network.params)
+    for path, leaf in leaves:
+        name, shape = path_name(path), jnp.shape(leaf)
+        found = prior_of(name, shape)
+        if not is_distribution(found):
+            raise ModelError(f"The prior of the weight {name!r} is {type(found).__name__}; expected a distribution.")
+        if found.shape() not in ((), shape):
+            raise ModelError(
+                f"The prior of the weight {name!r} has shape {found.shape()}; expected {shape}, or () for each number."
+            )
+        priors.append(found if found.shape() == shape else found.expand(shape))
+    return jax.tree.unflatten(treedef, priors)
+
+
+def _prior_of_each(prior: PyTree, network: Network) -> Callable[[str, tuple[int, ...]], Any]:
+    """The function ``(path, shape) -> distribution`` of a leaf; raises ModelError for an invalid prior."""
+    if isinstance(prior, str):
+        if prior not in PRIORS:
+            raise ModelError(f"prior is 'scaled', 'relevance', an sd, or distributions; got {prior!r}.")
+        return lambda path, shape: dist.Normal(0.0, float(1 / np.sqrt(fan_in(shape, network.output_axis))))
+    if is_distribution(prior):
+        if prior.shape() != ():
+            raise ModelError(
+                f"A prior for all weights is of one number; got {type(prior).__name__} of shape {prior.shape()}. For "
+                "others give (path, shape) -> distribution."
+            )
+        return lambda path, shape: prior
+    if isinstance(prior, float | int | np.number):
+        positive(prior=float(prior))
+        return lambda path, shape: dist.Normal(0.0, float(prior))
+    leaves, structure = jax.tree_util.tree_flatten_with_path(prior, is_leaf=is_distribution)
+    if leaves and all(is_distribution(leaf) for _, leaf in leaves):
+        if structure != jax.tree.structure(network.params):
+            raise ModelError(
+                "A pytree of priors has the structure of the weights, "
+                f"{jax.tree.structure(network.params)}; got {structure}."
+            )
+        named = {path_name(path): leaf for path, leaf in leaves}
+        return lambda path, shape: named[path]
+    if callable(prior):
+        return prior
+    raise ModelError(
+        "prior is 'scaled', 'relevance', an sd, a distribution, (path, shape) -> distribution, or a pytree of "
+        f"distributions; got {type(prior).__name__}."
+    )
+
+
+def _is_relevance(prior: PyTree) -> bool:
+    return isinstance(prior, str) and prior == "relevance"
+
+
+def _scale_priors(network: Network) -> PyTree:
+    """Priors of s: (D,) for the first matrix whose fan-in is x's length D, () for every other array of weights."""
+    features = np.shape(network.example)[:1] if network.example is not None else ()
+    leaves, treedef = jax.tree.flatten(network.params)
+    shapes = [jnp.shape(leaf) for leaf in leaves]
+    meets = [len(shape) == 2 and (fan_in(shape, network.output_axis),) == features for shape in shapes]
+    first = meets.index(True) if any(meets) else -1
+    one = dist.HalfNormal(SCALE)
+    return jax.tree.unflatten(treedef, [one.expand(features) if i == first else one for i in range(len(shapes))])
+
+
+def _near(prior: dist.Distribution, key: jax.Array) -> jax.Array:
+    """A starting value: uniform within 1 of the unconstrained origin, mapped to the prior's support."""
+    bijection = biject_to(prior.support)
+    like = jax.eval_shape(lambda k: bijection.inv(prior.sample(k)), key)
+    return bijection(jax.random.uniform(key, like.shape, like.dtype, -1.0, 1.0))
+
+
+def _made(network: Network, function: Callable, arguments: tuple) -> Any:
+    """``function(*arguments)``, kept with the network where the arguments can be hashed."""
+    try:
+        hash(arguments)
+    except TypeError:
+        return function(*arguments)
+    return network.made(function, *arguments)

@@ -1,0 +1,134 @@
+"""Several runs of one method from different starts, as one posterior: a baseline for comparison."""
+
+import contextlib
+import dataclasses
+import functools
+import time
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from tractable.core.belief import Draws
+from tractable.core.errors import RunError
+from tractable.core.model import Model
+from tractable.core.rows import Data, Plan
+from tractable.core.settings import Jobs, at_least
+from tractable.diagnostics.learnt import Learnt
+from tractable.engine.drawing import Drawing
+from tractable.engine.jobs import finished, many_processes
+from tractable.engine.method import Check, Method, Outcome, Session, from_settings, named
+from tractable.engine.stopping import interruptible
+from tractable.points.points import MAP
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeepEnsemble(Method):
+    """An equal mixture of ``size`` members, each learnt by ``member`` from its own starting point.
+
+    With MAP members this is the ensemble of Lakshminarayanan, Pritzel & Blundell 2017 (without adversarial examples).
+    It is not a posterior: it shows how much solutions differ, often a good guide to where predictions can be trusted,
+    but without guarantee. Members are not chains: R-hat does not apply, and the spread of a single parameter means
+    nothing where networks have symmetries.
+
+    Args:
+        member: the method of each member.
+        size: members, ≥ 2.
+        n_jobs: number of processes that learn members, as for ``compare``; it changes no number, and is not part of
+            what a run is. Members are learnt one by one, since each may stop at its own time.
+    """
+
+    label: ClassVar[str] = "ensemble"
+    independent: ClassVar[bool] = True
+    outside: ClassVar[tuple[str, ...]] = ("n_jobs",)
+    member: Annotated[Method, "a method, such as MAP() or BayesByBackprop()"] = dataclasses.field(default_factory=MAP)
+    size: Annotated[int, at_least(2)] = 5
+    n_jobs: Jobs | None = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.member, dict | str):
+            member = from_settings(self.member) if isinstance(self.member, dict) else named(self.member)()
+            object.__setattr__(self, "member", member)
+        super().__post_init__()
+        self.check(not isinstance(self.member, DeepEnsemble), "member", "a method that is no ensemble itself")
+
+    @property
+    def draws(self) -> int:
+        """Kept draws per member."""
+        return getattr(self.member, "draws", 1)
+
+    @property
+    def chains(self) -> int:
+        return self.size
+
+    @property
+    def minibatch(self) -> bool:
+        return self.member.minibatch
+
+    def plan(self, data: Data | None) -> Plan | None:
+        return self.member.plan(data)
+
+    def settings(self) -> dict[str, Any]:
+        return {"method": self.label, "size": self.size, "member": self.member.settings()}
+
+    def learn(self, session: Session) -> Outcome:
+        began = time.perf_counter()
+        member = self.member
+        if isinstance(member, Drawing):
+            member = dataclasses.replace(member, chains=1)  # each chain is a member
+        ends: dict[int, Outcome] = {}
+        parallel = many_processes(self.n_jobs, "DeepEnsemble")
+        shared = session.alone()._replace(stop=_never, saver=session.saver) if parallel else session
+        shared = shared._replace(model=None, data=None)
+        work = functools.partial(_learnt, member=member, model=session.model, data=session.data, session=shared)
+        for ended in finished(
+            work, range(self.size), self.n_jobs, "DeepEnsemble", lambda: bool(ends) and session.stop()
+        ):
+            ended.tell()
+            if ended.lost:
+                raise RunError(f"Member {ended.index} of the ensemble was lost. {ended.lost}")
+            if ended.result is not None:
+                ends[ended.index] = ended.result
+                session.say("learning members", len(ends), self.size)
+        draws, objectives, climbs, evaluations = [], [], [], 0.0
+        for i, outcome in sorted(ends.items()):
+            belief = outcome.belief
+            if belief.position is None and not belief.count:
+                raise RunError(f"Member {i} of the ensemble was stopped before its first draw.")
+            found: Any = belief.positions[0] if belief.positions is not None else belief.position[None]  # pyright: ignore
+            draws.append(np.asarray(found, jnp.result_type(float))[: self.draws])
+            objectives.append(outcome.found.get("objective", np.nan))
+            climbs += np.asarray(belief.info.get("objective", np.zeros((0, 0)))).tolist()
+            evaluations += outcome.found.get("evaluations", np.nan)
+        found = {f"objective {i}": float(value) for i, value in enumerate(objectives)} | {
+            "evaluations": evaluations,
+            "climb": climbs,
+        }
+        seconds = {"learning": time.perf_counter() - began}
+        length = min(len(d) for d in draws)
+        return Outcome(Draws(positions=np.stack([d[:length] for d in draws])), found, seconds, len(draws) < self.size)
+
+    def checks(self, posterior: Learnt) -> list[Check]:
+        values = np.array([v for k, v in posterior.found.items() if k.startswith("objective ")], float)
+        sentence = "solutions, not draws of a posterior: judge by held-out predictions"
+        out = [Check("members", float(posterior.chains), "caution", sentence)]
+        if len(values) and np.all(np.isfinite(values)):
+            spread = float(np.ptp(values))
+            out.append(Check("spread of objectives", spread, "trust", "nats between best and worst member"))
+        return out
+
+
+def _learnt(i: int, *, member: Method, model: Model, data: Data | None, session: Session) -> Outcome:
+    """One member, saved in a folder of its own inside the ensemble's."""
+    with contextlib.ExitStack() as stack:
+        if session.stop is _never:  # another process than the ensemble's, or a thread
+            session = session._replace(stop=stack.enter_context(interruptible()))
+        inner = session._replace(model=model, data=data).inside(f"member-{i}")
+        outcome = member.learn(inner._replace(key=jax.random.fold_in(session.key, i)))
+    return outcome._replace(standing=None)
+
+
+def _never() -> bool:
+    return False

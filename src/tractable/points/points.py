@@ -1,0 +1,212 @@
+"""Point estimates: maximum likelihood and maximum a posteriori."""
+
+import math
+import time
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from tractable.core.belief import point_belief
+from tractable.core.curve import pad_traces
+from tractable.core.errors import ModelError
+from tractable.core.model import Data, Kernel, Model, Objective, PyTree, counted_log_likelihoods
+from tractable.core.settings import Count, Positive
+from tractable.core.shared import COMPILE_FASTEST, compiled
+from tractable.diagnostics.learnt import Learnt
+from tractable.diagnostics.maxima import curvature
+from tractable.engine import run as loop
+from tractable.engine.ascend import ascend
+from tractable.engine.climb import HELD, Climber, climb, held_out_best
+from tractable.engine.drawing import chain_keys, starts_of
+from tractable.engine.method import Check, Method, Optimiser, Outcome, Program, Session, on_all_rows
+from tractable.engine.placement import ONE_DEVICE
+from tractable.engine.search import Maximum, log_joint, maximum, standard_errors, total_of
+from tractable.engine.session import Counter
+
+HELD_ROWS = 10_000  # most held-out rows read from file
+
+
+AWAY = "sds from the maximum"  # key in ``found``: √(gᵀ Λ⁻¹ g) of the gradient g at the end of the climb
+NEAR = 0.05  # of those sds, up to which an end is the maximum: rounding of many large terms leaves a gradient
+
+
+class Climbed(NamedTuple):
+    """The end points of all starts."""
+
+    maxima: list[Maximum]
+    info: dict[str, np.ndarray]  # traces
+    found: dict[str, Any]  # the held-out score, where rows are held out
+    interrupted: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class MAP(Method):
+    """Maximum a posteriori: argmax_θ log p(θ) + Σ log p(y_n|θ), the density of the *user's* θ.
+
+    Args:
+        optimizer: "lbfgs" (all rows at every step; exact zeros under Laplace priors), or "adam" or an optax
+            optimiser, which use minibatches if ``batch_size`` is given.
+        steps: most iterations.
+        batch_size: rows per step for optax optimisers; None takes all.
+        tolerance: of the gradient's largest component, per datum.
+        starts: climbs from random starting points; the best is kept and the report says whether they agree. If
+            verification finds a higher maximum, the climb is rerun from there.
+
+    Reports standard errors from the observed information for at most 1000 parameters, if verification confirms that
+    they are the posterior's sds around its mean; ``infer(..., verify=None)`` shows them unverified. Otherwise a maximum
+    says nothing of its width: use it as a starting point, or where N is far above the number of parameters.
+    """
+
+    label: ClassVar[str] = "map"
+    point: ClassVar[bool] = True
+    prior: ClassVar[bool] = True
+    verified: ClassVar[bool] = True
+    climbs: ClassVar[bool] = True
+    outside: ClassVar[tuple[str, ...]] = ("tolerance", "starts")
+    optimizer: Literal["lbfgs", "adam"] | Optimiser = "lbfgs"
+    steps: Count = 2000
+    batch_size: Count | None = None
+    tolerance: Positive = 1e-6
+    starts: Count = 1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        good = self.batch_size is None or self.optimizer != "lbfgs"
+        self.check(good, "batch_size", "None with 'lbfgs', whose line search needs all rows")
+
+    @property
+    def sums_rows(self) -> bool:
+        return self.optimizer != "lbfgs"  # whose line search is on the host
+
+    def objective(self, model: Model) -> Objective:
+        """The objective to climb."""
+        return log_joint(model, prior=self.prior, flat=True)
+
+    def kernel(self, model: Model, rows: PyTree, tuned: PyTree) -> Kernel:
+        objective = self.objective(model)
+        if self.batch_size is None:
+            objective = on_all_rows(objective, rows)
+        optimizer = self.optimizer
+        if isinstance(optimizer, str):
+            optimizer = optax.adam(optax.cosine_decay_schedule(0.05, self.steps))
+        return ascend(objective, optimizer)
+
+    def learn(self, session: Session) -> Outcome:
+        if not self.prior and session.model.likelihood is None:
+            raise ModelError("MLE needs a likelihood; for a log density alone use MAP.")
+        began = time.perf_counter()
+        climbed = self.climbed(session)
+        best, found = chosen(climbed.maxima)
+        found |= climbed.found or standard_errors(session.model, session.data, best.position, self.prior)
+        if "information" in found:
+            found[AWAY] = math.sqrt(max(0.0, best.gradient @ np.linalg.solve(found["information"], best.gradient)))
+        seconds = {"climbing": time.perf_counter() - began}
+        return Outcome(point_belief(best.position, climbed.info, found), found, seconds, climbed.interrupted)
+
+    def climbed(self, session: Session, jacobian: bool = False) -> "Climbed":
+        """The end points of all starts, by L-BFGS, or by the optimiser, whose loop is saved as it goes.
+
+        Args:
+            jacobian: climb the density of the unconstrained position instead; ``objective`` must then match.
+        """
+        positions = starts_of(session, session.key, self.starts)
+        if self.optimizer != "lbfgs":
+            return self._followed(session, positions, jacobian)
+        count = Counter(session, "climbing", len(positions) * self.steps)
+        found = [
+            maximum(
+                session.model, session.data, position, prior=self.prior, steps=self.steps, tolerance=self.tolerance,
+                jacobian=jacobian, stop=session.stop, count=count,
+            )
+            for position in np.asarray(positions)
+        ]  # fmt: skip
+        traces = {"objective": pad_traces([one.trace for one in found])}
+        return Climbed(found, traces, {}, session.stop())
+
+    def _followed(self, session: Session, positions: jax.Array, jacobian: bool) -> "Climbed":
+        """The end points by an optax optimiser, inside the compiled loop."""
+        model, data, plan = session.model, session.data, self.plan(session.data)
+        program = Program(model, self, plan is not None and not data.resident, placement=session.placement)
+        alone, keys = program._replace(placement=ONE_DEVICE), chain_keys(session.key, self.starts)
+        rows = None if data is None or plan is not None else data.arrays()
+        shape = loop.shape(self.steps, 1, model.space.size, self.starts)
+        at, interrupted = climb(
+            Climber(session, "climbing", program, shape, plan, keys), None,
+            lambda: loop.begin(alone, None, rows, keys, positions), [-(-self.steps // shape.group)],
+            None if session.held_out is None else lambda states: _score(model, states, session.held_out),
+        )  # fmt: skip
+        found = []
+        for position in np.asarray(at.states.position):
+            value, gradient = total_of(model, position, data, self.prior, jacobian)
+            slope = float(np.max(np.abs(gradient)))
+            gradient = np.asarray(gradient)
+            found.append(Maximum(np.asarray(position), float(value), slope, self.steps, gradient, np.zeros(0)))
+        return Climbed(found, at.traces(shape.group), at.found(shape.group), interrupted)
+
+    def checks(self, posterior: Learnt) -> list[Check]:
+        found, size = posterior.found, max(1, posterior.rows)
+        if HELD in found:
+            return [held_out_best(found, "caution", ": not a maximum, but a point to predict with")]
+        slope = found["slope"] / size
+        # A stochastic climb stops within its noise, and float32 sums carry only so many digits.
+        tolerance = self.tolerance * (100 if self.optimizer != "lbfgs" else 1)
+        if jnp.result_type(float) == jnp.float32:
+            tolerance = max(tolerance, 1e-5)
+        away = found.get(AWAY, math.inf)
+        verdict = (
+            "trust" if slope <= tolerance or away <= NEAR
+            else "caution" if slope <= 1e3 * tolerance or away <= 10 * NEAR else "reject"
+        )  # fmt: skip
+        sds = f": the end of the climb is {away:.2g} sds from it" if math.isfinite(away) else ""
+        out = [Check("gradient", slope, verdict, f"largest component of the gradient a datum; 0 at a maximum{sds}")]
+        out += curvature(found, ridge=1e-6)
+        if self.starts > 1:
+            gap = found["agreement"]
+            verdict = "trust" if gap <= 1e-3 * max(1.0, abs(found["objective"]) * 1e-3) else "caution"
+            out.append(Check("starts", gap, verdict, "gap in nats between best and worst start"))
+        return out
+
+
+@dataclass(frozen=True, kw_only=True)
+class MLE(MAP):
+    """Maximum likelihood: argmax_θ Σ log p(y_n|θ). The prior only gives the parameters' names, shapes and supports.
+
+    Args: as for MAP.
+    """
+
+    label: ClassVar[str] = "mle"
+    prior: ClassVar[bool] = False
+
+
+def chosen(maxima: list[Maximum]) -> tuple[Maximum, dict[str, Any]]:
+    """The best end point of several starts, and figures for the report.
+
+    Raises:
+        ModelError: the best end point holds numbers that are not finite.
+    """
+    best = max(maxima, key=lambda m: m.value if np.isfinite(m.value) else -np.inf)
+    if not np.all(np.isfinite(best.position)):
+        raise ModelError(f"No climb from {len(maxima)} starts stayed finite; is the density bounded?")
+    return best, {
+        "objective": best.value,
+        "slope": best.slope,
+        "evaluations": sum(m.evaluations for m in maxima),
+        "agreement": float(max(best.value - m.value for m in maxima)),
+    }
+
+
+def _score(model: Model, states: PyTree, held_out: Data) -> np.ndarray:
+    """(m,) log likelihood of every held-out row, at the start that predicts them best."""
+    seen = held_out if held_out.resident else held_out.take(slice(0, HELD_ROWS))
+    scores = np.asarray(_scores(model, states.position, seen.arrays()), np.float64)
+    return scores[np.argmax(scores.sum(1))]
+
+
+@compiled("model", if_few=COMPILE_FASTEST)
+def _scores(model: Model, positions: jax.Array, rows: PyTree) -> jax.Array:
+    """(start, m) log likelihood of every row."""
+    return jax.lax.map(lambda z: counted_log_likelihoods(model, model.params(z), rows), positions)

@@ -1,0 +1,243 @@
+"""Runs and posteriors on disk: settings (TOML), draws (zarr), summary, checkpoints; no pickles."""
+
+import dataclasses
+import os
+import pathlib
+import shutil
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import jax
+import numpy as np
+import psutil
+import tomli_w
+
+from tractable.core import approximations, sealed, tree
+from tractable.core.belief import KINDS, Belief, Draws, Fitted, draws_key
+from tractable.core.errors import CheckpointError
+from tractable.core.model import Model, PyTree
+from tractable.core.words import tell
+from tractable.core.writing import disk_errors, write_atomically, write_table
+from tractable.engine import checkpoint as files
+from tractable.engine.drawing import POSITION
+from tractable.engine.leaves import flattened, nested
+from tractable.ladders.ladder import ladder_of
+from tractable.posterior.run_identity import __version__, network_fingerprint, shapes_of
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from tractable.engine.store import DrawStore
+
+RESULT = "posterior.json"  # written last, with the checksums of the other files
+NETWORK = "network"  # subfolder of an inference network's weights
+MEMORY_SHARE = 0.5  # share of the available memory that draws may take
+MADE_AGAIN = ("positions", "network")  # not in a belief's file: draws of q, and the network, which has its own
+
+
+def refuse_others(folder: pathlib.Path) -> None:
+    """A CheckpointError where a folder that holds no run holds a file of a name under which a run would write."""
+    for name in ("settings.toml", "summary.csv"):
+        if os.path.lexists(folder / name):
+            raise CheckpointError(
+                f"{folder / name} is there already, and no run of this folder wrote it. Move it, or choose another "
+                "folder."
+            )
+
+
+def new_store(folder: pathlib.Path, traces: dict[str, np.ndarray]) -> "DrawStore":
+    """A new store in a run's folder for traces of these shapes, each (chain, draw, ...)."""
+    from tractable.engine.store import DrawStore  # imports zarr, so only on use
+
+    fields = {name: (a.shape[2:], a.dtype.name) for name, a in traces.items()}
+    chains, draws = next(iter(traces.values())).shape[:2]
+    return DrawStore.create(folder / "draws.zarr", fields, chains=chains, chunk=max(draws, 1))
+
+
+def check_drawn(store: "DrawStore", count: int, known: str) -> None:
+    """A CheckpointError unless the draws have the identity ``known``, even if they are undamaged."""
+    if known and store.identity(count) != known:
+        raise CheckpointError(
+            f"{store.path} holds other draws than those that its folder was written with. Restore the folder from a "
+            "copy, or run again."
+        )
+
+
+def discard_draws(folder: pathlib.Path) -> None:
+    """Delete draws that no checkpoint claims; a CheckpointError if no run of this library wrote them."""
+    path = folder / "draws.zarr"
+    if not os.path.lexists(path):
+        return
+    try:
+        ours = not path.is_symlink() and bool(store_of(folder))
+    except CheckpointError:
+        ours = False
+    if not ours:
+        raise CheckpointError(
+            f"{path} is in the way: it is not what a run of tractable wrote, or it is damaged, so it is not deleted. "
+            "Move it, or choose another folder."
+        )
+    with disk_errors(path):
+        shutil.rmtree(path)
+
+
+def store_of(folder: pathlib.Path) -> "DrawStore":
+    """The draws of a run's folder."""
+    from tractable.engine.store import DrawStore
+
+    return DrawStore.open(folder / "draws.zarr")
+
+
+def read_draws(store: "DrawStore") -> dict[str, np.ndarray]:
+    """A store's traces; if they exceed memory, evenly spaced draws and a warning."""
+    needed = store.chains * store.count * int(np.prod(store.fields[POSITION][0])) * 4
+    stride = int(-(-needed // (MEMORY_SHARE * psutil.virtual_memory().available)))
+    if stride <= 1:
+        return {name: store.read(name) for name in store.fields}
+    tell(
+        f"{store.path} holds {needed / 2**30:.1f} GiB of draws, more than memory allows: every {stride}th is used here."
+    )
+    starts = range(0, store.count, store.chunk)
+    return {
+        name: np.concatenate(
+            [store.read(name, i, min(i + store.chunk, store.count))[:, -i % stride :: stride] for i in starts], 1
+        )
+        for name in store.fields
+    }
+
+
+def write(
+    folder: pathlib.Path,
+    belief: Belief,
+    model: Model,
+    settings: dict[str, Any],
+    summary: "pd.DataFrame",
+    about: dict[str, Any],
+    *,
+    streamed: bool = False,
+) -> None:
+    """Write the belief (draws to zarr, else a sealed checkpoint), settings (TOML), summary (CSV), the rest (JSON).
+
+    The JSON is written last, with the checksums of the other files; draws have their own.
+    """
+    with disk_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    beside = ["settings.toml", "summary.csv"]
+    if not isinstance(belief, Draws):
+        arrays = {f.name: getattr(belief, f.name) for f in dataclasses.fields(belief) if f.name not in MADE_AGAIN}
+        saved = files.save(folder / "belief", flattened(arrays), {"kind": belief.kind}, step=0)
+        beside.append(f"belief/{saved.name}/manifest.json")
+    elif not streamed:
+        discard_draws(folder)
+        traces = {POSITION: np.asarray(belief.positions), **{n: np.asarray(a) for n, a in belief.info.items()}}
+        new_store(folder, traces).append(traces)
+    if belief.network is not None:
+        saved = save_network(model, belief.network, folder)
+        beside.append(f"{NETWORK}/{saved.name}/manifest.json")
+    if isinstance(belief, Draws):
+        about = about | {"drawn": store_of(folder).identity(about["count"])}
+    write_atomically(folder / "settings.toml", tomli_w.dumps(_without_null(settings)).encode())
+    write_table(folder / "summary.csv", summary, index=True)
+    sealed.write_sealed(folder / RESULT, about | {"tractable": __version__}, beside)
+
+
+def read(
+    folder: pathlib.Path,
+    model: Model,
+    weigh: Callable,
+    thin: int,
+    seed: int | None,
+    count: int,
+    point: bool,
+    drawn: str,
+) -> Belief:
+    """Read the belief back; a CheckpointError if it is damaged, or of a version that cannot be read.
+
+    Args:
+        weigh: gives draws' weights from their traces.
+        thin: steps per kept draw.
+        seed: of the draws of a q, which are made again.
+        count: draws per chain to read; a run ends with a whole block of steps, so the store may hold more.
+        point: whether the method learns one θ.
+        drawn: the draws' identity, "" if an earlier version wrote them.
+    """
+    if not (folder / "belief").exists():
+        if point or not (folder / "draws.zarr").exists():
+            raise CheckpointError(
+                f"{folder} was written by an earlier version of tractable, whose fits and points are not read: run the "
+                "method again, with the seed in settings.toml."
+            )
+        store = store_of(folder)
+        check_drawn(store, count, drawn)
+        if POSITION not in store.fields:
+            raise CheckpointError(f"{store.path} holds no draws of parameters. Restore it from a copy, or run again.")
+        traces = {name.removeprefix("info."): a[:, :count] for name, a in read_draws(store).items()}
+        positions = traces.pop(POSITION)
+        return Draws(positions=positions, info=traces, weights=weigh(traces) if traces else None, thin=thin)
+    saved = files.load(folder / "belief")
+    if saved is None:
+        raise CheckpointError(f"{folder / 'belief'} holds nothing; fit anew.")
+    _, leaves, manifest = saved
+    network = load_network(model, folder)
+    try:
+        kind: Any = KINDS[manifest["kind"]]
+        belief = kind(**nested(leaves), network=network)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise CheckpointError(
+            f"{folder / 'belief'} holds nothing that can be learnt ({error}). Restore it from a copy, or run again."
+        ) from error
+    if isinstance(belief, Fitted):
+        made = approximations.drawn(belief.q, belief.phi, draws_key(seed), count)
+        belief = dataclasses.replace(belief, positions=np.asarray(made)[None])
+    return belief
+
+
+def _without_null(settings: dict[str, Any]) -> dict[str, Any]:
+    return {k: "none" if v is None else _without_null(v) if isinstance(v, dict) else v for k, v in settings.items()}
+
+
+# The weights φ of an inference network, named by their paths.
+
+
+def save_network(ladder: Model, phi: PyTree, folder: pathlib.Path) -> pathlib.Path:
+    """Save φ in its own subfolder; returns the path written."""
+    arrays = {tree.path_name(path): np.asarray(leaf) for path, leaf in jax.tree_util.tree_flatten_with_path(phi)[0]}
+    return files.save(folder / NETWORK, arrays, network_fingerprint(ladder), step=0)
+
+
+def load_network(model: Model, folder: pathlib.Path) -> PyTree:
+    """φ in the ladder's structure, None if none was saved; a CheckpointError if it is another network's."""
+    if not (folder / NETWORK).exists():
+        return None
+    saved = files.load(folder / NETWORK)
+    if saved is None:
+        raise CheckpointError(f"{folder / NETWORK} holds nothing; learn anew.")
+    ladder = ladder_of(model)
+    if ladder is None:
+        raise CheckpointError(
+            f"{folder} holds a ladder's inference network; the model given is {type(model).__name__}."
+        )
+    _, arrays, manifest = saved
+    wanted, structure = jax.tree_util.tree_flatten_with_path(shapes_of(ladder)["phi"])
+    names = [tree.path_name(path) for path, _ in wanted]
+    if set(names) != set(arrays):
+        raise CheckpointError(
+            f"{folder} holds an inference network of {_few(sorted(arrays))}; that of the ladder given has "
+            f"{_few(names)}."
+        )
+    for name, (_, leaf) in zip(names, wanted, strict=True):
+        if arrays[name].shape != leaf.shape:
+            raise CheckpointError(
+                f"{folder} holds an inference network whose {name} has shape {arrays[name].shape}; that of the ladder "
+                f"given has {leaf.shape}. Give the ladder it was learnt with."
+            )
+    if manifest != network_fingerprint(ladder):
+        raise CheckpointError(
+            f"{folder} holds an inference network of the same sizes that computes something else (another activation, "
+            "family or precision?). Give the ladder it was learnt with."
+        )
+    return jax.tree.unflatten(structure, [arrays[name] for name in names])
+
+
+def _few(names: list[str]) -> str:
+    return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")

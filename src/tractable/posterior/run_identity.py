@@ -1,0 +1,145 @@
+"""A run's identity as JSON entries: runs with the same identity give the same results."""
+
+import dataclasses
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from tractable.core.errors import ModelError, SettingsError
+from tractable.core.model import Data, Kernel, Model, PyTree
+from tractable.engine.identity import density_trace, kinds_of
+from tractable.engine.method import Method
+from tractable.engine.programs import fingerprint, trace
+from tractable.ladders.ladder import Ladder, ladder_of
+from tractable.mcmc.metropolis import Point, Proposal
+
+__version__ = "0.1.0"
+UNKNOWN = "cannot be traced"
+
+
+def identity(
+    model: Model, data: Data | None, method: Method, seed: int, held_out: Data | None = None
+) -> dict[str, Any]:
+    """Versions, dtype, seed, and fingerprints of data, model and method: equal for runs with the same results."""
+    products: str | None = jax.config.jax_default_matmul_precision  # pyright: ignore[reportAttributeAccessIssue]
+    return (
+        {
+            "tractable": __version__,
+            "jax": jax.__version__,
+            "partitionable keys": bool(getattr(jax.config, "jax_threefry_partitionable", True)),
+            "dtype": jnp.result_type(float).name,
+            "seed": seed,
+            "data": "none" if data is None else data.fingerprint,
+            "model": density_trace(model, kinds_of(data)).fingerprint,
+            "method": json.loads(re.sub(r" at 0x[0-9a-f]+", "", json.dumps(method.settings()))),
+        }
+        | ({} if not (computed := functions(method, model, data)) else {"functions": computed})
+        | ({} if held_out is None else {"held_out": held_out.fingerprint})
+        | ({} if products in (None, "highest", "float32") else {"matrix products": products})
+        | network_fingerprint(model)
+    )
+
+
+def functions(method: PyTree, model: Model, data: Data | None) -> dict[str, str]:
+    """SHA-256, by field, of the functions in a method's settings, constants included; or why it is unknown.
+
+    Names would not do: two optimisers with different rates, or two schedules from one factory, share theirs.
+    """
+    found = {}
+    for field in dataclasses.fields(method):
+        value = getattr(method, field.name)
+        if dataclasses.is_dataclass(value):  # a method inside a method
+            found |= {f"{field.name}.{name}": told for name, told in functions(value, model, data).items()}
+        elif callable(value) or (isinstance(value, tuple) and any(map(callable, value))):
+            found[field.name] = _computed(value, model, data)
+    return found
+
+
+def check_resumable(model: Model, data: Data | None, method: Method) -> None:
+    """Raises if the model or a setting's function cannot be fingerprinted, so a resumed run could differ unnoticed."""
+    if density_trace(model, kinds_of(data)).calls_back:
+        raise ModelError(
+            "checkpoint= expects a model that JAX sees whole; this one calls Python (pure_callback or io_callback), "
+            "and a resumed run could have another function. Write it in jax.numpy, or leave checkpoint= out."
+        )
+    for name, told in functions(method, model, data).items():
+        if told.startswith(UNKNOWN):
+            raise SettingsError(
+                f"checkpoint= expects functions that JAX sees whole, as a resumed run could have another; "
+                f"{type(method).__name__}({name}=...) {told}. Write it in jax.numpy, or leave checkpoint= out."
+            )
+
+
+def _computed(value: PyTree, model: Model, data: Data | None) -> str:
+    """The fingerprint of a setting's functions, by the first of the possible ``_calls`` that succeeds."""
+    why = ""
+    for call, *example in _calls(value, model, data):
+        try:
+            found = trace(call, *example)
+        except Exception as error:  # a user's function may raise anything for arguments it is not meant for
+            why = why or f"{type(error).__name__}: {str(error).split(chr(10))[0]}"
+        else:
+            calls = f"{UNKNOWN}: it calls Python (pure_callback or io_callback)"
+            return calls if found.calls_back else found.fingerprint
+    return f"{UNKNOWN} ({why})"
+
+
+def _calls(value: PyTree, model: Model, data: Data | None) -> Iterator[tuple]:
+    """(a function of arrays, arrays): the ways optimisers, proposals, schedules, kernels and bounds are called."""
+    key, position = jax.random.key(0), jnp.zeros(model.space.size)
+    if isinstance(value, optax.GradientTransformation):
+        step = optax.with_extra_args_support(value)
+
+        def update(gradient: PyTree) -> tuple:  # init inside, as rates may be part of the state
+            more: dict[str, Any] = {"value": jnp.zeros(()), "grad": gradient}
+            more["value_fn"] = lambda params: sum(jnp.sum(jnp.square(leaf)) for leaf in jax.tree.leaves(params))
+            return step.update(gradient, step.init(gradient), gradient, **more)
+
+        yield update, position
+        yield update, model.space.unravel(position)
+        if (ladder := ladder_of(model)) is not None:
+            yield update, jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes_of(ladder))
+        return
+    if isinstance(value, Proposal):
+
+        def proposed(key: jax.Array, position: jax.Array) -> tuple:
+            noise = value.draw(key, 2, position)
+            first, here = jax.tree.map(lambda z: z[0], noise), Point(position, jnp.zeros(()), position)
+            there = here._replace(position=value.move(first, here))
+            return noise, there.position, () if value.log_ratio is None else value.log_ratio(first, here, there)
+
+        yield proposed, key, position
+        return
+    yield value, jnp.array(0)  # as a schedule
+    yield lambda key, z: _moved(value(lambda z: -jnp.sum(jnp.square(z))), key, z), key, jnp.zeros(2)
+    if data is not None:
+        params = jax.eval_shape(model.example, key)
+        y, x = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape[1:], jnp.asarray(a[:1]).dtype), data.rows)
+        yield value, params, y if x is None else (y, x)
+
+
+def _moved(kernel: Kernel, key: jax.Array, position: jax.Array) -> tuple:
+    state = kernel.init(key, position)
+    return state, kernel(key, state)
+
+
+def network_fingerprint(model: Model) -> dict[str, str]:
+    """SHA-256 of a ladder's log q(h | x) as JAX traces it, constants included; {} for other models."""
+    ladder = ladder_of(model)
+    if ladder is None:
+        return {}
+    key = jax.eval_shape(lambda: jax.random.key(0))
+    params = shapes_of(ladder)
+    x, h = jax.eval_shape(lambda k, p: ladder.dreamt(k, p["theta"], 2), key, params)
+    h = jax.tree.map(lambda a: jax.ShapeDtypeStruct((1, *a.shape), a.dtype), h)
+    return {"inference network": fingerprint(lambda p, x, h: ladder.log_q(p, x[None], h), params, x, h)}
+
+
+def shapes_of(ladder: Ladder) -> dict[str, PyTree]:
+    """Shapes and dtypes of a ladder's θ and φ."""
+    return jax.eval_shape(lambda key: ladder.initial(key), jax.eval_shape(lambda: jax.random.key(0)))

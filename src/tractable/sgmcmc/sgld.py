@@ -1,0 +1,89 @@
+"""Stochastic-gradient Langevin dynamics.
+
+    θ' = θ + (ε_t/2) P ĝ(θ) + √(ε_t T) L z,   z ~ N(0, I),   P = L Lᵀ
+
+ĝ is an unbiased estimate of ∇ log p(θ|D) from a minibatch. Target: p(θ|D)^{1/T} as ε → 0. At a fixed ε a known bias
+remains: for a normal target of precision h and gradient noise V (independent batches, P = 1)
+
+    stationary variance = (1/h) (1 + εV/4) / (1 − εh/4),   stable iff ε < 4/h.
+
+Welling & Teh 2011, eq. 4. ``sgmcmc.bias`` predicts the bias in any dimension. There is no accept step: where full
+gradients are affordable, use MALA or NUTS, which have no bias.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from tractable.core import scaling, schedules, tree
+from tractable.core.model import Batch, Kernel, PyTree
+from tractable.sgmcmc.gradients import minibatch, needed
+from tractable.sgmcmc.preconditioners import IDENTITY, Preconditioner
+
+
+class State(NamedTuple):
+    """A position, the schedule's time and the preconditioner's state."""
+
+    position: PyTree
+    time: jax.Array  # () t, steps taken
+    memory: PyTree  # the preconditioner's state
+
+
+class Info(NamedTuple):
+    """The trace of one step of SGLD or SGHMC."""
+
+    step_size: jax.Array  # () ε_t
+    temperature: jax.Array  # () T_t, 0 while a cycle explores
+
+
+def sgld(
+    log_posterior: Callable,
+    step_size: float | jax.Array | schedules.Schedule,
+    *,
+    temperature: float | jax.Array | Callable = 1.0,
+    preconditioner: Preconditioner = IDENTITY,
+    gradient: Callable = minibatch,
+    noise_scale: PyTree = None,
+) -> Kernel:
+    """The SGLD kernel.
+
+    Args:
+        log_posterior: ``(position, batch) -> ()``, in the sum scale (``tr.log_posterior``).
+        step_size: ε > 0, or a schedule ``t -> ε_t``. 2 × BlackJAX's.
+        temperature: T ≥ 0, or ``t -> T_t``. 1 samples the posterior, 0 is stochastic gradient ascent.
+        preconditioner: P; ``preconditioners.rmsprop()`` makes this pSGLD.
+        gradient: an estimator factory from ``tractable.gradients``.
+        noise_scale: S, the scale of the injected noise instead of √ε L, from which the measured noise of the
+            gradient has been taken off (constant ε only).
+    """
+    estimate = gradient(log_posterior)
+    epsilon, heat = as_schedule(step_size), as_schedule(temperature)
+
+    def init(key: jax.Array, position: PyTree) -> State:
+        return State(position, jnp.array(0), preconditioner.init(position))
+
+    def draw(key: jax.Array, count: int, state: State, batch: Batch | None = None) -> PyTree:
+        return tree.normal_like(key, state.position, count)
+
+    def step(noise: PyTree, state: State, batch: Batch | None) -> tuple[State, Info]:
+        eps, temp = epsilon(state.time), heat(state.time)
+        slope = estimate(state.position, needed(batch))
+        memory = preconditioner.update(state.memory, slope, batch)
+        scale = preconditioner.scale(memory)
+        spread = jnp.sqrt(temp) if noise_scale is not None else jnp.sqrt(eps * temp)
+        position = jax.tree.map(
+            lambda x, g, z: (x + 0.5 * eps * g + spread * z).astype(x.dtype),
+            state.position,
+            scaling.covariance_multiply(scale, slope),
+            scaling.multiply(scale if noise_scale is None else noise_scale, noise),
+        )
+        return State(position, state.time + 1, memory), Info(eps, temp)
+
+    return Kernel(init, draw, step)
+
+
+def as_schedule(value: float | jax.Array | Callable) -> Callable:
+    """The value itself if it is a schedule, else a constant schedule."""
+    return value if callable(value) else lambda t: jnp.asarray(value, jnp.result_type(float))

@@ -1,0 +1,572 @@
+"""A column of a table: its kind, and how it is encoded as numbers."""
+
+import contextlib
+import math
+import re
+import unicodedata
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from tractable.core import scales
+from tractable.core.errors import DataError
+from tractable.core.words import counted, listing, tell
+
+LARGEST = float(np.finfo(np.float64).max) / 4  # number of which differences can be told
+MOST_LEVELS = 100  # levels of a text column, at most; beyond that the rarest share one
+FEW_LEVELS = 20  # distinct numbers up to which a column may have levels beside them, such as 3+
+REST = "any other"  # the level that the rarest share
+WORDS = (("no", "yes"), ("n", "y"), ("false", "true"), ("f", "t"), ("off", "on"))  # text that means False or True
+MEANS = {word: value for pair in WORDS for value, word in enumerate(pair)}
+DATED = r"\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}"  # begins text that is a date
+DAYS, CLOCKS = ("%m/%d/%Y", "%d/%m/%Y", "%d.%m.%Y"), ("", " %H:%M", " %H:%M:%S")
+FORMATS = ("ISO8601", *(day + clock for clock in CLOCKS for day in DAYS))
+CLOCK = r"((-?\d+ days?,? \+?)?\d+:[0-5]\d(:[0-5]\d(\.\d+)?)?|-?\d+ days?|P\d+DT\d+H\d+M[\d.]+S)"  # a duration as text
+ZONE = r"(?:Z|\d[+-]\d\d:?\d\d)$"  # ends a moment that is written with its distance from UTC
+DRESSED = (  # numbers with a decimal comma, marks of thousands, a currency or a percent sign
+    r"([-−]?(\d+,\d+|\d{1,3}([,' ]\d{3})+(\.\d+)?|\d{1,3}(\.\d{3})+,\d+)|[$€£] ?-?[\d.,]+|-?[\d.,]+ ?[%$€£])"
+)
+IDENTIFIER = (
+    r"(.*[_\s.-])?(id|uuid|guid|key|index|row|rownames|no|nr|sno|number|serial|record|instant|obs|observation|case)"
+    r"|unnamed: \d+|.*[a-z]I[dD]"
+)
+CODE = r"(.*[_\s.-])?(id|code|fips|plz|(zip|post|postal|area)[_\s-]?code|zip)|.*[a-z](I[dD]|Code)"  # a group's name
+WEEKDAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
+MONTHS = ("January", "February", "March", "April", "May", "June", "July", "August", "September", "October", "November",
+          "December")  # fmt: skip
+WAVES = 2  # harmonics that encode a cycle
+
+Values = Any  # a Series; pandas annotates frame[name] as more than that
+
+
+@dataclass(frozen=True)
+class Column:
+    """How one column of the table, or one part of a date, becomes columns of X.
+
+    Attributes:
+        name: the table's column.
+        kind: "number", "boolean", "text", "cycle"; "presence": only whether the value is missing (all present ones are
+            equal); or "pooled": text of many levels whose effects share a learnt sd, with a level's index in place of
+            columns of X.
+        mean, sd: a number's in training; a boolean's share of True, and 1; for pooled text 0 and a first guess of the
+            sd of its levels' effects, in sds of the noise; else 0 and 1.
+        levels: text's, sorted; for a boolean written as text, the word for False and the word for True.
+        shares: each level's share of the training rows; for a cycle the means of its waves; for pooled text each
+            level's number of rows.
+        fill: what replaces a missing value; None if missing values are refused or have a level of their own.
+        gaps: share of training rows that lack a value; if above 0, a column of X marks such rows.
+        part: for a date or duration, which part of it the numbers are, such as "trend" or "time of day"; else "".
+        format: how dates in text are written.
+    """
+
+    name: str
+    kind: str
+    mean: float = 0.0
+    sd: float = 1.0
+    levels: tuple[str, ...] = ()
+    shares: tuple[float, ...] = ()
+    fill: bool | int | float | str | None = None
+    gaps: float = 0.0
+    part: str = ""
+    format: str = ""
+
+    @property
+    def title(self) -> str:
+        return f"{self.name}: {self.part}" if self.part else self.name
+
+    @property
+    def features(self) -> list[str]:
+        """Names of the columns of X that it becomes."""
+        if self.kind == "pooled":
+            return []
+        if self.kind == "text":
+            return [f"{self.title} [{i}]" for i in range(1, len(self.levels))]
+        if self.kind == "cycle":
+            return [f"{self.title} {wave} {i}" for i in range(1, WAVES + 1) for wave in ("cos", "sin")]
+        own = [] if self.kind == "presence" else [self.title]
+        return own + [self.absent] * (self.gaps > 0)
+
+    @property
+    def absent(self) -> str:
+        return f"{self.title} is missing"
+
+    def effects(self) -> tuple[list[str], np.ndarray]:
+        """Effects of the column in its own units: names, and rows (e, features) that a linear model's weights multiply.
+
+        Number: the change in η for one unit. Boolean: the change from False to True. Text: how far each level lies
+        from the mean of all levels. Cycle: how far each of its ``STATIONS`` lies from the mean. Pooled text: none.
+        """
+        if self.kind == "pooled":
+            return [], np.zeros((0, 0))
+        if self.kind == "text":
+            return [f"{self.title} = {level}" if level != self.absent else level for level in self.levels], contrasts(
+                len(self.levels)
+            )
+        if self.kind == "cycle":
+            names, phases = STATIONS[self.part]
+            return [f"{self.title} {name}" for name in names], _waves(np.asarray(phases))
+        scales = [1 / self.sd] * (self.kind != "presence") + [1.0] * (self.gaps > 0)
+        return self.features, np.diag(scales)
+
+
+def contrasts(levels: int) -> np.ndarray:
+    """(K, K − 1) orthonormal columns that sum to zero: weights N(0, s²) mean level effects N(0, s²) that sum to zero.
+
+    No level is the reference: the effects' prior does not depend on the levels' order.
+    """
+    whole = np.eye(levels - 1) - (1 - 1 / math.sqrt(levels)) / (levels - 1)
+    return np.concatenate([whole, np.full((1, levels - 1), -1 / math.sqrt(levels))])
+
+
+def lacks(values: Values) -> np.ndarray:
+    """(n,) which values are missing, or numbers that are not finite."""
+    absent = values.isna().to_numpy(bool)
+    if values.dtype.kind == "f":
+        absent = absent | ~np.isfinite(values.to_numpy(np.float64, na_value=np.nan))
+    return absent
+
+
+def gap(absent: dict[str, np.ndarray]) -> str:
+    """The start of an error message about the first column with missing values; ``absent``: (n,) for each column."""
+    name, where = next((name, where) for name, where in absent.items() if where.any())
+    others = sum(bool(where.any()) for where in absent.values()) - 1
+    more = f"; {counted(others, 'more column')} likewise" if others else ""
+    return (
+        f"Column {name!r} has {counted(int(where.sum()), 'value')} missing or not finite, the first in row "
+        f"{int(np.argmax(where))} (the top row is 0){more}."
+    )
+
+
+def kind_of(values: Values) -> str:
+    """ "number", "boolean", "text", "date" or "duration"; no value may be missing."""
+    dtype = values.dtype
+    if pd.api.types.is_bool_dtype(dtype) and not isinstance(dtype, pd.CategoricalDtype):
+        return "boolean"
+    if pd.api.types.is_numeric_dtype(dtype) and dtype.kind in "iuf":
+        return "number"
+    if pd.api.types.is_datetime64_any_dtype(dtype):
+        return "date"
+    if pd.api.types.is_timedelta64_dtype(dtype):
+        return "duration"
+    if pd.api.types.is_object_dtype(dtype):
+        dtype = pd.api.types.infer_dtype(values, skipna=False)
+        known = {"boolean": "boolean", "string": "text", "datetime": "date", "date": "date", "timedelta": "duration"}
+        if dtype in known:
+            return known[str(dtype)]
+    elif isinstance(dtype, pd.CategoricalDtype) or pd.api.types.is_string_dtype(dtype):
+        return "text"
+    raise DataError(
+        f"Column {str(values.name)!r} holds {dtype}; expected numbers, True/False, text or dates. "
+        "Convert it, or leave it out."
+    )
+
+
+def fit_column(values: Values, impute: bool, pooled: bool = False) -> list[Column]:
+    """A training column's kind and scale; for a date one Column for each part that varies.
+
+    An empty list, and a warning, if it is the same in every row or only names the rows. Text of more than
+    ``MOST_LEVELS`` levels is pooled if ``pooled``; else the rarest levels share one.
+    """
+    name, gone = str(values.name), lacks(values)
+    share = float(gone.mean())
+    values = values[~gone]  # drops rows only where missing values are imputed
+    kind, form = meaning(values) if len(values) else ("", "")
+    if values.nunique() < 2:
+        if len(values) and share:
+            return [Column(name, "presence", share, gaps=share)]
+        same = f"{values.tolist()[0]!r}" if len(values) else "missing"
+        tell(f"Column {name!r} is {same} in every row; it is left out.")
+        return []
+    if kind == "text":
+        check_numbers_in_text(values, few=True)
+    if reason := _names_rows(values, kind, len(gone)):
+        tell(f"Column {name!r} {reason}; it is left out.")
+        return []
+    if kind in ("date", "duration"):
+        return _dated(values, kind, form, share, impute)
+    return [_fit_one(values, kind, share, impute, pooled)]
+
+
+def _fit_one(values: Values, kind: str, gaps: float, impute: bool, pooled: bool = False) -> Column:
+    name = str(values.name)
+    if kind == "number":
+        numbers = values.to_numpy(np.float64)
+        mean, sd = moments(name, numbers)
+        return Column(name, kind, mean, sd, fill=float(np.median(numbers)) if impute else None, gaps=gaps)
+    if kind == "boolean":
+        pair = _words(values) if kind_of(values) == "text" else ()
+        true = _true(pair, text_of(values)) if pair else values.to_numpy(np.float64)
+        fill = bool(np.mean(true) > 0.5) if impute else None
+        return Column(name, kind, float(np.mean(true)), levels=pair, fill=fill, gaps=gaps)
+    check_numbers_in_text(values)
+    found = pd.Series(text_of(values)).value_counts()  # the most frequent first
+    tell_alike(name, found.index)
+    if len(found) > MOST_LEVELS and pooled:
+        tell(
+            f"Column {name!r} has {len(found):,} distinct values: each has an effect of its own, drawn towards none by "
+            f"an sd that they share and that is learnt, as those of (1|{name}) in a formula."
+        )
+        rows: dict[str, int] = dict(sorted(found.to_dict().items()))
+        column = Column(name, "pooled", levels=tuple(rows), shares=tuple(map(float, rows.values())), gaps=gaps)
+        if gaps:
+            lacking = gaps / (1 - gaps) * len(values)
+            return replace(column, levels=(*column.levels, column.absent), shares=(*column.shares, lacking))
+        return replace(column, fill=str(found.idxmax()) if impute else None)
+    if len(found) > MOST_LEVELS:
+        tell(
+            f"Column {name!r} has {len(found)} distinct values; the {MOST_LEVELS - 1} most frequent are levels of "
+            f"their own, and {REST!r} is the level of the {len(found) - MOST_LEVELS + 1} rarest."
+        )
+        rest = int(found.iloc[MOST_LEVELS - 1 :].sum())
+        found = pd.concat([found.iloc[: MOST_LEVELS - 1], pd.Series({REST: rest})])
+    order = sorted(found.index, key=lambda level: (WEEKDAYS.index(level) if level in WEEKDAYS else -1, level))
+    shares = np.array([found[level] for level in order]) / len(values) * (1 - gaps)
+    column = Column(name, kind, levels=tuple(order), shares=tuple(shares.tolist()), gaps=gaps)
+    if not gaps:
+        return replace(column, fill=str(found.idxmax()) if impute else None)
+    return replace(column, levels=(*order, column.absent), shares=(*column.shares, gaps))
+
+
+def _names_rows(values: Values, kind: str, rows: int) -> str:
+    """Why a column is an identifier and no input; "" if it is an input."""
+    distinct = values.nunique()
+    if kind == "text" and len(text := pd.Series(text_of(values))) and text.str.match(DATED).all():
+        first = text.iloc[0]
+        other = next((t for t in text if _shape(t) != _shape(first)), text.iloc[-1])
+        return f"holds dates that no one way of writing reads, such as {first!r} and {other!r}: write all as 2024-05-31"
+    if kind == "text" and distinct > max(MOST_LEVELS, len(values) / 2):
+        return (
+            f"is text with {distinct:,} distinct values in {rows:,} rows, which names rows rather than describes them"
+        )
+    name = str(values.name)
+    named = re.fullmatch(IDENTIFIER, name) or re.fullmatch(IDENTIFIER, name.lower())
+    if kind != "number" or distinct < rows or not named:
+        return ""
+    numbers = values.to_numpy(np.float64)
+    whole = bool(np.all(numbers == np.floor(numbers)))
+    return "has another whole number in every row, and the name of an identifier" if whole else ""
+
+
+def of_groups(values: Values) -> Values:
+    """Whole numbers that repeat, under a name such as zip or store_id, as text: they name groups of rows."""
+    name = str(values.name)
+    if not re.fullmatch(CODE, name) and not re.fullmatch(CODE, name.lower()):
+        return values
+    there = values[~lacks(values)]
+    if not len(there) or kind_of(there) != "number" or 2 * there.nunique() > len(there):
+        return values
+    if not np.all(np.mod(there.to_numpy(np.float64), 1) == 0):
+        return values
+    tell(
+        f"Column {name!r} holds whole numbers that name groups of rows: each is a level, with an effect of its own. "
+        "Under another name they count as amounts."
+    )
+    return pd.Series(text_of(there), there.index, dtype=object, name=values.name).reindex(values.index)
+
+
+def _shape(text: str) -> str:
+    """A date's text with 0 for every digit."""
+    return re.sub(r"\d", "0", text)
+
+
+def _words(values: Values) -> tuple[str, ...]:
+    """The two words that mean False and True, as the column writes them; () if its text means something else.
+
+    Of more than two, such as Yes, Y and no, the words are no and yes.
+    """
+    found = sorted(set(text_of(values)))
+    pair = {level.strip().lower(): level for level in found}
+    if len(found) == 2:
+        return next((tuple(pair[word] for word in words) for words in WORDS if set(words) == set(pair)), ())
+    return WORDS[0] if {MEANS.get(word) for word in pair} == {0, 1} else ()
+
+
+def _true(pair: tuple[str, ...], text: list[str]) -> np.ndarray:
+    """(n,) 1 where a word means True as the second of ``pair`` does, 0 as the first, and NaN where it means neither."""
+    exact = {pair[0]: 0, pair[1]: 1}
+    return np.array([exact.get(word, MEANS.get(word.strip().lower(), np.nan)) for word in text], np.float64)
+
+
+def meaning(values: Values) -> tuple[str, str]:
+    """A column's kind, or what its text means: "boolean", "date" with its format, "duration", or else "text"."""
+    if kind_of(values) != "text" or isinstance(values.dtype, pd.CategoricalDtype):
+        return kind_of(values), ""
+    if _words(values):
+        return "boolean", ""
+    text = pd.Series(text_of(values))
+    if text.str.fullmatch(CLOCK).all():
+        return "duration", ""
+    if text.str.match(DATED).all() or text.str.fullmatch(r"\d{4}-\d{2}").all():
+        for form in FORMATS:
+            if pd.to_datetime(text, format=form, errors="coerce", utc=form == "ISO8601").notna().all():
+                return "date", form
+    return "text", ""
+
+
+def _dated(values: Values, kind: str, form: str, gaps: float, impute: bool) -> list[Column]:
+    """Columns for the parts of a date that vary: its trend, and the cycles that the rows complete."""
+    times, name = moment_of(values, kind, form), str(values.name)
+    parts = ["days"] if kind == "duration" else ["trend"]
+    if kind == "date":
+        span = (times.max() - times.min()).total_seconds() / 86400
+        whole = bool((times == times.dt.normalize()).all())
+        weekly = span >= 14 and not (times.dt.day == 1).all()  # months have no weekdays
+        text = pd.Series(text_of(values)) if kind_of(values) == "text" else None
+        zoned = pd.to_datetime(values).dt.tz is not None if text is None else text.str.contains(ZONE).any()
+        hours = "time of day (UTC)" if zoned else "time of day"
+        parts += ["time of year"] * (span >= 300) + ["day of the week"] * weekly + [hours] * (not whole)
+    columns = []
+    for part in parts:
+        derived = part_of(times, part)
+        if derived.nunique() < 2:
+            continue
+        if part in STATIONS:
+            means = tuple(_waves(derived.to_numpy(np.float64)).mean(0).tolist())
+            fill = 0.0 if impute else None  # ``encode_column`` then writes zeros, the cycle's mean
+            columns.append(Column(name, "cycle", shares=means, fill=fill, part=part, format=form))
+            continue
+        fitted = _fit_one(derived.rename(name), "text" if part == "day of the week" else "number", 0.0, impute)
+        columns.append(replace(fitted, part=part, format=form, gaps=gaps if part in ("trend", "days") else 0.0))
+    if columns:
+        listed = ", ".join(column.part for column in columns)
+        order = " (month/day/year)" * form.startswith("%m")
+        tell(f"Column {name!r} is a {kind}{order}; the model sees its {listed}.")
+    return columns
+
+
+def moment_of(values: Values, kind: str, form: str) -> Values:
+    """Dates or durations in pandas' types; dates with a time zone become UTC."""
+    if kind == "duration":
+        text = pd.Series(text_of(values), index=values.index) if kind_of(values) == "text" else values
+        long = text.where(text.str.count(":") != 1, text + ":00") if kind_of(values) == "text" else text
+        return pd.to_timedelta(long)
+    if kind_of(values) == "text":
+        times = pd.to_datetime(pd.Series(text_of(values), index=values.index), format=form, utc=form == "ISO8601")
+    else:
+        times = pd.to_datetime(values)
+    return times.dt.tz_convert("UTC").dt.tz_localize(None) if times.dt.tz is not None else times
+
+
+def part_of(times: Values, part: str) -> Values:
+    """One part of dates or durations: a number of days, a weekday's name, or the phase of a cycle in [0, 1)."""
+    if part == "days":
+        return times.dt.total_seconds() / 86400
+    if part == "trend":
+        return (times - pd.Timestamp(0)).dt.total_seconds() / 86400
+    if part == "day of the week":
+        return times.dt.day_of_week.map(dict(enumerate(WEEKDAYS)))
+    if part == "time of year":
+        return (times.dt.day_of_year - 0.5) / 366
+    return (times - times.dt.normalize()).dt.total_seconds() / 86400
+
+
+def _waves(phases: np.ndarray) -> np.ndarray:
+    """(n, 2 WAVES): cos and sin of each harmonic."""
+    angles = 2 * np.pi * np.outer(phases, np.arange(1, WAVES + 1))
+    return np.stack([np.cos(angles), np.sin(angles)], -1).reshape(len(phases), -1)
+
+
+HOURS = (tuple(f"{hour}:00" for hour in range(0, 24, 3)), np.arange(0, 24, 3) / 24)
+STATIONS = {  # names and phases in a cycle at which its effect is reported
+    "time of year": (MONTHS, (np.arange(12) + 0.5) / 12), "time of day": HOURS, "time of day (UTC)": HOURS,
+}  # fmt: skip
+
+
+def tells(values: Values, target: Values) -> bool:
+    """Whether a column says what the target is wherever both are known: a copy, in other units or in other words."""
+    there = ~(lacks(values) | lacks(target))
+    values, target = values[there], target[there]
+    kinds, count = {kind_of(values), kind_of(target)} if there.any() else set(), target.nunique()
+    if kinds == {"number"} and count > FEW_LEVELS:
+        both = np.stack([np.asarray(a, np.float64) for a in (values, target)], 1)
+        mean, sd = scales.moments(both)
+        return bool(np.all(sd > 0) and np.mean(np.prod((both - mean) / sd, 1)) ** 2 > 1 - 1e-12)
+    one = values.nunique() == count == len(pd.DataFrame({0: list(values), 1: list(target)}).drop_duplicates())
+    return one and 2 <= count <= len(target) / 5
+
+
+def check_numbers_in_text(values: Values, few: bool = False) -> None:
+    """A DataError if stray entries (if ``few``, up to three), or how they are written, turned numbers into text."""
+    if isinstance(values.dtype, pd.CategoricalDtype):
+        return
+    stray = np.isnan(np.asarray(pd.to_numeric(values, errors="coerce"), np.float64))
+    text: Any = pd.Series([entry.strip() for entry in text_of(values[stray])])
+    dressed = text.str.fullmatch(DRESSED)
+    if 2 * (dressed.sum() + np.sum(~stray)) > len(stray) and 2 * dressed.sum() > stray.sum():
+        raise DataError(
+            f"Column {str(values.name)!r} is text, but its values read as numbers, such as {text[dressed].iloc[0]!r}. "
+            "If its comma is the decimal mark, read the table with decimal=','; else write numbers without marks of "
+            "thousands, percent and currency signs; or leave the column out."
+        )
+    # A few numbers beside "3+" or "65 and over" are levels.
+    levels = text.str.contains(r"\d").all() and values[~stray].nunique() <= FEW_LEVELS
+    if 0 < stray.sum() < len(stray) / 2 and text.nunique() <= (3 if few else len(text)) and not levels:
+        first = int(np.argmax(stray))
+        raise DataError(
+            f"Column {str(values.name)!r} is text, but {len(stray) - stray.sum()} of its {len(stray)} values "
+            f"are numbers; the first that is not is {values.tolist()[first]!r}, in row {values.index[first]} "
+            "(the top row is 0). Mend it, or leave the cell empty if it stands for a missing value; or make "
+            "the column categorical if the numbers are only names."
+        )
+
+
+def standardised(name: str, numbers: np.ndarray) -> Column | None:
+    """A column of numbers with the mean and sd of those not NaN; None if there are none or all are equal."""
+    present = numbers[~np.isnan(numbers)]
+    if not len(present) or present.min() == present.max():
+        return None
+    return Column(name, "number", *moments(name, present))
+
+
+def moments(name: str, numbers: np.ndarray) -> tuple[float, float]:
+    """Mean and sd of a column's numbers; a DataError if the sd is 0, or differences of its numbers may overflow."""
+    mean, sd = (float(moment[0]) for moment in scales.moments(numbers[:, None]))
+    if not sd > 0 or np.abs(numbers).max() > LARGEST:
+        raise DataError(
+            f"Column {name!r} cannot be standardised: its numbers go up to {np.abs(numbers).max():.3g}, and their "
+            f"standard deviation is {sd:.3g}. Rescale it."
+        )
+    return mean, sd
+
+
+def encode_column(column: Column, values: Values) -> np.ndarray:
+    """(n, columns of X), centred by the training rows' means."""
+    if column.kind == "pooled":
+        return np.zeros((len(values), 0))
+    gone = lacks(values)
+    if column.kind == "presence":
+        return gone[:, None] - column.mean
+    present = values[~gone]
+    if column.part and len(present):
+        kind = "duration" if column.part == "days" else "date"
+        if kind_of(present) not in (kind, "text"):
+            raise DataError(f"Column {column.name!r} was a {kind} in training and is {kind_of(present)} here.")
+        present = part_of(_moment_again(column, present, kind), column.part)
+    if column.kind == "text":
+        return _encode_text(column, present, gone)
+    if column.kind == "cycle":
+        waves = np.zeros((len(values), 2 * WAVES))
+        waves[~gone] = _waves(present.to_numpy(np.float64)) - np.asarray(column.shares)
+        return waves
+    numbers = np.full(len(values), 0.0 if column.fill is None else float(column.fill))
+    numbers[~gone] = _encode_numbers(column, present)
+    scaled = ((numbers - column.mean) / column.sd)[:, None]
+    return np.concatenate([scaled, gone[:, None] - column.gaps], 1) if column.gaps else scaled
+
+
+def _moment_again(column: Column, values: Values, kind: str) -> Values:
+    """``moment_of`` of later rows, written as those learnt from, or from the year to the day."""
+    forms = dict.fromkeys((column.format or "ISO8601", "ISO8601")) if kind == "date" else ("",)
+    for form in forms:
+        with contextlib.suppress(ValueError):
+            return moment_of(values, kind, form)
+    first = next(iter(forms))
+    strange = next((value for value in values if not _is_moment(value, kind, first)), values.iloc[0])
+    like = "2024-05-31" if kind == "date" else "1:30 or 2 days"
+    like += f" or by {column.format}, as in training" * (column.format not in ("", "ISO8601"))
+    raise DataError(
+        f"Column {column.name!r} was a {kind} in training; {str(strange)!r} is not. Write all rows as {like}."
+    )
+
+
+def _is_moment(value: object, kind: str, form: str) -> bool:
+    try:
+        moment_of(pd.Series([value]), kind, form)
+    except ValueError:
+        return False
+    return True
+
+
+def tell_alike(name: str, levels: Iterable[str]) -> None:
+    """A TractableWarning about levels that differ by case, spaces or the form of letters alone: often one is meant."""
+    alike: dict[str, list[str]] = {}
+    for level in levels:
+        alike.setdefault(" ".join(unicodedata.normalize("NFKC", level).split()).casefold(), []).append(level)
+    if several := [each for each in alike.values() if len(each) > 1]:
+        tell(
+            f"Column {name!r} has levels that differ by case or spaces alone, such as {listing(several[0])}: each is "
+            "taken as it is written. Write them alike in the table if they are one."
+        )
+
+
+def many_levels(values: Values) -> bool:
+    """Whether a column is text of more than ``MOST_LEVELS`` levels, which only pooling gives an effect each."""
+    there = values[~lacks(values)]
+    return len(there) > 0 and kind_of(there) == "text" and there.nunique() > MOST_LEVELS
+
+
+def spread_of_groups(left: np.ndarray, z: np.ndarray, group: np.ndarray, size: int) -> tuple[np.ndarray, float]:
+    """Σ z² of each of ``size`` groups, and τ²/noise² ≥ 0, how much their slopes b_g of the residuals ``left`` differ.
+
+    E Σ S_g b_g² = G + τ² Σ S_g,   S_g = Σ z² / noise²     (DerSimonian & Laird 1986)
+    """
+    squares = np.bincount(group, z * z, size)
+    told = squares > 0
+    own = np.divide(np.bincount(group, z * left, size), squares, out=np.zeros(size), where=told)
+    free = len(left) - told.sum()
+    noise = np.sum(np.square(left - z * own[group])) / free if free > 0 else np.inf
+    ratio = (np.sum(squares * own**2) / noise - told.sum()) / squares.sum() if noise > 0 else np.inf
+    return squares, max(ratio, 0.0)
+
+
+def level_of(column: Column, values: Values) -> np.ndarray:
+    """(n,) the index of each row's level in a pooled column; K, the number of levels, for a level never seen."""
+    gone = lacks(values)
+    codes, text = np.full(len(gone), len(column.levels)), text_of(values[~gone])
+    if column.gaps or column.fill is not None:
+        codes[gone] = column.levels.index(column.absent if column.gaps else str(column.fill))
+    found = pd.Index(column.levels).get_indexer(pd.Index(text))
+    if unknown := sorted({level for level, code in zip(text, found, strict=True) if code < 0}):
+        tell(
+            f"Column {column.name!r} has values never seen in training, {listing(unknown)}: their effects are drawn "
+            "from the levels' distribution."
+        )
+    codes[~gone] = np.where(found < 0, len(column.levels), found)
+    return codes
+
+
+def _encode_text(column: Column, present: Values, gone: np.ndarray) -> np.ndarray:
+    rows = contrasts(len(column.levels))
+    rows = np.concatenate([rows, np.zeros((1, rows.shape[1]))])  # the last row: a value that is none of the levels
+    index, text = pd.Index(column.levels), text_of(present)
+    codes = np.full(len(gone), len(column.levels))
+    if column.gaps or column.fill is not None:
+        codes[gone] = column.levels.index(column.absent if column.gaps else str(column.fill))
+    found = index.get_indexer(text)  # −1 where unknown
+    unknown = sorted({level for level, code in zip(text, found, strict=True) if code < 0})
+    if unknown and REST not in column.levels:
+        tell(
+            f"Column {column.name!r} has values never seen in training, {listing(unknown)}: they count "
+            f"as the mean of {listing(column.levels)}."
+        )
+    none = column.levels.index(REST) if REST in column.levels else len(column.levels)
+    codes[~gone] = np.where(found < 0, none, found)
+    return rows[codes] - np.asarray(column.shares) @ rows[:-1]
+
+
+def _encode_numbers(column: Column, present: Values) -> np.ndarray:
+    kind = kind_of(present) if len(present) else column.kind
+    if column.levels and kind == "text":
+        text = text_of(present)
+        true = _true(column.levels, text)
+        if wrong := sorted({word for word, value in zip(text, true, strict=True) if np.isnan(value)}):
+            tell(
+                f"Column {column.name!r} was {listing(column.levels)} in training; {listing(wrong)} here counts as the "
+                "mean of both."
+            )
+        return np.where(np.isnan(true), column.mean, true)
+    if kind == "text" or kind == "date" or (column.kind == "number" and kind == "boolean"):
+        raise DataError(f"Column {column.name!r} was {column.kind} in training and is {kind} here.")
+    numbers = present.to_numpy(np.float64)
+    if column.kind == "boolean" and not np.isin(numbers, (0, 1)).all():
+        wrong = numbers[~np.isin(numbers, (0, 1))][0]
+        raise DataError(f"Column {column.name!r} was True/False in training; got {wrong:g} here.")
+    return numbers
+
+
+def text_of(values: Iterable[Any]) -> list[str]:
+    """Values as strings; 1 and 1.0 both become "1"."""
+    return [str(int(v)) if isinstance(v, float) and v.is_integer() else str(v) for v in values]

@@ -1,0 +1,573 @@
+"""Encodes a table as the arrays a model takes, and decodes a model's answers into the table's units and classes."""
+
+import functools
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+from scipy.linalg import block_diag
+
+from tractable.core.censored import middle
+from tractable.core.errors import DataError
+from tractable.core.sealed import plain
+from tractable.core.settings import is_number
+from tractable.core.tree import Numbers, PyTree
+from tractable.core.words import listing, nearest, tell
+from tractable.tables import columns as cols
+from tractable.tables.files import Frame, as_table, distinct
+from tractable.tables.formula import NEW, Formula, Term
+from tractable.tables.response import response
+from tractable.tables.response import several as several_in
+from tractable.tables.targets import (
+    COUNTS,
+    PLAIN,
+    POSITIVE,
+    Target,
+    decode_target,
+    encode_censored,
+    encode_target,
+    fit_censored,
+    fit_target,
+    fit_targets,
+)
+
+MISSING = ("raise", "drop", "impute")
+T = TypeVar("T")
+VERSION = 2
+
+NOTHING = Target("", "none")
+
+
+@dataclass(frozen=True)
+class Encoder:
+    """How a table's rows become numbers and back, as ``fit_encoder`` or ``fit_numbers`` learnt it.
+
+        number      (value − mean) / sd
+        boolean     0 or 1 (also text such as yes and no) minus its mean
+        text        K − 1 columns for K levels, minus their means: orthonormal contrasts, so that no level is the
+                    reference (``columns.contrasts``); a level never seen counts as the mean of the others
+        pooled text (many levels) the index of the level, whose effect is drawn from N(0, sd²), as is that of a level
+                    never seen
+        date        its trend in days; the time of year and of day (two harmonics each) and the day of the week, each
+                    if the rows cover that cycle; for a duration, its days
+        identifier  left out, with a warning
+        missing     with missing="impute": a number's median, the most frequent value of True/False and text. If
+                    training lacked values, one more column marks such rows, or for text one more level; with a
+                    formula, which names its columns, only text is marked (``Formula.filled``)
+        target      ``Target``
+
+    With centred inputs the intercept is a mean row's η, and is least correlated with the weights.
+
+    Attributes:
+        columns: the inputs, in the training table's order.
+        target: the column to explain.
+        missing: "raise", "drop" or "impute".
+        shape: shape of a row of an array whose numbers are the columns; None for a table.
+        weights: the column that says how often each row counts, or "".
+        exposure: for counts, the column that rates are multiplied by, or "".
+        formula: makes the inputs in place of ``columns``; neither inputs nor target are then scaled. None without one.
+        others: further targets, of a model of several.
+        rows: training rows, each as often as its weight says; 0 where that does not matter.
+    """
+
+    columns: tuple[cols.Column, ...]
+    target: Target = NOTHING
+    missing: str = "raise"
+    shape: tuple[int, ...] | None = None
+    weights: str = ""
+    exposure: str = ""
+    formula: Formula | None = None
+    others: tuple[Target, ...] = ()
+    rows: float = 0.0
+
+    @property
+    def targets(self) -> tuple[Target, ...]:
+        """All targets, in the order of y's columns."""
+        return (self.target, *self.others)
+
+    @property
+    def explained(self) -> str:
+        """Names of the targets, in a sentence."""
+        return ", ".join(repr(aim.name) for aim in self.targets)
+
+    @property
+    def each(self) -> "list[Encoder]":
+        """An encoder of each target by itself."""
+        return [replace(self, target=aim, others=()) for aim in self.targets]
+
+    @property
+    def units(self) -> tuple[Any, Any]:
+        """(scale, shift): y · scale + shift is in the table's units; numbers, or (K,) for several targets."""
+        if not self.others:
+            return self.target.sd, self.target.mean
+        return np.array([aim.sd for aim in self.targets]), np.array([aim.mean for aim in self.targets])
+
+    @functools.cached_property
+    def features(self) -> list[str]:
+        """Names of the D numbers that a row becomes; a page asks for them once a parameter."""
+        if self.formula is not None:
+            return self.formula.features
+        return [name for column in self.columns for name in column.features]
+
+    @functools.cached_property
+    def levels(self) -> list[Term]:
+        """Pooled columns as terms of a formula: "1|city", with its levels and the index of its first effect."""
+        found, start = [], 0
+        for column in self.columns:
+            if column.kind == "pooled":
+                found.append(Term(f"1|{column.title}", column.title, (*column.levels, NEW), start))
+                start += len(column.levels) + 1
+        return found
+
+    @functools.cached_property
+    def effects(self) -> tuple[list[str], np.ndarray]:
+        """Effects in the table's units: names, and rows (e, D) that multiply a linear model's weights (D,).
+
+        In the target's units for a normal target; else in those of η, log odds or logarithms.
+        """
+        parts = [column.effects() for column in self.columns]
+        rows = np.asarray(block_diag(*(rows for _, rows in parts)))
+        return [name for names, _ in parts for name in names], rows * self.target.sd ** (self.target.family in PLAIN)
+
+    @property
+    def names(self) -> list[str]:
+        return [column.name for column in self.columns]
+
+    @functools.cached_property
+    def scale(self) -> tuple[np.ndarray, np.ndarray]:
+        """Mean and sd of each column, (d,)."""
+        return np.array([c.mean for c in self.columns]), np.array([c.sd for c in self.columns])
+
+    # For columns that are all numbers.
+
+    def standardise(self, values: np.ndarray) -> np.ndarray:
+        """(value − mean) / sd of rows (n, d); NaN stays NaN."""
+        mean, sd = self.scale
+        return (values - mean) / sd
+
+    def restore(self, rows: np.ndarray) -> np.ndarray:
+        """Standardised rows (n, d) in the file's units."""
+        mean, sd = self.scale
+        return rows * sd + mean
+
+    def log_scales(self, rows: np.ndarray) -> np.ndarray:
+        """(n,) log |∂ file's numbers / ∂ standardised|, by which a row's log density is lower in the file's units."""
+        return np.where(np.isnan(rows), 0, np.log(self.scale[1])).sum(1)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Numbers, strings, lists and dicts, for JSON; columns' fields with default values are left out."""
+        usual = asdict(cols.Column("", ""))
+        columns = [{k: v for k, v in asdict(c).items() if v != usual[k]} for c in self.columns]
+        formula = {} if self.formula is None else {"formula": self.formula.to_dict()}
+        about = asdict(replace(self, formula=None))
+        del about["formula"]
+        if not self.others:
+            del about["others"]
+        return plain({"version": VERSION, **about, "columns": columns} | formula)
+
+    @classmethod
+    def from_dict(cls, saved: dict[str, Any]) -> "Encoder":
+        """The encoder that ``to_dict`` wrote; a DataError for another version, or missing or unknown fields."""
+        try:
+            old = saved.get("version") == 1 and all(c["kind"] == "number" for c in saved["columns"])  # same format
+            if saved.get("version") != VERSION and not old:
+                raise DataError(f"This encoder has version {saved.get('version')!r}; expected {VERSION}. Fit it anew.")
+            columns = tuple(_typed(cols.Column(**_tupled(column))) for column in saved["columns"])
+            apart = ("version", "columns", "target", "others", "formula")
+            fields = {name: value for name, value in saved.items() if name not in apart}
+            formula = Formula.from_dict(saved["formula"]) if "formula" in saved else None
+            target, *others = (_typed(Target(**_tupled(aim))) for aim in (saved["target"], *saved.get("others", ())))
+            return replace(_typed(cls(columns, target, **_tupled(fields), formula=formula)), others=tuple(others))
+        except DataError:
+            raise
+        except (KeyError, TypeError, AttributeError, ValueError) as error:
+            raise DataError(f"This is not a saved encoder, or it is damaged: {error}. Fit it anew.") from error
+
+
+def _typed(made: T) -> T:
+    """``made`` itself; a TypeError if a field's type is not its default's: the saved file may be anybody's."""
+    described: Any = made
+    for field in fields(described):
+        value, usual = getattr(described, field.name), "" if field.name in ("name", "kind", "family") else field.default
+        parts = value if isinstance(value, tuple) else (value,)
+        if usual is None or not isinstance(usual, float | str | tuple):  # no default type to compare with
+            good = all(isinstance(part, bool | int | float | str | cols.Column | Formula | None) for part in parts)
+        elif isinstance(usual, float):
+            good = is_number(value)
+        else:
+            good = isinstance(value, type(usual)) and all(isinstance(part, bool | int | float | str) for part in parts)
+        if not good and not isinstance(value, Target):
+            raise TypeError(f"{field.name} is {value!r:.40}")
+    return made
+
+
+def _tupled(saved: dict[str, Any]) -> dict[str, Any]:
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in saved.items()}
+
+
+class Encoded(NamedTuple):
+    """A table's rows as arrays."""
+
+    x: np.ndarray  # (n, D) float64
+    # (n,) float64, or int64 for classes; (n, 2) bounds if censored; (n, K) for several targets; None without a target
+    y: np.ndarray | None
+    weights: np.ndarray | None = None  # (n,) how often each row counts; None where the table does not say
+    offset: np.ndarray | None = None  # (n,) for counts: log(level · exposure), the known part of η
+    # with a formula: z (n, T) and group (n, T), as in ``Design``; with pooled columns: level (n, T)
+    groups: dict[str, np.ndarray] | None = None
+
+    @property
+    def given(self) -> PyTree:
+        """What the model is given besides y: x alone, or with an offset or groups a dict of them all."""
+        beside = ({} if self.offset is None else {"offset": self.offset}) | (self.groups or {})
+        return {"x": self.x} | beside if beside else self.x
+
+
+def fit_encoder(
+    frame: Frame,
+    target: str | Sequence[str],
+    missing: str = "raise",
+    family: str | None = None,
+    *,
+    exclude: Sequence[str] = (),
+    weights: str = "",
+    exposure: str = "",
+    formula: str = "",
+    censored: str = "",
+    event: str = "",
+    until: str = "",
+    pooled: bool = False,
+) -> Encoder:
+    """Learns from a training table how to encode tables as arrays.
+
+    The target's family is guessed from its values (``targets.fit_target``). A column that is the same in every row, or
+    only names the rows, is left out with a TractableWarning.
+
+    Args:
+        frame: the training table; every column not named below is an input.
+        target: the column to explain, or several columns of numbers (``targets.fit_targets``); "" for those that the
+            formula names.
+        missing: "raise" refuses rows with missing values, "drop" leaves them out, "impute" fills inputs in and leaves
+            out rows without a target.
+        family: a name of ``targets.FAMILIES``, in place of the guess.
+        exclude: columns that are no inputs.
+        weights: a column of numbers ≥ 0, how often each row counts.
+        exposure: for a target of counts, a column of numbers > 0 that each row's rate is multiplied by.
+        formula: such as "y ~ x*z + (1|school)"; it names the inputs (``formula.Formula``). Inputs and target are then
+            not scaled.
+        censored: a column that says how each row's target is censored: none, right or left, or 0, 1 (or True) and −1,
+            as in brms and bambi; y is then bounds, (n, 2) (``censored.censored``).
+        event: in its place, a column that says whether the event was seen, 1 or True; else the row is right-censored,
+            as in lifelines.
+        until: in its place, a column of upper bounds, with lower ones in the target; either bound may be missing.
+        pooled: whether text of more than 100 levels is pooled (a model ``with_levels``) instead of merging its rarest
+            levels; never with several classes or targets, nor where no other input is left.
+
+    Raises:
+        DataError: names the column (and row) that cannot be used, and the remedy.
+
+    >>> import pandas as pd
+    >>> table = pd.DataFrame({"height": [1.0, 3.0], "colour": ["red", "blue"], "ripe": ["no", "yes"]})
+    >>> encoder = fit_encoder(table, "ripe")
+    >>> encoder.features, encoder.target.classes
+    (['height', 'colour [1]'], ('no', 'yes'))
+    >>> encode(encoder, table).x.round(3).tolist()
+    [[-1.0, -0.707], [1.0, 0.707]]
+    """
+    if missing not in MISSING:
+        raise DataError(f"missing is 'raise', 'drop' or 'impute'; got {missing!r}.")
+    frame = _named(frame)
+    if formula and exclude:
+        raise DataError(f"exclude={listing(exclude)} is not for a formula, which sees the columns that it names.")
+    beyond = _censoring(censored, event, until)
+    names = [target] * bool(target) if isinstance(target, str) else list(target)
+    if formula:
+        return _fit_formula(frame, formula, names, missing, family, weights, exposure, beyond)
+    for name in names or [""]:
+        if name not in frame:
+            raise DataError(
+                f"The target {name!r} is not a column of the table; got {listing(frame.columns)}."
+                f"{nearest(name, frame.columns)}"
+            )
+    for named in (*exclude, *filter(None, (weights, exposure, beyond[1]))):
+        if named not in frame or named in names:
+            raise DataError(
+                f"{named!r} is not a column beside the target: {listing(frame.columns)}.{nearest(named, frame.columns)}"
+            )
+    frame = frame.drop(columns=list(exclude))
+    if len(frame.columns) == len(names):
+        raise DataError(f"The table has no column but the target {listing(names)}; expected inputs beside it.")
+    frame = _present(frame, _needed(list(frame.columns), (*names, beyond[1]), missing, beyond), missing)
+    aim, *more = _aims(frame, names, beyond, family)
+    target, others = aim.name, [
+        name for name in frame.columns if name not in (*names, weights, exposure, beyond[1])
+    ]  # fmt: skip
+    if exposure:
+        if aim.family not in COUNTS:
+            raise DataError(f"exposure={exposure!r} is for counts; the target {target!r} is {aim.family}.")
+        aim = replace(aim, level=float(frame[target].sum() / _positive(frame, exposure).sum()))
+    for name, told in ((name, told) for name in others for told in names):
+        if cols.tells(frame[name], frame[told]):
+            tell(
+                f"Column {name!r} says what the target {told!r} is, wherever both are known. If it is the target under "
+                f"another name, and not known where {told!r} is to be predicted, leave it out: exclude {name}."
+            )
+    for name in others:
+        values = frame[name]
+        if (text := cols.of_groups(values)) is not values:
+            frame = frame.assign(**{name: text})
+    pooled = pooled and aim.family != "categorical" and not more and not all(cols.many_levels(frame[o]) for o in others)
+    columns = tuple(column for name in others for column in cols.fit_column(frame[name], missing == "impute", pooled))
+    if columns and not any(column.features for column in columns):  # a model needs weights too
+        columns = tuple(column for name in others for column in cols.fit_column(frame[name], missing == "impute"))
+    if not columns:
+        raise DataError("Every input column is the same in all rows, or names them: there is nothing to learn from.")
+    rows = float(_positive(frame, weights, zero=True).sum()) if weights else float(len(frame))
+    found = Encoder(columns, aim, missing, weights=weights, exposure=exposure, others=tuple(more), rows=rows)
+    return _guessed(found, frame) if found.levels else found
+
+
+def _guessed(encoder: Encoder, frame: Frame) -> Encoder:
+    """The encoder with first guesses of the sd of pooled effects, from least-squares residuals of y, or log y, on x."""
+    rows = encode(encoder, frame)
+    y = middle(np.asarray(rows.y, np.float64))
+    y = np.log(y) if encoder.target.family in POSITIVE else y
+    x = np.column_stack([np.ones(len(y)), rows.x])
+    left, columns, place = y - x @ np.linalg.lstsq(x, y, rcond=None)[0], [], 0
+    for column in encoder.columns:
+        if column.kind == "pooled":
+            term = encoder.levels[place]
+            group = rows.groups["level"][:, place] - term.start if rows.groups else np.zeros(len(y), int)
+            ratio = cols.spread_of_groups(left, np.ones(len(y)), group, len(term.groups))[1]
+            column, place = replace(column, sd=math.sqrt(min(ratio, 1e6))), place + 1
+        columns.append(column)
+    return replace(encoder, columns=tuple(columns))
+
+
+def _censoring(censored: str, event: str, until: str) -> tuple[str, str]:
+    """("status", "event" or "upper", name of its column); ("", "") if no row is censored."""
+    given = [(what, name) for what, name in (("status", censored), ("event", event), ("upper", until)) if name]
+    if len(given) > 1:
+        raise DataError(f"censored=, event= and until= say the same thing; got {listing([n for _, n in given])}.")
+    return given[0] if given else ("", "")
+
+
+def _aims(frame: Frame, names: Sequence[str], beyond: tuple[str, str], family: str | None) -> tuple[Target, ...]:
+    how, name = beyond
+    if how and len(names) > 1:
+        raise DataError(f"A target that is censored is explained by itself; got {listing(names)}.")
+    if how:
+        return (fit_censored(frame[names[0]], frame[name], how, family),)
+    distinct(list(names), "What is to be explained")
+    if len(names) > 1:
+        return fit_targets([frame[each] for each in names], family)
+    return (fit_target(frame[names[0]], family),)
+
+
+def _fit_formula(
+    frame: Frame, text: str, names: list[str], missing: str, family: str | None, weights: str, exposure: str,
+    beyond: tuple[str, str],
+) -> Encoder:  # fmt: skip
+    whole, (text, several) = text, several_in(text)
+    text, told = response(text)
+    if told[0] and beyond[0] and told != beyond:
+        raise DataError(f"The formula says that {told[1]!r} tells what is censored, and so does {beyond[1]!r}.")
+    beyond = told if told[0] else beyond
+    beside = [name for name in (*several[1:], weights, exposure, beyond[1]) if name]
+    formula = Formula(text, frame, beside)
+    aims = list(several or (formula.target,))
+    if names not in ([], aims):
+        raise DataError(f"The formula {whole!r} explains {listing(aims)}, not {listing(names)}; leave the target out.")
+    if both := [name for name in aims if name in formula.names]:
+        raise DataError(f"The formula {whole!r} explains {both[0]!r} by itself: leave it out on one side.")
+    needed = _needed(list(formula.table.columns), (*aims, beyond[1]), missing, beyond)
+    frame = _present(frame, needed, missing)
+    if missing == "impute":
+        frame = formula.filled(frame, frame)
+    aim, *more = (replace(each, mean=0.0, sd=1.0, level=1.0) for each in _aims(frame, aims, beyond, family))
+    if exposure and aim.family not in COUNTS:
+        raise DataError(f"exposure={exposure!r} is for counts; the target {formula.target!r} is {aim.family}.")
+    formula = Formula(text, frame, beside)
+    return Encoder((), aim, missing, weights=weights, exposure=exposure, formula=formula, others=tuple(more))
+
+
+def fit_numbers(
+    values: np.ndarray, names: Sequence[str], shape: tuple[int, ...] | None = None, missing: str = "raise"
+) -> tuple[Encoder, np.ndarray]:
+    """Learns from training rows (n, d), NaN ignored, how to standardise columns of numbers, without a target.
+
+    Args:
+        names: names of the d columns.
+        shape: shape of a row of an array whose numbers are the columns; None for a table.
+        missing: what was done about gaps.
+
+    Returns:
+        The encoder, and which columns differ between the rows, (d,). Of a table, a constant column is left out; of an
+        array it keeps its place, with an sd of 1.
+
+    >>> encoder, differs = fit_numbers(np.array([[1.0, 7.0], [3.0, 7.0]]), ["age", "year"])
+    >>> encoder.names, differs.tolist(), encoder.standardise(np.array([[3.0]])).tolist()
+    (['age'], [True, False], [[1.0]])
+    """
+    numbers = np.asarray(values, np.float64)
+    columns = [cols.standardised(name, column) for name, column in zip(names, numbers.T, strict=True)]
+    differs = np.array([column is not None for column in columns])
+    if shape is not None:
+        same = (cols.Column(name, "number", float(mean)) for name, mean in zip(names, numbers[0], strict=True))
+        columns = [column or other for column, other in zip(columns, same, strict=True)]
+    return Encoder(tuple(column for column in columns if column is not None), NOTHING, missing, shape), differs
+
+
+def encode(encoder: Encoder, frame: Frame) -> Encoded:
+    """X and, where the table holds the target, y; other columns are ignored.
+
+    If the table holds the target, rows with missing values are left out under "drop", and rows without a target under
+    "impute"; ``complete`` says which rows stay. A table to predict keeps every row: missing values are imputed under
+    "impute", and an error otherwise. A level never seen in training is encoded as none of the known ones, with a
+    TractableWarning.
+
+    Raises:
+        DataError: columns are missing or of another kind, values are missing, or a class was never seen.
+    """
+    frame = _named(frame)
+    wanted = _wanted(encoder, frame)
+    explained = explains(encoder, frame)
+    needed = _needed_of(encoder, wanted)
+    frame = _present(frame, needed, encoder.missing if explained else "raise").reset_index(drop=True)
+    if encoder.formula is not None and encoder.missing == "impute":
+        frame = encoder.formula.filled(frame)
+    design = None if encoder.formula is None else encoder.formula.rows(frame)
+    columns = [cols.encode_column(column, frame[column.name]) for column in encoder.columns]
+    x = np.concatenate(columns, axis=1) if design is None else design.x
+    y = _encode_targets(encoder, frame) if explained else None
+    offset = None
+    if design is not None:
+        offset = design.offset
+        if encoder.exposure:
+            offset = np.log(_positive(frame, encoder.exposure)) + (0.0 if offset is None else offset)
+    elif encoder.target.family in COUNTS:
+        exposure = _positive(frame, encoder.exposure) if encoder.exposure else np.ones(len(frame))
+        offset = np.log(encoder.target.level * exposure)
+    counted = explained and encoder.weights in frame
+    levels = [
+        term.start + cols.level_of(column, frame[column.name])
+        for term, column in zip(encoder.levels, (c for c in encoder.columns if c.kind == "pooled"), strict=True)
+    ]
+    groups = {"z": design.z, "group": design.group} if design is not None and design.z.shape[1] else None
+    groups = {"level": np.stack(levels, 1).astype(np.int32)} if levels else groups
+    return Encoded(x, y, _positive(frame, encoder.weights, zero=True) if counted else None, offset, groups)
+
+
+def complete(encoder: Encoder, frame: Frame) -> np.ndarray:
+    """Which rows have a value in every column where ``encode`` needs one, (n,) of booleans."""
+    frame = _named(frame)
+    needed = _needed_of(encoder, _wanted(encoder, frame))
+    return ~np.any([np.zeros(len(frame), bool), *(cols.lacks(frame[name]) for name in needed)], axis=0)
+
+
+def explains(encoder: Encoder, frame: Frame) -> bool:
+    """Whether a table holds every target."""
+    return all(aim.name in frame for aim in encoder.targets)
+
+
+def unexplained(encoder: Encoder, frame: Frame) -> Frame:
+    """The table without the targets."""
+    return frame.drop(columns=[aim.name for aim in encoder.targets], errors="ignore")
+
+
+def decode(encoder: Encoder, y: Numbers) -> np.ndarray:
+    """Encoded targets of any shape, in the table's units or as its class labels.
+
+    Several targets are (..., K), one at each place of the last axis.
+    """
+    if encoder.others:
+        unit, middle = encoder.units
+        return np.asarray(np.asarray(y, np.float64) * unit + middle)
+    return decode_target(encoder.target, y)
+
+
+def decode_sd(encoder: Encoder, sd: Numbers) -> np.ndarray:
+    """Standard deviations of a numeric target, of any shape, in the table's units."""
+    if encoder.target.classes:
+        raise DataError(
+            f"{encoder.target.name!r} is a set of classes: they have probabilities, not a standard deviation."
+        )
+    return np.asarray(np.asarray(sd, np.float64) * encoder.units[0])
+
+
+def _named(frame: Frame) -> Frame:
+    """The table, in pandas, with column names as strings, which must differ, and rows numbered from 0."""
+    frame = as_table(frame)
+    names = [str(name) for name in frame.columns]
+    distinct(names, "The table")
+    if not len(frame):
+        raise DataError("The table holds no rows; expected at least one.")
+    return frame.set_axis(names, axis=1).reset_index(drop=True)
+
+
+def _wanted(encoder: Encoder, frame: Frame) -> list[str]:
+    inputs = [column.name for column in encoder.columns] if encoder.formula is None else encoder.formula.names
+    target, explained = encoder.target, explains(encoder, frame)
+    beside = [target.beside] if target.beside and explained else []
+    wanted = list(dict.fromkeys([*inputs, *filter(None, [encoder.exposure]), *beside]))
+    absent = [name for name in wanted if name not in frame]
+    if absent:
+        raise DataError(
+            f"The table lacks {listing(absent)}; expected the columns {listing(wanted)}, got {listing(frame.columns)}."
+            f"{nearest(absent[0], frame.columns)}"
+        )
+    return wanted + [aim.name for aim in encoder.targets] * explained
+
+
+def _positive(frame: Frame, name: str, zero: bool = False) -> np.ndarray:
+    """A column of numbers above 0, or with ``zero`` at least 0, (n,)."""
+    numbers = (
+        frame[name].to_numpy(np.float64, na_value=np.nan) if cols.kind_of(frame[name]) == "number" else np.array([-1.0])
+    )
+    good = np.isfinite(numbers) & ((numbers >= 0) if zero else (numbers > 0))
+    if not good.all():
+        raise DataError(f"Column {name!r} says how much a row counts: expected numbers {'≥' if zero else '>'} 0.")
+    return numbers
+
+
+def _needed(names: list[str], explained: tuple[str, ...], missing: str, beyond: tuple[str, str]) -> list[str]:
+    """Columns in which no value may be missing; either of two bounds may, and then there is no such bound."""
+    loose = explained if beyond[0] == "upper" else ()
+    return [name for name in names if name not in loose and (name in explained or missing != "impute")]
+
+
+def _needed_of(encoder: Encoder, names: list[str]) -> list[str]:
+    aim = encoder.target
+    explained = (*(each.name for each in encoder.targets), aim.beside)
+    return _needed(names, explained, encoder.missing, (aim.censoring, aim.beside))
+
+
+def _encode_targets(encoder: Encoder, frame: Frame) -> np.ndarray:
+    target = encoder.target
+    if encoder.others:
+        return np.stack([encode_target(aim, frame[aim.name]) for aim in encoder.targets], 1)
+    if target.censoring:
+        return encode_censored(target, frame[target.name], frame[target.beside])
+    return encode_target(target, frame[target.name])
+
+
+def _present(frame: Frame, names: list[str], missing: str) -> Frame:
+    """The rows with a value in every named column; under missing="raise" a DataError if any lacks one."""
+    absent = {name: cols.lacks(frame[name]) for name in names}
+    gone = np.any([np.zeros(len(frame), bool), *absent.values()], axis=0)
+    if not gone.any():
+        return frame
+    if missing == "raise":
+        raise DataError(
+            f"{cols.gap(absent)} Fill them in, have inputs imputed (missing='impute' when fitting), or leave out such "
+            "rows (missing='drop' when fitting) or the column."
+        )
+    if gone.all():
+        worst = max(absent, key=lambda name: absent[name].sum())
+        raise DataError(
+            f"No row is left once those with missing values are left out; column {worst!r} lacks the most, "
+            f"{absent[worst].sum()} of {len(frame)}. Leave that column out, or fill it in."
+        )
+    return frame.loc[~gone]

@@ -1,0 +1,303 @@
+"""A model's formula, and the design matrix it makes from a table.
+
+The library formulae defines the language, ``y ~ x*z + bs(w, df=5) + (1 + x | school)``, and codes common effects. Group
+effects are stored as each row's group index instead of formulae's dense one-hot matrix: 10⁴ groups and 10⁵ rows take
+some MB instead of 8 GB.
+"""
+
+import base64
+import functools
+import io
+import re
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+from formulae.environment import Environment
+from formulae.model_description import model_description
+from formulae.terms.terms import Model as Description
+from formulae.terms.variable import Variable
+from formulae.transforms import TRANSFORMS
+
+from tractable.core.errors import DataError
+from tractable.core.words import counted, listing, nearest, tell
+from tractable.tables.columns import Values, kind_of, lacks, meaning, tell_alike, text_of
+from tractable.tables.files import Frame
+
+ABSENT = "missing"  # the level of missing text
+NEW = "new"  # the group of a factor that stands for all groups never seen
+CURVED = re.compile(r"\b(bs|poly)\(")
+# What a formula may call besides formulae's own functions. Formulas also come from files: none may reach a module.
+FUNCTIONS = {
+    name: getattr(np, name)
+    for name in (
+        "abs", "arcsinh", "arctan", "ceil", "cos", "exp", "expm1", "floor", "log", "log10", "log1p", "log2", "maximum",
+        "minimum", "power", "round", "sign", "sin", "sqrt", "square", "tan", "tanh",
+    )
+}  # fmt: skip
+KNOWN = Environment([{**FUNCTIONS, "np": SimpleNamespace(**FUNCTIONS)}])
+
+
+class Term(NamedTuple):
+    """An effect with its own value in each group of a factor."""
+
+    name: str  # "1|school", "x|school"
+    factor: str  # "school"
+    groups: tuple[str, ...]  # the training groups, then NEW
+    start: int  # index of the first group's effect in u
+
+    @property
+    def labels(self) -> list[str]:
+        return [f"{self.name}[{group}]" for group in self.groups]
+
+
+class Design(NamedTuple):
+    """The design matrices of a table: η = offset + x β + Σ_t z_t u[group_t]."""
+
+    x: np.ndarray  # (n, p)
+    z: np.ndarray  # (n, T) factor of each term's effect
+    group: np.ndarray  # (n, T) int32, indices in u
+    offset: np.ndarray | None  # (n,)
+
+
+class Formula:
+    """A formula with its training table.
+
+    Saved are the training columns, not what ``bs``, ``scale``, ``center`` or ``poly`` learnt from them: the loaded
+    formula is evaluated on these columns again, which gives the same numbers to the last bit.
+
+    Args:
+        text: the formula.
+        table: the training table; columns not named in the formula are left out,
+        beside: except for these, which are no inputs.
+
+    Raises:
+        DataError: the formula cannot be read, its target is no single column, or a column or function is unknown.
+    """
+
+    def __init__(self, text: str, table: Frame, beside: Sequence[str] = ()):
+        self.text, self.target = text, _target(text)
+        description = _read(text)
+        names = [self.target, *sorted(description.var_names - {"", self.target})]
+        for name in [*names, *beside]:
+            if name not in table:
+                raise DataError(
+                    f"{name!r} is not a column of the table; the formula is {text!r}, and the table has "
+                    f"{listing(table.columns)}.{nearest(name, table.columns)}"
+                )
+        self.names = names[1:]  # of inputs
+        self.table = pd.DataFrame(table[list(dict.fromkeys([*names, *beside]))]).reset_index(drop=True)
+        self._grouped: dict[tuple[str, ...], list[Any]] = {}
+        for term in description.group_terms:
+            if not all(isinstance(part, Variable) for part in term.factor.components):
+                raise DataError(f"{term.name!r} groups by {term.factor.name!r}; expected columns of the table.")
+            self._grouped.setdefault(tuple(part.name for part in term.factor.components), []).append(term.expr)
+        inputs = {*(name for term in description.common_terms for name in term.var_names)}
+        inputs |= {name for term in description.group_terms for name in term.expr.var_names}
+        if self.target in inputs or any(self.target in columns for columns in self._grouped):
+            raise DataError(f"The formula {text!r} explains {self.target!r} by itself: leave it out on one side.")
+        for name in inputs - {""}:
+            there = self.table[name][~lacks(self.table[name])]
+            if len(there) and (kind := meaning(there)[0]) in ("date", "duration"):
+                raise DataError(
+                    f"Column {name!r} is a {kind}, and a formula takes numbers, True/False and text; make a number of "
+                    "it in the table first, such as the days since its start or the hour."
+                )
+        self.groups = {name for columns in self._grouped for name in columns} - inputs
+        for name in sorted((inputs | self.groups) - {""}):
+            there = self.table[name][~lacks(self.table[name])]
+            if len(there) and kind_of(there) == "text":
+                tell_alike(name, sorted(set(text_of(there))))
+        if not description.common_terms and not self._grouped:
+            raise DataError(f"The formula {text!r} explains {self.target!r} by nothing; name a column, or give 1.")
+
+    @functools.cached_property
+    def _common(self) -> list[Any]:
+        """formulae's terms of the common effects, fitted to the training table."""
+        return _evaluated(self.text, _read(self.text).common_terms, self.table)
+
+    @functools.cached_property
+    def _factors(self) -> list[tuple[tuple[str, ...], list[Any], pd.Index]]:
+        """For each factor: its columns, the terms that vary by its groups, and the groups."""
+        found = []
+        for columns, expressions in self._grouped.items():
+            each = pd.DataFrame(self.table[list(columns)]).drop_duplicates().sort_values(by=list(columns))
+            found.append((columns, _evaluated(self.text, expressions, self.table), pd.Index(_keys(each, columns))))
+        return found
+
+    @functools.cached_property
+    def features(self) -> list[str]:
+        """Names of the columns of x: "Intercept", "x", "z[b]", "x:z[b]"."""
+        return [label for term in self._common if term.kind != "offset" for label in _labels(term)]
+
+    @functools.cached_property
+    def terms(self) -> list[Term]:
+        """Group effects, in the order of z's columns."""
+        terms, start = [], 0
+        for columns, expressions, groups in self._factors:
+            factor = ":".join(columns)
+            for label in (label for term in expressions for label in _labels(term)):
+                name = f"{'1' if label == 'Intercept' else label}|{factor}"
+                terms.append(Term(name, factor, (*groups, NEW), start))
+                start += len(groups) + 1
+        return terms
+
+    @functools.cached_property
+    def parts(self) -> dict[str, list[str]]:
+        """The features of each common term: {"z": ["z[b]", "z[c]"]}."""
+        return {term.name: list(_labels(term)) for term in self._common if term.kind != "offset"}
+
+    def rows(self, table: Frame) -> Design:
+        """A table's design; a group never seen in training gets the index of NEW, with a TractableWarning."""
+        # First use of self._common fits the terms to the training table, before any new row is evaluated.
+        common = [(term, self._values(term, table)) for term in self._common]
+        offsets = [values[:, 0] for term, values in common if term.kind == "offset"]
+        x = [values for term, values in common if term.kind != "offset"]
+        z, group, terms = [], [], iter(self.terms)
+        for columns, expressions, groups in self._factors:
+            keys = _keys(table, columns)
+            place = groups.get_indexer(pd.Index(keys))
+            if unseen := sorted({keys[i] for i in np.flatnonzero(place < 0)}):
+                tell(
+                    f"{':'.join(columns)!r} has groups never seen in training, {listing(unseen)}: their effects are "
+                    "drawn from the groups' distribution."
+                )
+            for expression in expressions:
+                for column in self._values(expression, table).T:
+                    z.append(column)
+                    group.append(next(terms).start + np.where(place < 0, len(groups), place))
+        n = len(table)
+        return Design(
+            np.concatenate(x, 1) if x else np.zeros((n, 0)),
+            np.stack(z, 1) if z else np.zeros((n, 0)),
+            np.stack(group, 1).astype(np.int32) if group else np.zeros((n, 0), np.int32),
+            np.sum(offsets, axis=0) if offsets else None,
+        )
+
+    def _values(self, term: Any, table: Frame) -> np.ndarray:
+        """(n, columns) a term's values for the rows of a table."""
+        if term.name == "Intercept":
+            return np.ones((len(table), 1))
+        for name in term.var_names - {""}:
+            if self.table[name].dtype.kind in "iufb" and table[name].dtype.kind not in "iufb":
+                raise DataError(f"Column {name!r} was numbers in training, and is {table[name].dtype} here.")
+            if CURVED.search(term.name) and self.table[name].dtype.kind in "iuf":
+                low, high = self.table[name].min(), self.table[name].max()
+                if beyond := int(np.sum((table[name] < low) | (table[name] > high))):
+                    tell(
+                        f"In {counted(beyond, 'row')} {name!r} lies outside of the {low:g} to {high:g} of training: "
+                        f"{term.name} goes on there as a polynomial, for which no data speak."
+                    )
+        try:
+            values = np.asarray(term.eval_new_data(table), np.float64)
+        except (KeyError, ValueError, TypeError) as error:
+            raise DataError(
+                f"{term.name!r} of the formula cannot be computed for these rows: {error} Give columns as in training."
+            ) from error
+        return values[:, None] if values.ndim == 1 else values
+
+    def needed(self, table: Frame) -> np.ndarray:
+        """(n,) rows that training needs so that all others can be encoded: the first row of each level."""
+        inputs = {name for term in self._common if term.name != "Intercept" for name in term.var_names - {""}}
+        texts = [name for name in sorted(inputs) if table[name].dtype.kind not in "iufb"]
+        return np.any([np.zeros(len(table), bool), *(~table[name].duplicated().to_numpy() for name in texts)], axis=0)
+
+    def filled(self, table: Frame, learnt: Frame | None = None) -> Frame:
+        """A table with the gaps in its inputs filled from the training rows ``learnt``, which may have gaps too.
+
+        A missing number becomes the median, True/False the more frequent. Missing text becomes "missing", a level or
+        group of its own, if training lacked values too; else the most frequent text.
+        """
+        out, learnt = pd.DataFrame(table), self.table if learnt is None else learnt
+        for name in self.names:
+            gone = lacks(table[name])
+            if not gone.any():
+                continue
+            lacking = lacks(learnt[name])
+            known: Values = learnt[name][~lacking]
+            kind = kind_of(known) if len(known) else "missing in every row"
+            kind = "text" if kind == "number" and name in self.groups else kind
+            if kind == "number":
+                values = table[name].to_numpy(np.float64, na_value=np.nan)
+                values = np.where(gone, np.median(known.to_numpy(np.float64)), values)
+            elif kind == "boolean":
+                values = table[name].where(~gone, bool(known.astype(bool).mean() > 0.5)).astype(bool)
+            elif kind == "text":
+                texts = pd.Series(text_of(known))
+                own = lacking.any() or (texts == ABSENT).any()
+                values = np.full(len(table), ABSENT if own else texts.value_counts().index[0], object)
+                values[~gone] = text_of(table[name][~gone])
+                if isinstance(known.dtype, pd.CategoricalDtype):
+                    levels = dict.fromkeys([*map(str, known.cat.categories), *([ABSENT] if own else [])])
+                    values = pd.Categorical(values, list(levels), ordered=known.cat.ordered)
+            else:
+                raise DataError(f"Column {name!r} is {kind}, which a formula cannot fill in; fill it in first.")
+            out = out.assign(**{name: values})
+        return out
+
+    def to_dict(self) -> dict[str, str]:
+        """The formula, and its training columns as Parquet in base64: JSON then holds them to the last bit."""
+        held = io.BytesIO()
+        self.table.to_parquet(held, compression="zstd", index=False)
+        return {"text": self.text, "table": base64.b64encode(held.getvalue()).decode()}
+
+    @classmethod
+    def from_dict(cls, saved: dict[str, str]) -> "Formula":
+        try:
+            table = pd.read_parquet(io.BytesIO(base64.b64decode(saved["table"], validate=True)))
+        except (ValueError, OSError) as error:
+            raise DataError(f"The formula's training columns are damaged: {error}. Fit it anew.") from error
+        return cls(saved["text"], table, list(table.columns))
+
+
+def _read(text: str) -> Any:
+    """formulae's description of a formula, read anew each time because it remembers what it was evaluated on."""
+    try:
+        description = model_description(text)
+    except Exception as error:  # formulae's errors have no common base class
+        raise DataError(f"The formula {text!r} cannot be read: {error}. Write, say, 'y ~ x*z + (1|school)'.") from error
+    if "|" in text and not description.group_terms:
+        raise DataError(f"The formula {text!r} has a | outside brackets; effects by group are (1 + x | school).")
+    return description
+
+
+def _target(text: str) -> str:
+    response = _read(text).response
+    parts = () if response is None else response.term.components
+    if len(parts) != 1 or not isinstance(parts[0], Variable) or parts[0].reference is not None:
+        raise DataError(
+            f"The formula {text!r} expects one column before its ~, or several as mvbind(a, b). Make it in the table "
+            "first; family='lognormal' explains the logarithm, and offset(...) an exposure."
+        )
+    return parts[0].name
+
+
+def _evaluated(text: str, terms: Sequence[Any], table: Frame) -> list[Any]:
+    """The terms, fitted to the training table."""
+    described = Description(*terms)
+    try:
+        described.eval(table, KNOWN)
+    except KeyError as error:
+        missing, known = str(error.args[0]), [*TRANSFORMS, *FUNCTIONS]
+        raise DataError(
+            f"The formula {text!r} calls {missing!r}, which it may not; it has {', '.join(known)}. Make the column in "
+            f"the table first.{nearest(missing, known)}"
+        ) from error
+    except (AttributeError, TypeError, ValueError) as error:
+        raise DataError(f"The formula {text!r} cannot be evaluated on this table: {error}.") from error
+    strange = [term.name for term in described.common_terms if term.kind == "proportion"]
+    if strange:
+        raise DataError(f"The formula {text!r} has {strange[0]!r} among its inputs, which is no number.")
+    return described.common_terms
+
+
+def _labels(term: Any) -> Sequence[str]:
+    return ["Intercept"] if term.name == "Intercept" else term.labels
+
+
+def _keys(table: Frame, columns: Sequence[str]) -> list[str]:
+    """Each row's group as text; several columns are joined with ":"."""
+    parts: list[Values] = [text_of(table[name]) for name in columns]
+    return [":".join(each) for each in zip(*parts, strict=True)]

@@ -1,0 +1,63 @@
+"""Effects of a text column's many levels, partially pooled."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+
+from tractable.core.errors import ModelError
+from tractable.core.model import Model, Through
+from tractable.tables.coordinates import Coordinates, Effects
+from tractable.tables.formula import Term
+
+WIDE = 2.5  # prior sd of a learnt sd
+
+
+def with_levels(model: Model, terms: Sequence[Term], rows: Sequence[np.ndarray], spreads: Sequence[float]) -> Model:
+    """The model plus an effect for each level of some columns; a row's inputs are ``{"x": …, "level": (T,)}``.
+
+        η = predictor(x) + Σ_t u_t[level_t],  u_t[k] ~ N(0, sd_t²),  sd_t ~ HalfNormal(2.5)
+
+    A level with few rows has an effect near 0, the mean level's; with many rows, the effect they show (partial pooling:
+    Gelman & Hill 2007, chapter 12). Each term's last level stands for levels never seen: N(0, sd_t²).
+
+    Args:
+        model: its likelihood goes ``Through`` a predictor of one number.
+        terms: T terms, one for each column, with the index of its first effect.
+        rows: for each column (K + 1,), the number of rows of each level.
+        spreads: guesses of each sd_t in sds of the noise, which choose coordinates; the model does not depend on them.
+
+    Returns:
+        A Model with a parameter ``levels`` in place of the intercept: its first number is the intercept, the others are
+        named "sd(1|city)", "1|city[Bonn]", "1|city[new]".
+    """
+    through, count = model.through, len(terms)
+    if through is None:
+        raise ModelError("with_levels expects a model whose likelihood goes Through a predictor; this one does not.")
+    predictor, observe = through.predictor, through.observe
+    # For a level with many rows, the coordinate is the sum of intercept and effect, which its rows determine.
+    own: Any = model.prior.get("intercept")
+    p = int(own is not None)
+    centre, width = (np.full(p, value) for value in ((own.loc, own.scale) if own is not None else (0.0, 1.0)))
+    plan = Coordinates(
+        np.zeros(p), np.eye(p), -1, np.zeros(p), centre, width, {}, [dist.HalfNormal(WIDE)] * count,
+        [many * spread**2 > 1 for many, spread in zip(rows, spreads, strict=True)], np.ones(count), np.ones((count, p)),
+        np.zeros((count, count)), list(range(count)), None,
+    )  # fmt: skip
+
+    def shifted(params: dict[str, Any], given: dict[str, Any]) -> jax.Array:
+        x = {name: value for name, value in given.items() if name != "level"}
+        each = params["levels"]
+        eta = predictor(params | {"intercept": each[0]} if p else params, x if len(x) > 1 else x["x"])
+        return eta + jnp.sum(each[p + count :][given["level"]])
+
+    labels = ["intercept"] * p + [
+        *(f"sd({term.name})" for term in terms),
+        *(label for term in terms for label in term.labels),
+    ]
+    prior = {name: prior for name, prior in model.prior.items() if name != "intercept"} | {"levels": Effects(plan)}
+    return replace(model, prior=prior, likelihood=Through(shifted, observe), labels={"levels": labels})

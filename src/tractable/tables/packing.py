@@ -1,0 +1,321 @@
+"""Rows in random order, in shards: ``tr.pack``."""
+
+import hashlib
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from io import BytesIO
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from tractable.core.errors import CheckpointError, DataError
+from tractable.core.sealed import plain, read_sealed, write_sealed
+from tractable.core.settings import seeded
+from tractable.core.shards import KIND, MANIFEST, Rows, manifest_of
+from tractable.core.tree import PyTree
+from tractable.core.words import spelt
+from tractable.core.writing import disk_errors, refuse_links, refuse_links_in, sync, write_atomically
+from tractable.engine.locks import LOCK, held
+from tractable.engine.progress import progress_of
+from tractable.tables import sources
+from tractable.tables.encoder import Encoded, Encoder, encode, fit_encoder
+from tractable.tables.sources import FRAME, Say, Source
+
+SHARD = 1 << 27  # bytes of a shard, about
+CHUNK = 1 << 25  # bytes read together, at least
+APPENDED = 1 << 14  # bytes of a chunk that fall to a shard, at least
+LEARNT = 1 << 18  # rows, drawn at random, that an encoder is learnt from
+WORK, JOURNAL = ".packing", "journal.json"
+
+
+@spelt
+def pack(
+    source: PyTree,
+    out: str | Path,
+    *,
+    target: str | Sequence[str] | None = None,
+    columns: Sequence[str] | None = None,
+    seed: int = 0,
+    rows_per_shard: int | None = None,
+    progress: bool | Say | None = None,
+    **encoding: Any,
+) -> Path:
+    """Write rows in random order into a folder of shards, which ``tr.Data(folder)`` reads; return the folder.
+
+    Methods that read a file batch by batch take runs of neighbouring rows. Those of a file that is sorted, or was
+    written day by day, are alike, and a batch of them is no sample. So every row draws its shard, and every shard is
+    shuffled (Rao 1961; Sandelius 1962): each of the N! orders is equally likely, and sizes of shards differ by chance.
+    The source is read once and every row written twice, some 500 MB in memory at a time, whatever N is.
+
+    A pack that was killed goes on when it is called again, and writes the same bytes: shards that are done stay, and a
+    source that was not read to its end is read anew. The manifest, which names every file with its SHA-256, is written
+    last.
+
+    Args:
+        source: a path to .npy, .npz, .csv, .parquet, .arrow, .feather or .zarr, a pattern such as "x/*.npy", an array,
+            or a dict of arrays or paths with N rows each. Compressed members of an .npz are held in memory.
+        out: the folder, made if missing. Shards are ``out/00000.npy`` …; of several arrays ``out/name/00000.npy``.
+        target: of a table, what is to be explained: the table is encoded as ``encoder.fit_encoder`` says, by as many as
+            262,144 of its rows drawn at random, and ``Data(out)`` has y, what is given, and weights. Without it the
+            columns of numbers become one array (n, d).
+        columns: of a table, those to pack; by default all, or all of numbers.
+        seed: of the order.
+        rows_per_shard: about; by default what takes 128 MiB.
+        progress: True shows a bar, False none; or a function of (phase, done, of).
+        encoding: what else ``fit_encoder`` takes: missing, family, exclude, weights, exposure, formula and so on.
+
+    Raises:
+        DataError: a source that cannot be read or encoded, with where; a folder that holds something else.
+        CheckpointError: the disk is full, or the folder cannot be written, or another process writes it.
+    """
+    out, seed = Path(out), seeded("pack(seed)", seed)
+    if rows_per_shard is not None and rows_per_shard < 1:
+        raise DataError(f"pack(rows_per_shard=...) expects at least 1; got {rows_per_shard}.")
+    if encoding and target is None and "formula" not in encoding:
+        raise DataError(f"pack({next(iter(encoding))}=...) is for a table with a target=; none was given.")
+    encoded, table = target is not None or "formula" in encoding, sources.is_table(source)
+    if not table and (encoded or columns is not None):
+        raise DataError("pack(target=..., columns=...) are for a table: .csv, .parquet, .arrow or .feather.")
+    how = {"target": target, "columns": columns, "seed": seed, "rows_per_shard": rows_per_shard, **encoding}
+    rows, arrays = (sources.of_table(Path(source)), {}) if table else sources.of_arrays(source)
+    asked = plain({"source": rows.about, **how})
+    _refuse_others(out, asked)
+    work = out / WORK
+    if manifest_of(out) is not None:
+        shutil.rmtree(work, ignore_errors=True)  # of a pack that ended between its last two lines
+        return out
+    with held(out), progress_of(progress) as say:
+        state = _state_of(work, asked)
+        if "arrays" not in state:
+            if table:
+                rows = sources.typed(rows, Path(source), say)
+                records = _encoded(rows, how, encoding, say) if encoded else _numbers(rows, Path(source), columns)
+            else:
+                records = Records(_types(arrays), lambda part: part, {})
+            sizes = _scatter(rows, records, work, seed, rows_per_shard, say)
+            state |= {"sizes": sizes, "arrays": records.types, "about": records.about, "shards": []}
+            write_sealed(work / JOURNAL, state)
+        _shuffle(state, out, seed, say)
+        _conclude(state, out)
+    return out
+
+
+class Records(NamedTuple):
+    """What is written of each part of the source: records, with a field an array."""
+
+    types: dict[str, Any]  # of each array, the type of its numbers and the shape of a row
+    arrays: Callable[[Any], dict[str, np.ndarray]]  # of a part
+    about: dict[str, Any]  # for the manifest
+
+
+def _refuse_others(out: Path, asked: dict[str, Any]) -> None:
+    """A sentence about a folder that holds what this pack would not have written."""
+    if out.exists() and not out.is_dir():
+        raise DataError(f"{out} is a file; expected a folder for shards, or none yet.")
+    before = manifest_of(out)
+    if before is None and out.is_dir() and not (out / WORK / JOURNAL).is_file():
+        there = [path.name for path in out.iterdir() if path.name not in (WORK, LOCK)]
+        if there:
+            raise DataError(f"{out} holds {there[0]!r}, which is no part of a pack. Choose an empty or a new folder.")
+    if before is not None and before["asked"] != asked:
+        raise DataError(
+            f"{out} holds shards of {_names(before['asked'])} that were packed otherwise, or before that changed. "
+            "Choose another folder, or delete this one."
+        )
+
+
+def _names(asked: dict[str, Any]) -> str:
+    return ", ".join(name for name, *_ in asked["source"]["files"]) or "an array"
+
+
+def _state_of(work: Path, asked: dict[str, Any]) -> dict[str, Any]:
+    """The state of the pack that was under way in the folder, or of a new one."""
+    refuse_links_in(work)  # its buckets are appended to
+    state = {"asked": asked}
+    if (work / JOURNAL).is_file():
+        try:
+            state = read_sealed(work / JOURNAL)[0]
+        except CheckpointError as error:
+            raise DataError(f"{error} Or delete {work}, and the pack begins again.") from error
+        if state["asked"] != asked:
+            raise DataError(
+                f"{work.parent} holds an unfinished pack of {_names(state['asked'])}, asked for otherwise, or of what "
+                "has changed since. Choose another folder, or delete this one."
+            )
+    write_sealed(work / JOURNAL, state)
+    return state
+
+
+# -- records -----------------------------------------------------------------------------------------
+
+
+def _types(arrays: Mapping[str, Rows]) -> dict[str, Any]:
+    """The type and the shape of one row of each array, as the manifest has them."""
+    for name, a in arrays.items():
+        if name and not (name.replace("_", "a").replace("-", "a").isalnum() and name.isascii()):
+            raise DataError(f"{name!r} is to name a folder of shards: expected letters, digits, _ and -; rename it.")
+        if a.dtype.kind not in "fiub":
+            raise DataError(f"{name or 'The array'} holds {a.dtype}; expected numbers.")
+    return {name: {"dtype": a.dtype.newbyteorder("=").str, "shape": list(a.shape[1:])} for name, a in arrays.items()}
+
+
+def _record(types: dict[str, Any]) -> np.dtype:
+    """The type of one row of all arrays."""
+    return np.dtype([(name or "rows", each["dtype"], tuple(each["shape"])) for name, each in types.items()])
+
+
+def _taken(records: np.ndarray, order: np.ndarray) -> np.ndarray:
+    """Records in another order, moved as bytes: field by field it takes four times as long."""
+    return np.take(records.view(f"V{records.dtype.itemsize}"), order).view(records.dtype)
+
+
+def _numbers(rows: Source, path: Path, columns: Sequence[str] | None) -> Records:
+    """A table's columns of numbers as one array."""
+    names, dtype = sources.columns_of_numbers(next(rows.read(0, min(FRAME, rows.size))), path, columns)
+    types = _types({"": np.empty((0, len(names)), dtype)})
+    return Records(types, lambda part: {"": sources.numbers_of(part, names, dtype)}, {"columns": names})
+
+
+def _encoded(rows: Source, how: dict[str, Any], encoding: dict[str, Any], say: Say) -> Records:
+    """A table's rows as an encoder makes arrays of them, which is learnt from some of the rows."""
+    encoder = fit_encoder(_sample(rows, how, say), how["target"] or "", **encoding)
+    encoder = Encoder.from_dict(encoder.to_dict())  # as whoever reads the manifest will have it
+
+    def arrays(part: pd.DataFrame) -> dict[str, np.ndarray]:
+        found: Encoded = encode(encoder, _chosen(part, how))
+        named = {"y": found.y, "x": found.x, "offset": found.offset, "weights": found.weights}
+        return {name: a for name, a in (named | (found.groups or {})).items() if a is not None}
+
+    head = next(rows.read(0, min(FRAME, rows.size)))
+    return Records(_types(arrays(head)), arrays, {"encoder": encoder.to_dict()})
+
+
+def _chosen(frame: pd.DataFrame, how: dict[str, Any]) -> pd.DataFrame:
+    """The columns that are to be packed; a sentence about one that is not there."""
+    if how["columns"] is None:
+        return frame
+    target = how["target"] or []
+    names = [*how["columns"], *([target] if isinstance(target, str) else target)]
+    if absent := [name for name in names if name not in frame]:
+        raise DataError(f"The table has no column {absent[0]!r}; it has {', '.join(map(repr, frame.columns[:12]))}.")
+    return frame.loc[:, list(dict.fromkeys(names))]
+
+
+def _sample(rows: Source, how: dict[str, Any], say: Say) -> pd.DataFrame:
+    """At most ``LEARNT`` rows, any as likely as any other, in the table's order; all where there are no more."""
+    rng, done, parts = np.random.default_rng([how["seed"], 2]), 0, []
+    chosen = np.sort(rng.choice(rows.size, min(LEARNT, rows.size), replace=False))
+    for frame in rows.read(0, FRAME):
+        first, last = np.searchsorted(chosen, [done, done + len(frame)])
+        parts.append(_chosen(frame, how).iloc[chosen[first:last] - done])
+        done += len(frame)
+        say("learning", done, rows.size)
+    return pd.concat(parts, ignore_index=True)
+
+
+# -- the order ---------------------------------------------------------------------------------------
+
+
+def dealt(seed: int, chunk: int, rows: int, count: int) -> np.ndarray:
+    """(rows,) the shard, 0 to count − 1, that each row of a chunk draws."""
+    return _chance(seed, 0, chunk).integers(count, size=rows)
+
+
+def shuffled(seed: int, shard: int, rows: int) -> np.ndarray:
+    """(rows,) the order of a shard's rows, of those that it was dealt as the source has them."""
+    return _chance(seed, 1, shard).permutation(rows)
+
+
+def _chance(seed: int, phase: int, i: int) -> np.random.Generator:
+    """The randomness of one chunk or shard: the same whenever it is asked for, so that a pack can go on."""
+    return np.random.Generator(np.random.PCG64(np.random.SeedSequence(seed, spawn_key=(phase, i))))
+
+
+def _scatter(rows: Source, records: Records, work: Path, seed: int, per_shard: int | None, say: Say) -> list[int]:
+    """Every row to the bucket of the shard that it draws, chunk by chunk; the bytes of each bucket."""
+    kind = _record(records.types)
+    width = kind.itemsize
+    count = max(1, round(rows.size / (per_shard or max(1, SHARD // width))))
+    chunk = max(1, max(CHUNK, min(8 * CHUNK, APPENDED * count)) // width)
+    chunk = min(chunk, FRAME) if records.about else chunk  # of a table
+    free, sizes = shutil.disk_usage(work).free, np.zeros(count, np.int64)
+    if free < rows.size * width + SHARD:
+        raise CheckpointError(
+            f"The shards need about {rows.size * width:,} bytes in {work.parent}; {free:,} are free. "
+            "Free some space, or choose another folder."
+        )
+    with disk_errors(work):
+        buckets = [work / f"{i:05d}" for i in range(count)]
+        for bucket in buckets:
+            bucket.write_bytes(b"")
+        for i, part in enumerate(rows.read(0, chunk)):
+            try:
+                arrays = records.arrays(part)
+            except DataError as error:
+                raise DataError(f"{error} (Rows are counted from row {i * chunk} of the source.)") from error
+            found = np.empty(len(next(iter(arrays.values()))), kind)
+            for name, a in arrays.items():
+                found[name or "rows"] = a
+            which = dealt(seed, i, len(found), count)
+            found = _taken(found, np.argsort(which, kind="stable"))
+            counts = np.bincount(which, minlength=count)
+            for bucket, rows_of_it in zip(buckets, np.split(found, np.cumsum(counts)[:-1]), strict=True):
+                if len(rows_of_it):
+                    with open(bucket, "ab") as file:
+                        file.write(rows_of_it.view(np.uint8).data)
+            sizes += counts * width
+            say("scattering", min(rows.size, (i + 1) * chunk), rows.size)
+        for bucket in buckets:
+            sync(bucket)
+    return sizes.tolist()
+
+
+def _shuffle(state: dict[str, Any], out: Path, seed: int, say: Say) -> None:
+    """Every bucket in random order as a shard; a bucket goes when its shard is noted."""
+    kind, sizes, shards = _record(state["arrays"]), state["sizes"], state["shards"]
+    for i in range(len(shards), len(sizes)):
+        bucket = out / WORK / f"{i:05d}"
+        with disk_errors(out):
+            found = np.fromfile(bucket, kind)
+        if found.nbytes != sizes[i]:
+            raise DataError(f"{bucket} was changed while it was packed; delete {out} and pack again.")
+        found = _taken(found, shuffled(seed, i, len(found)))
+        shard = {"name": f"{i:05d}.npy", "rows": len(found), "sha256": {}, "sound": {}}
+        for name in state["arrays"]:
+            a = np.ascontiguousarray(found[name or "rows"])
+            shard["sound"][name] = _sound(a)
+            if len(a):
+                file = BytesIO()
+                np.save(file, a)
+                refuse_links(out / name)
+                write_atomically(out / name / shard["name"], file.getbuffer())
+                shard["sha256"][name] = hashlib.sha256(file.getbuffer()).hexdigest()
+        shards.append(shard)
+        write_sealed(out / WORK / JOURNAL, state)
+        bucket.unlink()
+        say("shuffling", i + 1, len(sizes))
+
+
+def _sound(a: np.ndarray) -> bool:
+    """Whether all numbers are finite and fit 32 bits."""
+    if a.dtype.kind == "b" or (a.dtype.kind in "iu" and a.dtype.itemsize < 4) or not a.size:
+        return True
+    low, high = a.min(), a.max()
+    limits = np.finfo(np.float32) if a.dtype.kind == "f" else np.iinfo(f"{a.dtype.kind}4")
+    return bool(np.isfinite(low) and np.isfinite(high) and limits.min <= low and high <= limits.max)
+
+
+def _conclude(state: dict[str, Any], out: Path) -> None:
+    """The manifest, which vouches for all; then the journal goes."""
+    shards = [shard for shard in state["shards"] if shard["rows"]]
+    if not shards:
+        raise DataError(f"No row of {_names(state['asked'])} is left once those with missing values are left out.")
+    sound = {name: all(shard["sound"][name] for shard in shards) for name in state["arrays"]}
+    arrays = {name: each | {"sound": sound[name]} for name, each in state["arrays"].items()}
+    listed = [{key: value for key, value in shard.items() if key != "sound"} for shard in shards]
+    size = sum(shard["rows"] for shard in shards)
+    about = {"kind": KIND, "rows": size, "arrays": arrays, "shards": listed, "asked": state["asked"]}
+    write_sealed(out / MANIFEST, about | state["about"])
+    shutil.rmtree(out / WORK, ignore_errors=True)

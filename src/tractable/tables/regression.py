@@ -1,0 +1,350 @@
+"""Regression by a formula: common and group effects, in the table's units and under its names."""
+
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+from numpyro.distributions import constraints
+
+from tractable.core.arrays import columns_of
+from tractable.core.censored import middle
+from tractable.core.censoring import with_censoring
+from tractable.core.errors import ModelError
+from tractable.core.model import Data, Model, PyTree, Through
+from tractable.core.shared import recorded, remember
+from tractable.core.words import listing, nearest, spelt, tell
+from tractable.glm.families import FAMILIES
+from tractable.networks.multi_output import beside, joined
+from tractable.tables.columns import spread_of_groups
+from tractable.tables.coordinates import Coordinates, Effects
+from tractable.tables.encoder import Encoded, Encoder, encode, fit_encoder, unexplained
+from tractable.tables.files import Frame, as_table
+from tractable.tables.formula import Term
+from tractable.tables.targets import robust
+
+Prior = dist.Distribution
+WIDE = 2.5  # prior sd of an effect, in sds of η for one sd of x
+LOGARITHMIC = ("gamma", "weibull", "exponential", "poisson", "negative-binomial")
+
+
+class Regression(NamedTuple):
+    """A formula applied to a table: ``model, data, encoder``."""
+
+    model: Model
+    data: Data
+    encoder: Encoder
+
+    def rows(self, table: Frame) -> PyTree:
+        """The model's inputs for new rows of a table, which need not hold the target; ``posterior.predict`` makes them.
+
+        A group never seen has an effect drawn from N(0, sd²). Each posterior draw holds one such effect for each term,
+        which all new groups share: an interval for one row is right, a sum over several new groups is not.
+        """
+        return _rows_of(self.encoder, table)
+
+
+def _rows_of(encoder: Encoder, table: object) -> PyTree:
+    table = table if isinstance(table, Frame) else Frame(columns_of(table))
+    return encode(encoder, unexplained(encoder, table)).given
+
+
+@spelt
+def regression(
+    formula: str,
+    table: object,
+    *,
+    family: str | None = None,
+    priors: Mapping[str, Prior] | None = None,
+    weights: str = "",
+    exposure: str = "",
+    missing: str = "raise",
+) -> Regression:
+    """A regression by a formula on a table: its model, its data, and the encoder of new rows.
+
+        η = offset + X β + Σ_t z_t u_t[group],   u_t[g] ~ N(0, sd_t²),   y ~ family(η)
+
+    The language is that of the library formulae, which bambi uses: ``x*z`` for effects and their interaction, ``bs(x,
+    df=5)``, ``poly(x, 2)``, ``scale(x)``, ``offset(log(hours))``, ``0 + x`` without an intercept, ``(1 + x | school)``
+    for an intercept and a slope that differ by school. For a censored y, ``y | cens(status)`` or ``censored(y,
+    status)`` give the status none, right or left; ``Surv(y, event)`` whether the event was seen; ``Surv(lower, upper,
+    type="interval2")`` the bounds (``models.censored``; weibull, exponential, lognormal, normal). Text is coded against
+    its first level. Correlations of a group's effects are not modelled, as in bambi by default: in ``(1 + x | school)``
+    intercepts and slopes are independent.
+
+    Effects and their priors are in the table's units. Default priors are weakly informative, scaled by the columns
+    (Gelman et al. 2008; rstanarm's default, and bambi's for most families, Capretto et al. 2022):
+
+        β_j ~ N(0, (2.5 s / sd(x_j))²)     s = sd(y) for normal, sd(log y) for lognormal targets, else 1
+        intercept at a mean row ~ N(m, (2.5 s)²),  m = mean of y, log y or (other y ≥ 0) log mean y; else 0
+        sd_t ~ HalfNormal(2.5 s / sd(z_t)),  for group intercepts HalfNormal(2.5 s)
+        noise ~ Exponential(1 / s); other parameters of a family as in ``linear.generalised_linear``
+
+    For grades, which have cutpoints in place of an intercept, the columns of x are centred.
+
+    Several targets, ``mvbind(a, b) ~ x + (1 | school)`` as in brms, each have their own effects, sds and noise, "a.x",
+    "b.noise" (``networks.multi_output.beside``). For C classes, C − 1 predictors are log odds against the first class,
+    as in brms and bambi: η_c = log P(y = c) / P(y = first), each with its own effects and sds, "virginica.x".
+
+    Args:
+        formula: such as "y ~ x*z + (1 + x | school)".
+        table: the training table, of pandas, polars or Arrow.
+        family: a name of ``FAMILIES``; by default guessed from the target, with a warning.
+        priors: distributions by name: of an effect ("x", "z[b]"), of all effects of a term ("z"), "Intercept" (at a
+            mean row), of a group's sd ("sd(1|school)"), of a parameter of the family ("noise"). With several targets or
+            classes they hold for each; "virginica.x" for one.
+        weights: a column of numbers ≥ 0, how often each row counts.
+        exposure: for counts, a column of numbers > 0 that each row's rate is multiplied by.
+        missing: "raise" refuses rows with missing values, "drop" leaves them out, "impute" leaves out rows without a
+            target and fills inputs in, also of new rows: numbers by their median, text and groups by a level
+            "missing".
+
+    Returns:
+        A Regression. Its ``model`` has ``effects`` (k,) under names such as "x", "z[b]", "sd(1|school)", "1|school[A]"
+        and "1|school[new]", and the family's further parameters. ``posterior.predict`` takes tables, also once loaded:
+        ``tr.load(folder).predict(table)``. A saved posterior holds the columns of its formula.
+
+    Raises:
+        DataError: the formula cannot be read, a column does not exist, or the target does not suit the family.
+        ModelError: a prior names no parameter, or has the wrong support: all numbers for effects, above 0 for sds.
+
+    >>> import pandas as pd
+    >>> table = pd.DataFrame({"y": [1.0, 2.5, 2.9, 4.2], "x": [0.0, 1.0, 2.0, 3.0], "z": ["a", "b", "a", "b"]})
+    >>> regression("y ~ x + z", table).model.names
+    ['Intercept', 'x', 'z[b]', 'noise']
+    """
+    encoder = fit_encoder(as_table(table), "", missing, family, weights=weights, exposure=exposure, formula=formula)
+    if encoder.target.reason and family is None:
+        tell(f"{encoder.explained} holds {encoder.target.reason}: family={encoder.target.family!r}.")
+    rows = training(encoder)
+    return Regression(formula_model(encoder, priors), Data(rows.y, rows.given, weights=rows.weights), encoder)
+
+
+def training(encoder: Encoder) -> Encoded:
+    """The rows that an encoder with a formula was fitted to."""
+    if encoder.formula is None:
+        raise ModelError("Expected an encoder with a formula; this one has columns.")
+    return encode(encoder, encoder.formula.table)
+
+
+class Scales(NamedTuple):
+    """The scales of default priors."""
+
+    centre: float  # prior mean of the intercept
+    unit: float  # s
+    columns: np.ndarray  # (p,) sd of each column of x; 1 for the intercept
+    slopes: np.ndarray  # (T,) sd of each column of z
+
+
+def formula_model(encoder: Encoder, priors: Mapping[str, Prior] | None = None) -> Model:
+    """The model of an encoder's formula, as ``regression`` describes it, without its data."""
+    rows, own = training(encoder), priors or {}
+    if rows.y is None:
+        raise ModelError("Expected an encoder with a formula, and the target in its table.")
+    family, of_table = encoder.target.family, functools.partial(_rows_of, encoder)
+    if encoder.others:
+        names = [aim.name for aim in encoder.targets]
+        given = _by_part(own, names)
+        parts = {
+            name: _of_one(each, rows._replace(y=rows.y[:, k]), family, given[name])
+            for k, (name, each) in enumerate(zip(names, encoder.each, strict=True))
+        }
+        model = replace(beside(parts, family), of_table=of_table)
+    elif family == "categorical":
+        # C − 1 predictors, log odds against the first class, each with its own effects.
+        names = list(map(str, encoder.target.classes))[1:]
+        codes, given = np.asarray(rows.y), _by_part(own, names)
+        parts = {
+            name: _of_one(encoder, rows._replace(y=(codes == k).astype(float)), "bernoulli", given[name])
+            for k, name in enumerate(names, 1)
+        }
+        model = replace(joined(parts, _log_odds), of_table=of_table)
+    else:
+        model = replace(_of_one(encoder, rows, family, own), of_table=of_table)
+    model = with_censoring(model) if encoder.target.censoring else model
+    return remember(model, made_from, lambda: {"encoder": encoder.to_dict(), "priors": _written(priors or {})})
+
+
+def _log_odds(params: PyTree, eta: jax.Array) -> dist.Distribution:
+    """Classes by their log odds (C − 1,) against the first."""
+    return dist.CategoricalLogits(jnp.concatenate([jnp.zeros(1, eta.dtype), eta]))
+
+
+def _by_part(priors: Mapping[str, Prior], names: Sequence[str]) -> dict[str, dict[str, Prior]]:
+    """Priors of each part: "x" is for every part, "part.x" for that part."""
+    of_some = {key for key in priors if any(key.startswith(f"{name}.") for name in names)}
+    of_all = {key: prior for key, prior in priors.items() if key not in of_some}
+    return {
+        name: of_all | {k.removeprefix(f"{name}."): priors[k] for k in of_some if k.startswith(f"{name}.")}
+        for name in names
+    }
+
+
+def _of_one(encoder: Encoder, rows: Encoded, family: str, priors: Mapping[str, Prior]) -> Model:
+    """A model with one linear predictor."""
+    formula: Any = encoder.formula
+    names, terms = list(formula.features), formula.terms
+    kind, x = FAMILIES[family], rows.x
+    kept = np.array([kind.intercept or name != "Intercept" for name in names], bool)
+    names, x = [name for name, keep in zip(names, kept, strict=True) if keep], x[:, kept]
+    mean = x.mean(0)
+    about = np.zeros_like(mean) if kind.intercept else mean
+    scales = _scales(family, names, x, rows)
+    parts = {part: features for part, features in formula.parts.items() if set(features) <= set(names)}
+    effects, sds, others = _priors_of(priors, names, parts, terms, kind.others(len(encoder.target.classes)), scales)
+    centred = _centred(x, rows, terms, family in ("lognormal", "gamma", "weibull", "exponential"))
+    prior = {"effects": Effects(_coordinates(names, x, rows, terms, centred, (effects, sds), scales)), **others}
+
+    def predictor(params: dict[str, Any], given: PyTree) -> jax.Array:
+        given = given if isinstance(given, dict) else {"x": given}
+        each = params["effects"]
+        u = each[len(names) + len(terms) :]
+        x = given["x"] if kept.all() else given["x"][kept]
+        eta = jnp.dot(x - about, each[: len(names)]) + given.get("offset", 0.0)
+        return eta + jnp.dot(given["z"], u[given["group"]]) if terms else eta
+
+    labels = [*names, *(f"sd({term.name})" for term in terms), *(label for term in terms for label in term.labels)]
+    return Model(prior, Through(predictor, kind.observe), labels={"effects": labels})
+
+
+@recorded
+def made_from(encoder: dict[str, Any], priors: dict[str, Any]) -> Model:
+    """The model of a saved encoder, with priors saved by ``_written``."""
+    own = {name: getattr(dist, family)(**numbers) for name, (family, numbers) in priors.items()}
+    return formula_model(Encoder.from_dict(encoder), own)
+
+
+def _written(priors: Mapping[str, Prior]) -> dict[str, tuple[str, dict[str, float]]]:
+    """Priors as JSON: a name and its numbers; a TypeError for a prior that these do not determine."""
+    found = {}
+    for name, prior in priors.items():
+        family, numbers = type(prior), {each: float(getattr(prior, each)) for each in prior.arg_constraints}
+        if getattr(dist, family.__name__, None) is not family:
+            raise TypeError(family.__name__)
+        family(**numbers)
+        found[name] = family.__name__, numbers
+    return found
+
+
+def _scales(family: str, names: list[str], x: np.ndarray, rows: Encoded) -> Scales:
+    y = middle(np.asarray(rows.y, np.float64))
+    offset = np.zeros(len(y)) if rows.offset is None else rows.offset
+    centre, unit = 0.0, 1.0
+    if family == "student-t":
+        centre, unit = robust("the target", y - offset)
+    elif family in ("normal", "lognormal"):
+        eta = (np.log(y) if family == "lognormal" else y) - offset
+        centre, unit = float(eta.mean()), float(eta.std())
+    elif family in LOGARITHMIC:
+        centre = float(np.log(y.sum() / np.exp(offset).sum()))
+    sds = x.std(0)
+    for name, sd in zip(names, sds, strict=True):
+        if name != "Intercept" and not sd > 1e-12:
+            tell(f"The formula's column {name!r} is the same in every row, so only its prior tells its effect.")
+    z = np.ones((len(y), 0)) if rows.groups is None else rows.groups["z"]
+    spread = z.std(0)
+    return Scales(centre, unit, np.where(sds > 1e-12, sds, 1.0), np.where(spread > 1e-12, spread, 1.0))
+
+
+def _priors_of(
+    priors: Mapping[str, Prior], names: list[str], parts: Mapping[str, list[str]], terms: list[Term],
+    others: dict[str, Prior], scales: Scales,
+) -> tuple[dict[int, Prior], list[Prior], dict[str, Prior]]:  # fmt: skip
+    """The user's priors of effects by number; those of sds and of further parameters, the user's or the default."""
+    sds = [f"sd({term.name})" for term in terms]
+    if "noise" in others:
+        others = others | {"noise": dist.Exponential(1 / scales.unit)}
+    for name, prior in priors.items():
+        if name not in {*names, *parts, *sds, *others}:
+            known = [*names, *(part for part in parts if part not in names), *sds, *others]
+            raise ModelError(
+                f"priors has {name!r}, and the formula no such parameter; it has {listing(known)}."
+                f"{nearest(name, known)}"
+            )
+        if name in others:
+            if prior.shape() != others[name].shape() or type(prior.support) is not type(others[name].support):
+                like = type(others[name]).__name__
+                raise ModelError(f"The prior of {name!r} expects the support of {like}; got {type(prior).__name__}.")
+            continue
+        if prior.shape() != ():
+            raise ModelError(f"The prior of {name!r} is a distribution of one number; got {prior!r}.")
+        if prior.support is not (constraints.positive if name in sds else constraints.real):
+            what = "above 0, such as dist.HalfNormal" if name in sds else "any sign, such as dist.Normal"
+            raise ModelError(f"The prior of {name!r} expects numbers of {what}; got {type(prior).__name__}.")
+    whole = {each: priors[part] for part, features in parts.items() if part in priors for each in features}
+    own = whole | {name: prior for name, prior in priors.items() if name in names}
+    of_sds = zip(sds, scales.slopes, strict=True)
+    return (
+        {i: own[name] for i, name in enumerate(names) if name in own},
+        [priors.get(name, dist.HalfNormal(WIDE * scales.unit / scale)) for name, scale in of_sds],
+        {name: priors.get(name, prior) for name, prior in others.items()},
+    )
+
+
+def _coordinates(
+    names: list[str], x: np.ndarray, rows: Encoded, terms: list[Term], centred: list[np.ndarray],
+    priors: tuple[dict[int, Prior], list[Prior]], scales: Scales,
+) -> Coordinates:  # fmt: skip
+    p, at = len(names), names.index("Intercept") if "Intercept" in names else -1
+    mean = np.where(np.arange(p) == at, 0.0, x.mean(0)) if at >= 0 else np.zeros(p)
+    scale = WIDE * scales.unit / scales.columns
+    loc = np.where(np.arange(p) == at, scales.centre, 0.0)
+    means, sds = loc.copy(), scale.copy()  # prior means and sds; NaN if not normal
+    for i, prior in priors[0].items():
+        means[i], sds[i] = (prior.loc, prior.scale) if type(prior) is dist.Normal else (np.nan, np.nan)
+    normal = None if terms or np.isnan(sds).any() else (np.zeros(p), np.ones(p))
+    origin, root, free = np.zeros(p), np.zeros((p, p)), np.arange(p) != at
+    if free.any():
+        about = (x - mean)[:, free]
+        moments = about.T @ about / len(x) + np.diag(np.square(scales.unit / scale[free]) / len(x))
+        own = scales.unit * np.linalg.inv(np.linalg.cholesky(moments)).T
+        if normal is not None:
+            precisions, turn = np.linalg.eigh((own / np.square(sds[free])[:, None]).T @ own)
+            own = own @ turn
+            normal[0][free], normal[1][free] = np.linalg.solve(own, means[free]), 1 / np.sqrt(precisions)
+        root[np.ix_(free, free)] = own
+    if at >= 0:
+        origin[at], root[at, at] = scales.centre, scales.unit
+        root[at] -= mean @ root
+        if normal is not None:
+            normal[0][at], normal[1][at] = (means[at] - scales.centre) / scales.unit, sds[at] / scales.unit
+    slopes = [term.name.removesuffix(f"|{term.factor}") for term in terms]
+    count = len(terms)
+    lean, slopes_in = np.zeros((count, p)), np.zeros((count, count))
+    for t, term in enumerate(terms):
+        if slopes[t] == "1":  # a group intercept: the group's level at a mean row
+            lean[t] = mean + (np.arange(p) == at)
+            same = [s for s in range(count) if terms[s].factor == term.factor and s != t]
+            slopes_in[t, same] = rows.groups["z"][:, same].mean(0) if rows.groups is not None else 0.0
+        elif slopes[t] in names:
+            lean[t, names.index(slopes[t])] = 1.0
+    order = sorted(range(count), key=lambda t: slopes[t] == "1")
+    return Coordinates(
+        origin, root, at, mean, loc, scale, *priors, centred, scales.unit / scales.slopes, lean,
+        slopes_in, order, normal,
+    )  # fmt: skip
+
+
+def _centred(x: np.ndarray, rows: Encoded, terms: list[Term], logarithm: bool) -> list[np.ndarray]:
+    """For each term (G + 1,), the groups whose effects their own rows determine more than the prior does.
+
+        S_g = Σ z² / noise²,   the rows' information about u_g;   centred if S_g τ² > 1
+
+    noise² and τ² come from the least-squares residuals of y on x (``spread_of_groups``). The choice affects speed only:
+    the model is the same.
+    """
+    if rows.groups is None or rows.y is None:
+        return []
+    y = middle(np.asarray(rows.y, np.float64))
+    y = np.log(y) if logarithm else y
+    left = y - x @ np.linalg.lstsq(x, y, rcond=None)[0]
+    found = []
+    for t, term in enumerate(terms):
+        z, group, size = rows.groups["z"][:, t], rows.groups["group"][:, t] - term.start, len(term.groups)
+        squares, ratio = spread_of_groups(left, z, group, size)
+        found.append(squares * ratio > 1)
+    return found

@@ -1,0 +1,54 @@
+"""Reads the left side of a formula: one target, several, or a censored one."""
+
+import re
+
+from tractable.core.errors import DataError
+
+NAME = r"\s*(`[^`]+`|[\w.]+)\s*"
+WAYS = {  # pattern: what the second column holds
+    rf"{NAME}\|\s*cens\({NAME}\)\s*": "status",  # brms
+    rf"\s*censored\({NAME},{NAME}\)\s*": "status",  # bambi
+    rf"\s*Surv\({NAME},{NAME}\)\s*": "event",  # R's survival
+    rf"\s*Surv\({NAME},{NAME},\s*type\s*=\s*[\"']interval2[\"']\s*\)\s*": "upper",
+}
+
+
+def several(text: str) -> tuple[str, tuple[str, ...]]:
+    """The formula with only the first of several targets before its ~, and all targets; () if it names one.
+
+    >>> several("mvbind(height, weight) ~ age")
+    ('height ~ age', ('height', 'weight'))
+    """
+    left, mark, right = text.partition("~")
+    found = re.fullmatch(rf"\s*mvbind\(({NAME}(?:,{NAME})*)\)\s*", left)  # brms
+    if mark and found:
+        names = tuple(name.strip().strip("`") for name in found.group(1).split(","))
+        return f"{found.group(1).split(',')[0].strip()} ~{right}", names
+    if mark and "mvbind" in left:
+        raise DataError(
+            f"{left.strip()!r} of the formula cannot be read: several columns are 'mvbind(a, b) ~ x', none of them "
+            "censored."
+        )
+    return text, ()
+
+
+def response(text: str) -> tuple[str, tuple[str, str]]:
+    """The formula with one column before its ~, and the kind and name of the column that says what is censored, or "".
+
+    >>> response("days | cens(left) ~ age")
+    ('days ~ age', ('status', 'left'))
+    >>> response("Surv(days, died) ~ age")
+    ('days ~ age', ('event', 'died'))
+    """
+    left, mark, right = text.partition("~")
+    for way, what in WAYS.items():
+        if found := re.fullmatch(way, left):
+            value, other = found.groups()
+            return f"{value} ~{right}", (what, other.strip("`"))
+    if mark and re.search(r"\b(cens|censored|Surv)\s*\(", left):
+        raise DataError(
+            f"{left.strip()!r} of the formula cannot be read: write 'days | cens(status)' or 'censored(days, status)', "
+            "with status none, right or left, 'Surv(days, event)' with 1 where it was seen, or "
+            "'Surv(lower, upper, type=\"interval2\")'."
+        )
+    return text, ("", "")

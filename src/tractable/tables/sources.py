@@ -1,0 +1,194 @@
+"""Sources of rows too many for memory, read some rows at a time: arrays, and tables whose columns keep one type."""
+
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pandas as pd
+from pyarrow import dataset
+
+from tractable.core.arrays import arrays_of
+from tractable.core.errors import DataError, parsing
+from tractable.core.shards import Rows, is_pattern
+from tractable.core.tree import PyTree
+from tractable.core.words import listing, tell
+from tractable.core.writing import as_written
+from tractable.tables.columns import Values
+from tractable.tables.files import TEXTS, Frame, csv_columns
+
+TABLES = (*TEXTS, ".parquet", ".pq", ".arrow", ".feather")
+FRAME = 1 << 16  # rows of a table that are read at once
+
+Say = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True)
+class Source:
+    """Rows that are read in order, as often as is asked.
+
+    Attributes:
+        size: how many; of a table that was not read yet 0.
+        about: what it is, for whoever asks whether it is the same: names, bytes, times.
+        read: ``(first, count) -> parts``, ``count`` rows at a time from row ``first`` on, the last ones fewer.
+    """
+
+    size: int
+    about: dict[str, Any]
+    read: Callable[[int, int], Iterator[Any]]
+
+
+def is_table(source: object) -> bool:
+    """Whether a source is a table in a file."""
+    return isinstance(source, str | Path) and str(source).lower().endswith(TABLES) and not is_pattern(source)
+
+
+def of_arrays(source: PyTree) -> tuple[Source, dict[str, Rows]]:
+    """Arrays by name, "" of one alone, in memory or on file; parts are dicts of arrays too."""
+    found = arrays_of(source, "source")
+    named = found if isinstance(found, dict) else {"": found}
+    if not all(isinstance(name, str) and hasattr(a, "dtype") for name, a in named.items()):
+        raise DataError("tr.pack takes an array, or a dict of arrays by name; got arrays that are nested.")
+    lengths = {name: len(a) if a.ndim else None for name, a in named.items()}
+    if len(set(lengths.values())) != 1 or None in lengths.values():
+        told = ", ".join(f"{name or 'it'}: {'a scalar' if n is None else n}" for name, n in lengths.items())
+        raise DataError(f"All arrays to pack need the same number of rows; got {told}.")
+    size = next(iter(lengths.values())) or 0
+
+    def read(first: int, count: int) -> Iterator[dict[str, np.ndarray]]:
+        for start in range(first, size, count):
+            yield {name: np.asarray(a[start : start + count]) for name, a in named.items()}
+
+    paths = [leaf for leaf in jax.tree.leaves(source) if isinstance(leaf, str | Path)]
+    arrays = {name: [str(a.dtype), list(a.shape)] for name, a in named.items()}
+    about = {"files": [identity(Path(path)) for path in paths], "arrays": arrays}
+    if not paths:  # whoever packs another array of that shape is to be told
+        about["crc32"] = checksum(part for part in read(0, FRAME))
+    return Source(size, about, read), named
+
+
+def identity(path: Path) -> list[Any]:
+    """Name, bytes and time of a file; of a folder or a pattern its name."""
+    if not path.is_file():
+        return [path.name, 0, 0]
+    known = path.stat()
+    return [path.name, known.st_size, known.st_mtime_ns]
+
+
+def checksum(parts: Iterator[dict[str, np.ndarray]]) -> int:
+    """CRC-32 of arrays."""
+    value = 0
+    for part in parts:
+        for a in part.values():
+            value = zlib.crc32(np.ascontiguousarray(a).data, value)
+    return value
+
+
+def of_table(path: Path) -> Source:
+    """A CSV, Parquet, Arrow or Feather file; parts are frames. The types of CSV's columns are not known yet."""
+    if not path.is_file():
+        raise DataError(f"{path} does not exist. Expected a .csv, .parquet, .arrow or .feather file.")
+    about, name = {"files": [identity(path)]}, path.name.lower()
+    if name.endswith(TEXTS):
+        return Source(0, about, _csv(path, None))
+    parquet = name.endswith((".parquet", ".pq"))
+    fault = f"{path} is not {'a Parquet' if parquet else 'an Arrow or Feather'} file, or is damaged"
+    with parsing(fault):
+        rows = dataset.dataset(path, format="parquet" if parquet else "ipc")
+        size = rows.count_rows()
+
+    def read(count: int) -> Iterator[Frame]:
+        with parsing(fault):
+            # One batch at a time: more would be read ahead into memory.
+            for batch in rows.to_batches(batch_size=count, batch_readahead=0, fragment_readahead=0):
+                yield batch.to_pandas()
+
+    return Source(_some(path, size), about, lambda first, count: _cut(read(count), first, count))
+
+
+def typed(source: Source, path: Path, say: Say) -> Source:
+    """A table that knows its rows and types: of CSV by a pass over it, as each part by itself may look like another."""
+    if source.size:
+        return source
+    size, kinds = 0, {}
+    for frame in source.read(0, FRAME):
+        size += len(frame)
+        for name, column in frame.items():
+            kinds[str(name)] = _wider(kinds.get(str(name)), column)
+        say("reading", size, size)
+    return replace(source, size=_some(path, size), read=_csv(path, kinds))
+
+
+def _wider(known: str | None, column: Values) -> str:
+    """The type that holds a column's parts: int64, float64, bool or, of anything else, text."""
+    if column.isna().all():
+        now = "float64"
+    elif pd.api.types.is_bool_dtype(column.dtype):
+        now = "bool"
+    else:
+        now = {"i": "int64", "u": "uint64", "f": "float64"}.get(column.dtype.kind, "str")
+    if known in (None, now):
+        return now
+    return "float64" if {known, now} <= {"int64", "uint64", "float64"} else "str"
+
+
+def _csv(path: Path, kinds: dict[str, str] | None) -> Callable[[int, int], Iterator[Frame]]:
+    def read(first: int, count: int) -> Iterator[Frame]:
+        names, how = csv_columns(path)
+        try:
+            past = (lambda i: 0 < i <= first) if first else None  # not the header, which names the types
+            given: dict[str, Any] = {"dtype": kinds, "skiprows": past, "chunksize": count, "index_col": False, **how}
+            kept: Any = pd.read_csv(path, low_memory=False, **given)
+            with kept:
+                for frame in kept:
+                    yield as_written(frame.set_axis(names, axis=1).reset_index(drop=True))
+        except DataError:
+            raise
+        except Exception as error:  # whatever the parsers of files that may be anybody's raise
+            raise DataError(f"{path} cannot be read as CSV: {str(error).strip()}.") from error
+
+    return read
+
+
+def _cut(frames: Iterator[Frame], first: int, count: int) -> Iterator[Frame]:
+    """Frames of ``count`` rows from row ``first`` on, of frames of any length."""
+    rest, skipped = pd.DataFrame(), first
+    for frame in frames:
+        kept, skipped = frame.iloc[skipped:], max(0, skipped - len(frame))
+        rest = pd.concat([rest, kept], ignore_index=True) if len(rest) else kept.reset_index(drop=True)
+        while len(rest) >= count:
+            yield rest.iloc[:count]
+            rest = rest.iloc[count:].reset_index(drop=True)
+    if len(rest):
+        yield rest
+
+
+def _some(path: Path, size: int) -> int:
+    if not size:
+        raise DataError(f"{path} holds no rows; expected at least one.")
+    return size
+
+
+def numbers_of(frame: Frame, names: Sequence[str], dtype: np.dtype) -> np.ndarray:
+    """(n, d) the columns of a frame, NaN where there is none."""
+    return np.stack([frame[name].to_numpy(dtype, na_value=np.nan) for name in names], 1)
+
+
+def columns_of_numbers(frame: Frame, path: Path, names: Sequence[str] | None) -> tuple[list[str], np.dtype]:
+    """The columns to pack where nothing is explained, those named or all of numbers, and their common type."""
+    kinds = {str(name): frame[name].dtype for name in frame.columns}
+    numbers = [name for name, kind in kinds.items() if kind.kind in "iuf"]
+    if names is not None and (absent := [name for name in names if name not in kinds]):
+        raise DataError(f"{path} lacks the columns {listing(absent)}; it has {listing(kinds)}.")
+    kept = numbers if names is None else list(names)
+    if text := [name for name in kept if name not in numbers]:
+        raise DataError(f"Columns {listing(text)} of {path.name} hold no numbers: give target=, and they are encoded.")
+    if not kept:
+        raise DataError(f"{path} has no column of numbers; got {listing(kinds)}.")
+    if names is None and len(kept) < len(kinds):
+        tell(f"Left out, as they hold no numbers: {listing(name for name in kinds if name not in kept)}.")
+    single = all(kinds[name] == np.float32 for name in kept)
+    return kept, np.dtype(np.float32 if single else np.float64)

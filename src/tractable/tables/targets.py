@@ -1,0 +1,330 @@
+"""The column to explain: its family, and how it is encoded as y."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from scipy.stats import skew
+
+from tractable.core.censored import censored, known, middle, seen
+from tractable.core.errors import DataError
+from tractable.core.tree import Numbers
+from tractable.core.words import listing, nearest, tell
+from tractable.glm.families import SEVERAL
+from tractable.tables.columns import Values, check_numbers_in_text, kind_of, moments, tell_alike, text_of
+
+MOST_CLASSES = 100
+SCALE = 5  # whole numbers from 0 with fewer values are counts, however many rows have the largest
+FEW = 10  # whole numbers with at most this many distinct values may be grades or classes
+MANY_ZEROS = 0.05  # share of zeros among positive, skewed numbers that is told
+SKEWED = 1.0  # skewness of positive numbers above which they are lognormal
+SPREAD = 1.2  # variance over mean of counts above which they are negative-binomial
+CLASS_NAMES = r"(.*[_\s.-])?(class|label|target|species|type|kind|category|group|code)([_\s.-].*)?"
+
+FAMILIES = {  # each family and the values it takes
+    "normal": "numbers",
+    "student-t": "numbers",
+    "lognormal": "positive numbers",
+    "gamma": "positive numbers",
+    "weibull": "positive numbers",
+    "exponential": "positive numbers",
+    "beta": "numbers between 0 and 1",
+    "poisson": "counts: 0, 1, 2, …",
+    "negative-binomial": "counts: 0, 1, 2, …",
+    "bernoulli": "two classes",
+    "categorical": "classes",
+    "ordered": "grades in order",
+}
+CLASSES = ("bernoulli", "categorical", "ordered")
+COUNTS = ("poisson", "negative-binomial")
+PLAIN = ("normal", "student-t")  # families whose η is in the target's own unit
+POSITIVE = ("lognormal", "gamma", "weibull", "exponential")
+CENSORED = ("normal", "lognormal", "weibull", "exponential")  # families of a censored target
+
+
+@dataclass(frozen=True)
+class Target:
+    """How the target becomes y.
+
+    Attributes:
+        name: the table's column.
+        family: a name of ``FAMILIES``; "none" if there is no target.
+        mean, sd: y = (value − mean) / sd. Normal: the training values'; Student's t: their median, and 1.48 times their
+            median absolute deviation; positive families: 0, and the geometric mean (lognormal) or the mean; others: 0
+            and 1.
+        classes: labels in the order of their codes; empty for numbers.
+        level: for counts, their training mean, a factor of every row's rate.
+        reason: why this family was guessed; empty if it was given, or the numbers are plain.
+        censoring: what the column ``beside`` holds: a "status", whether there was an "event" (both as in ``censored``),
+            or the "upper" bound of which the target is the lower one; "" if no row is censored.
+    """
+
+    name: str
+    family: str
+    mean: float = 0.0
+    sd: float = 1.0
+    classes: tuple[bool | int | float | str, ...] = ()
+    level: float = 1.0
+    reason: str = ""
+    censoring: str = ""
+    beside: str = ""
+
+    def bounds(self, values: Values, beside: Values) -> np.ndarray:
+        """(n, 2) lower and upper bound of each row's target, in the table's units."""
+        numeric = pd.api.types.is_numeric_dtype(values.dtype)
+        numbers = values.to_numpy(np.float64, na_value=np.nan) if numeric else values
+        other = beside.to_numpy(np.float64, na_value=np.nan) if self.censoring == "upper" else beside.to_numpy()
+        try:
+            return censored(numbers, **{self.censoring: other})
+        except (DataError, ValueError, TypeError) as error:
+            said = {"status": "censored", "event": "event", "upper": "until"}[self.censoring]
+            raise DataError(f"The target {self.name!r} with {said}={self.beside!r}: {error}") from error
+
+
+def fit_target(values: Values, family: str | None = None) -> Target:
+    """How a training column is explained: by the family given, or the one that its values look like.
+
+    two values, True/False, text              bernoulli, categorical; an ordered categorical: ordered
+    whole numbers from 0 or 1, many or few    negative-binomial, or poisson where they are no more spread
+    few whole numbers otherwise, or from 0    ordered, where each is the one before plus 1; else categorical
+    with the largest among the commonest
+    numbers between 0 and 1                   beta; with 0 or 1 among them normal
+    positive, skewed numbers                  lognormal
+    other numbers                             normal
+    """
+    name, kind = str(values.name), kind_of(values)
+    if family is not None and family not in FAMILIES:
+        raise DataError(f"family is one of {', '.join(FAMILIES)}; got {family!r}.{nearest(family, FAMILIES)}")
+    if kind in ("date", "duration"):
+        raise DataError(f"The target {name!r} is a {kind}; expected numbers or classes. Turn it into a number of days.")
+    if kind == "text":
+        check_numbers_in_text(values)
+    if values.nunique() == 1:
+        only = text_of(values[:1])[0] if kind == "text" else values.iloc[0]
+        raise DataError(f"The target {name!r} is {only!r} in every row, so there is nothing to explain.")
+    found = ordered_values(values)
+    if kind == "text":
+        tell_alike(name, found)
+    reason = ""
+    if family is None:
+        family, reason = _likely(values, kind, found)
+    if family in CLASSES:
+        if family == "bernoulli" and len(found) != 2:
+            raise DataError(f"family='bernoulli' expects two classes; the target {name!r} has {len(found)}.")
+        if len(found) > MOST_CLASSES:
+            raise DataError(
+                f"The target {name!r} has {len(found)} classes; at most {MOST_CLASSES} are supported. "
+                "Merge rare ones, or choose a target that is a number."
+            )
+        if family == "ordered" and kind == "text" and not getattr(values.dtype, "ordered", False):
+            tell(
+                f"The grades of {name!r} are words, taken in the alphabet's order: {' < '.join(found)}. If that is not "
+                "theirs, number them, or make the column an ordered categorical."
+            )
+        return Target(name, family, classes=tuple(found), reason=reason)
+    if kind != "number":
+        raise DataError(f"The target {name!r} is {kind}; family={family!r} expects {FAMILIES[family]}.")
+    numbers = values.to_numpy(np.float64)
+    _check(name, family, numbers)
+    if family == "normal":
+        return Target(name, family, *moments(name, numbers), reason=reason)
+    if family == "student-t":
+        return Target(name, family, *robust(name, numbers), reason=reason)
+    if family in COUNTS:
+        return Target(name, family, level=float(numbers.mean()), reason=reason)
+    moments(name, numbers)
+    return Target(name, family, sd=_scale(family, numbers), reason=reason)
+
+
+def robust(name: str, numbers: np.ndarray) -> tuple[float, float]:
+    """The median, and what is a normal's sd: the median absolute deviation over Φ⁻¹(¾), of all or of those not 0."""
+    moments(name, numbers)  # raises where all are equal
+    middle = float(np.median(numbers))
+    away = np.abs(numbers - middle)
+    return middle, float(np.median(away) or np.median(away[away > 0])) / 0.67449
+
+
+def fit_targets(columns: Sequence[Values], family: str | None = None) -> tuple[Target, ...]:
+    """How several training columns are explained: as numbers of one family.
+
+    That is the family given; else the one that all columns' values look like, if they agree; else normal.
+
+    Raises:
+        DataError: a column is not of numbers, or a family is unknown or does not suit a column.
+    """
+    if family is not None and family not in SEVERAL:
+        raise DataError(
+            f"Several targets are numbers of one family, {', '.join(SEVERAL)}; got {family!r}. Explain them one by one."
+        )
+    if family is not None:
+        return tuple(fit_target(values, family) for values in columns)
+    names = [str(values.name) for values in columns]
+    for name, values in zip(names, columns, strict=True):
+        if (kind := kind_of(values)) != "number":
+            raise DataError(f"Several targets are numbers, and {name!r} is {kind}; explain it by itself.")
+    found = [fit_target(values) for values in columns]
+    looks = [aim.family for aim in found]
+    if looks[0] in SEVERAL and len(set(looks)) == 1:
+        return tuple(found)
+    told = "numbers that look " + ", ".join(f"{look} ({name})" for name, look in zip(names, looks, strict=True))
+    return tuple(replace(fit_target(values, "normal"), reason=told) for values in columns)
+
+
+def _scale(family: str, numbers: np.ndarray) -> float:
+    if family == "lognormal":
+        return float(np.exp(np.log(numbers).mean()))
+    return float(numbers.mean()) if family in POSITIVE else 1.0
+
+
+def fit_censored(values: Values, beside: Values, censoring: str, family: str | None = None) -> Target:
+    """How a training column is explained if the column ``beside`` says which rows are censored.
+
+    positive numbers, some right-censored     weibull
+    other positive, skewed numbers            lognormal
+    other numbers                             normal
+    """
+    aim = Target(str(values.name), family or "", censoring=censoring, beside=str(beside.name))
+    if family is not None and family not in CENSORED:
+        raise DataError(f"A censored target is of family {', '.join(CENSORED)}; got {family!r}.")
+    y = aim.bounds(values, beside)
+    numbers, there = middle(y), known(y)
+    whole, right = seen(y), int(np.sum(~there[:, 1]))
+    if not whole.any() and there.all(1).sum() == 0:
+        raise DataError(f"The target {aim.name!r} was seen in no row: there are bounds on one side alone.")
+    reason = f"{int(whole.sum())} numbers that were seen and {int((~whole).sum())} censored"
+    if family is None and not (numbers > 0).all():
+        aim = replace(aim, family="normal", reason=reason)
+    elif family is None:
+        times = right > 0 or censoring == "event" or skew(numbers) <= SKEWED
+        aim = replace(aim, family="weibull" if times else "lognormal", reason=f"{reason}, all positive")
+    if aim.family != "normal":
+        _check(aim.name, aim.family, numbers)
+        moments(aim.name, numbers)
+        return replace(aim, sd=_scale(aim.family, numbers))
+    mean, sd = moments(aim.name, numbers)
+    return replace(aim, mean=mean, sd=sd)
+
+
+def encode_censored(target: Target, values: Values, beside: Values) -> np.ndarray:
+    """y (n, 2): bounds in the units of the model, float64."""
+    y = target.bounds(values, beside)
+    _check(target.name, target.family, middle(y))
+    return np.where(known(y), (y - target.mean) / target.sd, y)
+
+
+def _likely(values: Values, kind: str, found: list[Any]) -> tuple[str, str]:
+    """The family that a column's values look like, and why."""
+    dtype, count = values.dtype, len(found)
+    if isinstance(dtype, pd.CategoricalDtype) and dtype.ordered and count > 2:
+        return "ordered", f"{count} categories in order"
+    if count == 2:
+        return "bernoulli", f"two values, {found[0]!r} and {found[1]!r}"
+    if kind != "number":
+        return "categorical", f"{count} classes"
+    numbers = values.to_numpy(np.float64)
+    low, high, whole = found[0], found[-1], bool(np.all(numbers == np.floor(numbers)))
+    if whole and count <= FEW and re.fullmatch(CLASS_NAMES, str(values.name), re.IGNORECASE):
+        return "categorical", f"{count} whole numbers under a name of classes"
+    if whole and low == 0 and SCALE <= count <= FEW and _ends_high(numbers) and found == list(range(count)):
+        return "ordered", f"{count} grades, 0 to {high}, the last as common as others, where counts thin out"
+    if whole and (low == 0 or (low == 1 and (count > FEW or _thin_out(numbers, found)))):
+        if numbers.var() > SPREAD * numbers.mean():
+            return "negative-binomial", f"counts from {low} to {high}, more spread than Poisson's"
+        return "poisson", f"counts from {low} to {high}, spread like Poisson's"
+    if whole and count <= FEW:
+        if found == list(range(low, high + 1)):
+            return "ordered", f"{count} grades, {low} to {high}"
+        return "categorical", f"{count} whole numbers that do not follow one another"
+    if low > 0 and high < 1:
+        return "beta", f"shares between {low:.3g} and {high:.3g}"
+    if low > 0 and skew(numbers) > max(SKEWED, 2 * abs(skew(np.log(numbers)))):
+        return "lognormal", "positive numbers with a long tail to the right"
+    zeros = float(np.mean(numbers == 0))
+    if low == 0 and zeros > MANY_ZEROS and skew(numbers[numbers > 0]) > SKEWED:
+        return "normal", (
+            f"0 in {100 * zeros:.0f} % of its rows and skewed amounts in the others, and no family is made for both: "
+            "explain by one fit whether it is above 0, and by another how much where it is"
+        )
+    ends = low >= 0 and high <= 1
+    return "normal", f"shares from {low:g} to {high:g}, whose ends beta leaves out" * ends  # else nothing to tell
+
+
+def _thin_out(numbers: np.ndarray, found: list[Any]) -> bool:
+    """Whether the numbers leave gaps and the least is the commonest by far, as of counts and hardly of codes."""
+    rows = np.unique(numbers, return_counts=True)[1]
+    return bool(rows[0] == rows.max() > 2 * rows[-1]) and found != list(range(1, len(found) + 1))
+
+
+def _ends_high(numbers: np.ndarray) -> bool:
+    """Whether the largest value is in ten rows or more, and at least half as common as the commonest."""
+    rows = np.unique(numbers, return_counts=True)[1]
+    return bool(rows[-1] >= max(10, rows.max() / 2))
+
+
+def _check(name: str, family: str, numbers: np.ndarray) -> None:
+    good = np.isfinite(numbers)
+    if family in COUNTS:
+        good = (numbers >= 0) & (numbers == np.floor(numbers))
+    elif family in POSITIVE:
+        good = numbers > 0
+    elif family == "beta":
+        good = (numbers > 0) & (numbers < 1)
+    if not good.all():
+        row = int(np.argmin(good))
+        raise DataError(
+            f"family={family!r} expects {FAMILIES[family]}; the target {name!r} is {numbers[row]:g} in row {row} (the "
+            "top row is 0). Mend it, or choose another family."
+        )
+
+
+def encode_target(target: Target, values: Values) -> np.ndarray:
+    """y (n,): numbers in the units of the model, float64, or codes of classes, int64."""
+    kind = kind_of(values)
+    if not target.classes:
+        if kind != "number":
+            raise DataError(f"The target {target.name!r} was a number in training and is {kind} here.")
+        numbers = values.to_numpy(np.float64)
+        _check(target.name, target.family, numbers)
+        return (numbers - target.mean) / target.sd
+    textual = isinstance(target.classes[0], str)
+    code = {label: i for i, label in enumerate(target.classes)}
+    found = text_of(values) if textual else values.tolist()
+    unknown = sorted({str(label) for label in found if label not in code})
+    if unknown:
+        raise DataError(
+            f"The target {target.name!r} has classes never seen in training, {listing(unknown)}; expected "
+            f"{listing(map(str, target.classes))}. Fit anew with them, or leave those rows out."
+        )
+    return np.array([code[label] for label in found], np.int64)
+
+
+def decode_target(target: Target, y: Numbers) -> np.ndarray:
+    """Encoded targets of any shape, in the table's units or as its class labels."""
+    if not target.classes:
+        return np.asarray(np.asarray(y, np.float64) * target.sd + target.mean)
+    codes = np.asarray(y)
+    if codes.dtype.kind not in "iub" or np.any((codes < 0) | (codes >= len(target.classes))):
+        raise DataError(f"Expected codes of classes, whole numbers in 0..{len(target.classes) - 1}; got {codes}.")
+    labels = np.array(target.classes, dtype=object if isinstance(target.classes[0], str) else None)
+    return np.asarray(labels[codes.astype(np.int64)])
+
+
+def ordered_values(values: Values) -> list[Any]:
+    """Distinct values in order, as Python's own types, which JSON can hold."""
+    if kind_of(values) == "text":
+        found = set(text_of(values))
+        if isinstance(values.dtype, pd.CategoricalDtype) and values.dtype.ordered:
+            levels = [str(level) for level in values.cat.categories]
+            if absent := [level for level in levels if level not in found]:
+                tell(
+                    f"No row has the grade {listing(absent)} of {values.name!r}, which is declared: its probability is "
+                    "the prior's and its neighbours' to say. Remove unused categories if it cannot be."
+                )
+            return levels
+        return sorted(found)
+    plain = {value.item() if hasattr(value, "item") else value for value in values.unique()}
+    whole = all(float(value).is_integer() for value in plain)
+    return sorted(int(value) if whole and isinstance(value, float) else value for value in plain)

@@ -1,0 +1,278 @@
+"""The ELBO by quadrature, without sampling, where the likelihood sees the parameters through a linear predictor."""
+
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+from jax.typing import DTypeLike
+
+from tractable.core import approximations, tree
+from tractable.core.approximations import Approximation
+from tractable.core.causes import base_of, log_prob_of
+from tractable.core.model import Model, PyTree, is_distribution
+from tractable.core.rows import Data, apart
+from tractable.core.shared import COMPILE_FASTEST, compiled
+from tractable.engine.ascent import lbfgs
+
+NODES = 20  # of Gauss–Hermite quadrature
+MOST = 5000  # most parameters
+MOST_TOGETHER, MOST_BESIDE = 400, 16  # most parameters for a dense Hessian, and most of them besides the weights
+PROBED = 8  # rows, and points, at which linearity is tested
+
+
+class Linear(NamedTuple):
+    """The linear part of a model.
+
+    Attributes:
+        weights: (d,) 1 where a parameter acts through η, 0 for the one other.
+        other: index of the parameter that does not act through η, or None.
+        laplace: (d,) whether a weight's prior is Laplace rather than normal.
+        centre, scale: (d,) of the weights' priors.
+    """
+
+    weights: np.ndarray
+    other: int | None
+    laplace: np.ndarray
+    centre: np.ndarray
+    scale: np.ndarray
+
+
+def structure(model: Model, data: Data | None) -> Linear | None:
+    """The model's linear part; None for other models. Linearity is tested at random rows and points.
+
+        η_n = c_n + f_nᵀ z,   q(z) normal  ⇒  η_n ~ N(c_n + f_nᵀ μ, f_nᵀ Σ f_n)
+
+    so each datum's expectation is an integral over one number, or over two where the likelihood has another parameter
+    u, such as a noise scale: η given u is normal too. Gauss–Hermite nodes make the bound deterministic, and a
+    quasi-Newton method climbs it in some tens of evaluations (as in Challis & Barber 2013; Ormerod & Wand 2012).
+    """
+    found = slopes(model, data)
+    if data is None or found is None or found.ndim != 2:  # η is not one number
+        return None
+    leaves = jax.tree.leaves(model.prior, is_leaf=is_distribution)
+    shapes = [leaf.shape for leaf in jax.tree.leaves(model.space.shapes)]
+    columns = []
+    for prior, shape in zip(map(base_of, leaves), shapes, strict=True):
+        told = _normal(prior)
+        laplace = type(prior) is dist.Laplace
+        of_weight = (prior.loc, prior.scale) if laplace else told or (0.0, 1.0)
+        each = laplace or told is not None, laplace, *of_weight
+        columns.append([np.broadcast_to(np.asarray(value), shape).ravel() for value in each])
+    normal, laplace, centre, scale = map(np.concatenate, zip(*columns, strict=True))
+    acting, (y, given) = np.any(found != 0, 0), _few(data)
+    # A normal parameter that the likelihood uses other than through η, as a log noise scale, is integrated over too.
+    linear = normal & ~np.asarray(seen_beyond_eta(model, y, given, jax.random.key(0)))
+    others = np.flatnonzero(~linear)
+    if len(others) > 1 or np.any(acting[others]):
+        return None
+    return Linear(linear.astype(float), int(others[0]) if len(others) else None, laplace, centre, scale)
+
+
+def joint_structure(model: Model, data: Data | None) -> Linear | None:
+    """``structure`` for models whose parameters are all covered by one Laplace approximation; None for others.
+
+    η, of one or several numbers, is linear in weights with normal priors, and the likelihood has a few more parameters:
+    softmax regression, ordered grades.
+    """
+    found = None if model.space.size > MOST_TOGETHER else slopes(model, data)
+    if found is None:
+        return None
+    size = model.space.size
+    acting = np.any(found != 0, tuple(range(found.ndim - 1)))
+    leaves = map(base_of, jax.tree.leaves(model.prior, is_leaf=is_distribution))
+    sizes = [int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(model.space.shapes)]
+    normal = np.repeat([type(leaf) is dist.ZeroSumNormal or _normal(leaf) is not None for leaf in leaves], sizes)
+    if np.any(acting & ~normal) or np.sum(~acting) > MOST_BESIDE:
+        return None
+    return Linear(np.ones(size), None, np.zeros(size, bool), np.zeros(size), np.ones(size))
+
+
+def _normal(prior: dist.Distribution) -> tuple[Any, Any] | None:
+    """Means and sds of a prior whose coordinates are independent normals, as those of a formula's effects may be."""
+    return (prior.loc, prior.scale) if type(prior) is dist.Normal else getattr(prior, "normal_coordinates", None)
+
+
+def climb(
+    linear: Linear, q: Approximation, model: Model, data: Data, stop: Callable[[], bool] = lambda: False
+) -> tuple[PyTree, dict[str, Any], np.ndarray]:
+    """φ at the maximum of the ELBO, the climb's results, and its values."""
+    size = model.space.size
+    dtype = jnp.result_type(float)
+    start = q.init(jnp.zeros(size, dtype), jnp.full(size, 0.5, dtype))
+    ravel, unravel = raveller(q, size, dtype)
+    (y, given), counts = apart(data.arrays())
+    offsets, features = features_of(model, given)
+    fixed = jax.tree.map(jnp.asarray, linear._replace(other=None))
+
+    def uphill(flat: np.ndarray) -> tuple[float, np.ndarray]:
+        out = _value_and_slope(model, q, linear.other, fixed, y, offsets, features, counts, flat.astype(dtype))
+        return float(out[0]), np.asarray(out[1], np.float64)
+
+    result = lbfgs(
+        uphill, np.asarray(ravel(start), np.float64), stop, maxiter=1000, maxfun=4000, ftol=1e-11,
+        gtol=1e-6 * max(1, data.size),
+    )  # fmt: skip
+    value, slope = uphill(result.x)
+    gain = float(slope @ (result.hess_inv @ slope)) / 2  # what a quasi-Newton step would still add
+    return unravel(jnp.asarray(result.x, dtype)), figures(value, gain, int(result.nfev)), result.trace
+
+
+def figures(objective: float, gain: float, evaluations: int) -> dict[str, Any]:
+    """What a climb by quadrature reports; it has no noise, and one start."""
+    known = {"gain error": 0.0, "evaluations": evaluations, "agreement": 0.0, "solver": "quadrature"}
+    return {"objective": objective, "gain": gain, **known}
+
+
+def expected(
+    model: Model, q: Approximation, other: int | None, linear: Linear, y: PyTree, offsets: jax.Array,
+    features: jax.Array, counts: jax.Array | None = None,
+) -> Callable[[PyTree], jax.Array]:  # fmt: skip
+    """``φ -> `` ELBO in nats, exact up to quadrature; ``counts`` says how often each row counts, by default once."""
+    nodes, shares = np.polynomial.hermite_e.hermegauss(NODES)
+    shares = jnp.asarray(shares / shares.sum(), offsets.dtype)
+    nodes = jnp.asarray(nodes, offsets.dtype)
+    likelihood: Any = model.likelihood
+
+    def total(params: PyTree, etas: jax.Array) -> jax.Array:  # of (N, node)
+        def one(eta: jax.Array, y: PyTree) -> jax.Array:
+            return log_prob_of(likelihood.observe(params, eta), y)
+
+        terms = jax.vmap(lambda etas, y: jax.vmap(lambda eta: one(eta, y))(etas))(etas, y)
+        return jnp.sum((terms if counts is None else counts[:, None] * terms) @ shares)
+
+    def of(phi: PyTree) -> jax.Array:
+        mean, sd = q.mean(phi), q.sd(phi)
+        middle, spread = offsets + features @ mean, projected(phi, features)  # (N,)
+        if other is None:
+            etas = middle[:, None] + spread[:, None] * nodes  # (N, node)
+            data = total(model.params(mean), etas)
+        else:
+            cross, variance = covariance(phi, features, other), jnp.square(sd[other])
+            left = jnp.sqrt(jnp.maximum(jnp.square(spread) - jnp.square(cross) / variance, 1e-12))
+
+            def at(u: jax.Array) -> jax.Array:
+                now = middle + cross / variance * (u - mean[other])
+                etas = now[:, None] + left[:, None] * nodes
+                return total(model.params(mean.at[other].set(u)), etas)
+
+            data = jax.lax.map(at, mean[other] + sd[other] * nodes) @ shares
+        away = mean - linear.centre
+        normal = -(jnp.square(away) + jnp.square(sd)) / (2 * jnp.square(linear.scale)) - jnp.log(linear.scale)
+        ratio = away / sd
+        folded = sd * jnp.sqrt(2 / jnp.pi) * jnp.exp(-jnp.square(ratio) / 2) + away * jax.lax.erf(ratio / jnp.sqrt(2.0))
+        laplace = -folded / linear.scale - jnp.log(2 * linear.scale)
+        of_weights = jnp.where(linear.laplace, laplace, normal - approximations.LOG_2PI / 2)  # E_q log p(z), (d,)
+        prior = jnp.sum(jnp.where(linear.weights > 0, of_weights, 0.0))
+        if other is not None:
+            priors = jax.vmap(functools.partial(other_prior, model, linear, other))
+            prior = prior + priors(mean[other] + sd[other] * nodes) @ shares
+        return data + prior + q.entropy(phi)
+
+    return of
+
+
+def projected(phi: PyTree, features: jax.Array) -> jax.Array:
+    """(N,) sd of fᵀz under q for every row."""
+    sd = approximations.softplus(phi["rho"])
+    if "lower" in phi:
+        variance = jnp.sum(jnp.square(features @ approximations.root(phi)), 1)
+    else:
+        variance = jnp.square(features) @ jnp.square(sd)
+        if "factor" in phi:
+            variance = variance + jnp.sum(jnp.square(features @ phi["factor"]), 1)
+    return jnp.sqrt(jnp.maximum(variance, jnp.finfo(sd.dtype).tiny))
+
+
+def covariance(phi: PyTree, features: jax.Array, other: int) -> jax.Array:
+    """(N,) covariance under q of fᵀz with parameter ``other``, at which f is zero, for every row."""
+    if "lower" in phi:
+        root = approximations.root(phi)
+        return features @ (root @ root[other])
+    if "factor" in phi:
+        return features @ (phi["factor"] @ phi["factor"][other])
+    return jnp.zeros(len(features), features.dtype)
+
+
+def other_prior(model: Model, linear: Linear, other: int, u: jax.Array) -> jax.Array:
+    """Log prior and log-determinant of the one parameter that is not a weight."""
+
+    weights = jnp.where(linear.weights > 0, linear.centre, 0.0)
+    unconstrained = model.space.unravel(weights.at[other].set(u))
+    params = model.constrain(unconstrained)
+    at_centre = jnp.where(
+        linear.laplace, -jnp.log(2 * linear.scale), -jnp.log(linear.scale) - approximations.LOG_2PI / 2
+    )
+    total = model.log_prior(params) + model.log_jacobian(unconstrained, params)
+    return total - jnp.sum(jnp.where(linear.weights > 0, at_centre, 0.0))
+
+
+@compiled("model", "q", "other", if_few=COMPILE_FASTEST)
+def _value_and_slope(model, q, other, linear, y, offsets, features, counts, flat) -> tuple[jax.Array, jax.Array]:
+    unravel = raveller(q, model.space.size, flat.dtype)[1]
+    elbo = expected(model, q, other, linear, y, offsets, features, counts)
+    return jax.value_and_grad(lambda flat: elbo(unravel(flat)))(flat)
+
+
+def raveller(q: Approximation, size: int, dtype: DTypeLike) -> tuple[Callable, Callable]:
+    """Functions from φ to one flat vector and back."""
+    number = jax.ShapeDtypeStruct((size,), dtype)
+    return tree.raveller(jax.eval_shape(q.init, number, number))
+
+
+@compiled("model", if_few=COMPILE_FASTEST)
+def features_of(model: Model, given: PyTree) -> tuple[jax.Array, jax.Array]:
+    """c (N,) and f (N, d)."""
+    zero = jnp.zeros(model.space.size)
+    return jax.vmap(lambda x: jax.value_and_grad(lambda z: eta(model, z, x))(zero))(given)
+
+
+def _few(data: Data) -> tuple[PyTree, PyTree]:
+    rows = np.random.default_rng(0).integers(0, data.size, PROBED)
+    return jax.tree.map(lambda a: jnp.asarray(a[rows]), (data.y, data.given))
+
+
+def slopes(model: Model, data: Data | None) -> np.ndarray | None:
+    """Slopes of η (row, ..., d) in all parameters at a few rows, if they are the same at every point; else None."""
+    if data is None or not data.resident or model.through is None or model.prior_is_callable:
+        return None
+    if model.space.size > MOST:
+        return None
+    try:
+        slopes = _probe(model, _few(data)[1], jax.random.key(0))  # (point, row, ..., d)
+    except TypeError:  # η is not of real numbers
+        return None
+    if not isinstance(slopes, jax.Array):  # η is several arrays
+        return None
+    slopes = np.asarray(slopes)
+    same = np.allclose(slopes, slopes[:1], rtol=1e-4, atol=1e-5 * max(1.0, float(np.abs(slopes[0]).max())))
+    return slopes[0] if same else None
+
+
+@compiled("model", if_few=COMPILE_FASTEST)
+def _probe(model: Model, given: PyTree, key: jax.Array) -> jax.Array:
+    points = jax.random.normal(key, (PROBED, model.space.size))
+    return jax.vmap(lambda z: jax.vmap(lambda x: jax.jacrev(lambda z: eta(model, z, x))(z))(given))(points)
+
+
+@compiled("model", if_few=COMPILE_FASTEST)
+def seen_beyond_eta(model: Model, y: PyTree, given: PyTree, key: jax.Array) -> jax.Array:
+    """(d,) whether the likelihood depends on each parameter while η is held fixed."""
+    likelihood: Any = model.likelihood
+
+    def slope(z: jax.Array, y: PyTree, x: PyTree) -> jax.Array:
+        fixed = eta(model, z, x)
+        return jax.grad(lambda z: log_prob_of(likelihood.observe(model.params(z), fixed), y))(z)
+
+    points = jax.random.normal(key, (PROBED, model.space.size))
+    slopes = jax.vmap(lambda z: jax.vmap(lambda y, x: slope(z, y, x))(y, given))(points)  # (point, row, d)
+    return jnp.any(slopes != 0, axis=(0, 1))
+
+
+def eta(model: Model, z: jax.Array, x: PyTree) -> jax.Array:
+    """A row's predictor at a flat unconstrained position."""
+    likelihood: Any = model.likelihood
+    return likelihood.predictor(model.params(z), x)
