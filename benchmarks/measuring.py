@@ -119,7 +119,7 @@ def record(
         return
     found = {
         ", ".join(str(_shown(cell)) for cell in row[:names]): {
-            column: _recorded(cell)
+            column: _rounded_figure(cell)
             for column, cell in zip(head[names:], row[names:], strict=True)
             if not columns or column in columns
         }
@@ -133,7 +133,7 @@ def record(
     data = {
         "script": f"benchmarks/{pathlib.Path(script).name}",
         "title": before.get("title", path.stem),
-        "command": shlex.join(["python", f"benchmarks/{path.stem}.py", *map(_without_folder, sys.argv[1:])]),
+        "command": shlex.join(["python", f"benchmarks/{path.stem}.py", *map(_hide_path, sys.argv[1:])]),
         "date": datetime.date.today().isoformat(),
         "machine": f"{os.cpu_count()} cores, {device.platform} ({device.device_kind}), {digits}",
         "versions": {"python": platform.python_version(), "jax": jax.__version__},
@@ -145,13 +145,13 @@ def record(
     print(f"Recorded in {path.name}; python benchmarks/results_page.py brings the pages up to date.", file=sys.stderr)
 
 
-def _recorded(cell: Any) -> Any:
+def _rounded_figure(cell: Any) -> Any:
     """A figure as JSON holds it: text, a whole number, a number of few digits, or null where there is none."""
     if isinstance(cell, str | int):
         return cell
     return None if cell is None or cell != cell else float(f"{float(cell):.{DIGITS}g}")
 
 
-def _without_folder(argument: str) -> str:
+def _hide_path(argument: str) -> str:
     """An argument of the command line; PATH in place of a path of this machine."""
     return "PATH" if os.sep in argument or pathlib.Path(argument).exists() else argument

@@ -49,8 +49,8 @@ def records() -> dict[str, dict[str, Any]]:
     return {name: record for name, record in found.items() if "figures" in record}
 
 
-def shown(value: Any) -> str:
-    """A figure as pages show it."""
+def format_figure(value: Any) -> str:
+    """The text of a figure on a page."""
     if value is None:
         return "–"
     if isinstance(value, str):
@@ -72,7 +72,9 @@ def table(figures: dict[str, Any], columns: list[str] | None = None) -> str:
         raise KeyError(f"{', '.join(unknown)} names no column: expected some of {'; '.join(every)}.")
     sides = ["--:" if any(is_number(row.get(column)) for row in rows.values()) else "---" for column in columns]
     lines = [f"| | {' | '.join(columns)} |", f"|---|{'|'.join(sides)}|"]
-    lines += [f"| {name} | {' | '.join(shown(row.get(column)) for column in columns)} |" for name, row in rows.items()]
+    lines += [
+        f"| {name} | {' | '.join(format_figure(row.get(column)) for column in columns)} |" for name, row in rows.items()
+    ]
     return "\n".join(lines) + "\n"
 
 
@@ -96,11 +98,11 @@ def page(found: dict[str, dict[str, Any]]) -> str:
         older = f"\nOf an earlier run: {'; '.join(record['older'])}.\n" if record["older"] else ""
         notes = f"\n{record['notes']}\n" if record["notes"] else ""
         parts.append(f"## {record['title']}\n\n{facts}\n\n{table(record['figures'])}{notes}{older}")
-    parts.append(MORE + "".join(decided(name, record) for name, record in found.items() if "decision" in record))
+    parts.append(MORE + "".join(decision_line(name, record) for name, record in found.items() if "decision" in record))
     return "\n".join(parts)
 
 
-def decided(name: str, record: dict[str, Any]) -> str:
+def decision_line(name: str, record: dict[str, Any]) -> str:
     """A line for a record that only a decision rests on."""
     return f"- [{record['title']}](results/{name}.json) [{record['decision'][:3]}]({DECISIONS}{record['decision']})\n"
 
@@ -115,14 +117,14 @@ def figure(found: dict[str, dict[str, Any]], key: str) -> str:
         raise KeyError(f"{key!r} names no row of {name}.json: expected one of {'; '.join(figures)}.")
     values = figures[row]
     if not column:
-        return shown(values)
+        return format_figure(values)
     if column[0] not in values:
         raise KeyError(f"{key!r} names no column of {name}.json: expected one of {'; '.join(values)}.")
-    return shown(values[column[0]])
+    return format_figure(values[column[0]])
 
 
-def refreshed(text: str, found: dict[str, dict[str, Any]]) -> str:
-    """A page with the figures of the records between its comments."""
+def refresh(text: str, found: dict[str, dict[str, Any]]) -> str:
+    """Fill in the figures of the records between a page's comments."""
 
     def block(match: re.Match[str]) -> str:
         columns = match[3].split("; ") if match[3] else None
@@ -142,7 +144,7 @@ def main() -> None:
     PAGE.write_text(page(found), encoding="utf-8")
     for path in pages():
         before = path.read_text(encoding="utf-8")
-        if (after := refreshed(before, found)) != before:
+        if (after := refresh(before, found)) != before:
             path.write_text(after, encoding="utf-8")
 
 

@@ -36,7 +36,7 @@ def test_results_are_those_recorded():
 @pytest.mark.parametrize("path", results_page.pages(), ids=lambda path: path.stem)
 def test_a_page_quotes_the_figures_recorded(path):
     text = path.read_text(encoding="utf-8")
-    assert text == results_page.refreshed(text, results_page.records()), AGAIN
+    assert text == results_page.refresh(text, results_page.records()), AGAIN
     assert not re.search(r"^ {0,3}<!-- figure ", text, re.MULTILINE), "Markdown takes a line that begins so for HTML"
     assert text.count("<!-- figure") == text.count("<!-- end -->")
 
@@ -83,10 +83,10 @@ def headings(path: Path) -> set[str]:
 def test_figures_and_tables_are_filled_in():
     page = "It took <!-- figure trial / two / s -->9<!-- end --> s.\n"
     block = "<!-- figures: trial: s; said, twice -->\n<!-- end -->\n"
-    text = results_page.refreshed(page + block, RECORD)
+    text = results_page.refresh(page + block, RECORD)
     assert text.startswith("It took <!-- figure trial / two / s -->−2<!-- end --> s.\n")
     assert "| | s | said, twice |\n|---|--:|--:|\n| one | 1.5 | – |\n| two | −2 | 3 of 4 |\n" in text
-    assert results_page.refreshed(text, RECORD) == text
+    assert results_page.refresh(text, RECORD) == text
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ def test_figures_and_tables_are_filled_in():
 )
 def test_a_figure_that_nobody_recorded_is_an_error(quoted, sentence):
     with pytest.raises(KeyError, match=sentence):
-        results_page.refreshed(quoted, RECORD)
+        results_page.refresh(quoted, RECORD)
 
 
 def test_a_run_records_its_figures(tmp_path, monkeypatch):
