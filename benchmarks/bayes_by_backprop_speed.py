@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from measuring import arguments, medians, say_where, table
+from measuring import arguments, medians, record, say_where, table
 
 import tractable as tr
 from tractable import objectives
@@ -193,7 +193,9 @@ def main() -> None:
     seconds = medians(runs, repeats)
     base = seconds["deterministic"]
     say_where("A step of Bayes by Backprop, 784-400-400-10, batch 128, Adam")
-    table(["step", "ms", "over deterministic"], [[n, 1e3 * s / steps, s / base] for n, s in seconds.items()])
+    head, rows = ["step", "ms", "over deterministic"], [[n, 1e3 * s / steps, s / base] for n, s in seconds.items()]
+    table(head, rows)
+    record(__file__, head, rows)
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
-from measuring import arguments, data_folder, say_where, table
+from measuring import arguments, data_folder, record, say_where, table
 
 import tractable as tr
 
@@ -87,7 +87,9 @@ def main() -> None:
         rows.append([label, *parts, seconds, posterior.report().verdict])
         bands[label] = found.mean, found.epistemic
     say_where("The predictive of a small network against a long NUTS run")
-    table(["method", "mean, inside", "mean, outside", "sd, inside", "sd, outside", "seconds", "verdict"], rows)
+    head = ["method", "mean, inside", "mean, outside", "sd, inside", "sd, outside", "seconds", "verdict"]
+    table(head, rows)
+    record(__file__, head, rows, columns=[*head[1:5], "verdict"])
     if not options.quick:
         draw(grid, mean, sd, reference, bands)
 

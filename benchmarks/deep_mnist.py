@@ -28,7 +28,7 @@ import warnings
 from collections.abc import Callable
 
 import numpy as np
-from measuring import arguments, data_folder, say_where, table
+from measuring import arguments, data_folder, record, say_where, table
 
 import tractable as tr
 from tractable.core.errors import TractableWarning
@@ -124,6 +124,7 @@ def main() -> None:
                 with options.out.open("a", newline="") as file:
                     csv.writer(file).writerow(rows[-1])
     table(HEAD, rows)
+    record(__file__, HEAD, rows, names=3, columns=["ELBO", "bound", "published, −"])
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ import time
 import warnings
 
 import numpy as np
-from measuring import arguments, say_where, table
+from measuring import arguments, record, say_where, table
 
 import tractable as tr
 from tractable.core.errors import CheckpointError
@@ -183,7 +183,9 @@ def main() -> None:
             folder.mkdir()
             rows.append([name, *stopped(name, options.kills, folder, rng)])
             print(*rows[-1], file=sys.stderr, flush=True)
-    table(["method", "stops", "with a checkpoint there", "runs that ended", "same to the bit"], rows)
+    head = ["method", "stops", "with a checkpoint there", "runs that ended", "same to the bit"]
+    table(head, rows)
+    record(__file__, head, [["all", *map(sum, zip(*(row[1:] for row in rows), strict=True))]])
     table(["of flips and cuts", "count"], [[k, v] for k, v in flipped(options.flips, rng).items()])
     if any(ended != same for *_, ended, same in rows):
         sys.exit("Some runs that were stopped ended with other numbers.")

@@ -20,7 +20,7 @@ from typing import Any
 import jax
 import numpy as np
 from many_rows import MODELS, SD, exact
-from measuring import arguments, say_where, table
+from measuring import arguments, record, say_where, table
 from scipy.special import expit
 
 PLATFORMS = ["cpu", "cuda", "cuda:tensorfloat32"]
@@ -173,7 +173,11 @@ def main() -> None:
         found = [json.loads(line) for line in done.stdout.splitlines()]
         numbers = [[one.get(name, float("nan")) for name in head[:-1]] for one in found]
         lines += [[one["job"], each, *those, one.get("says", "")] for one, those in zip(found, numbers, strict=True)]
-    table(["job", "on", *head], sorted(lines, key=lambda line: list(JOBS).index(line[0])))
+    lines.sort(key=lambda line: list(JOBS).index(line[0]))
+    table(["job", "on", *head], lines)
+    record(
+        __file__, ["job", "on", *head], lines, names=2, columns=["first, s", "second, s", "mean off, sds", "sd ratio"]
+    )
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 import numpy as np
-from measuring import arguments, medians, say_where, table
+from measuring import arguments, medians, record, say_where, table
 
 import tractable as tr
 from tractable.ladders.bounds import bounds
@@ -87,7 +87,9 @@ def times(rows: int, samples: int, repeats: int) -> None:
              seconds["ours"] / seconds["sigmoids"], work / seconds["limit"]]
         )  # fmt: skip
     print(f"### Seconds for {rows:,} images, K = {samples:,}\n")
-    table(["ladder", "ours", "limit", "and sigmoids", "÷ limit", "÷ both", "limit, Gflop/s"], out)
+    head = ["ladder", "ours", "limit", "and sigmoids", "÷ limit", "÷ both", "limit, Gflop/s"]
+    table(head, out)
+    record(__file__, head, out)
 
 
 def memory(sizes: list[tuple[int, int]]) -> None:

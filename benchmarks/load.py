@@ -20,7 +20,7 @@ from pathlib import Path
 
 import numpy as np
 import psutil
-from measuring import arguments, say_where, table
+from measuring import arguments, record, say_where, table
 
 MIB = 2**20
 
@@ -217,7 +217,9 @@ def main() -> None:
             taken, before, found = float("nan"), 0.0, f"ended with {process.exitcode}"
         rows.append([name, taken, highest - before, found])
         print(*rows[-1], file=sys.stderr, flush=True)
-    table(["what", "s", "peak, MiB", "result"], rows)
+    head = ["what", "s", "peak, MiB", "result"]
+    table(head, rows)
+    record(__file__, head, rows)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
-from measuring import arguments, say_where, table
+from measuring import arguments, record, say_where, table
 from scipy.special import expit
 
 import tractable as tr
@@ -100,7 +100,9 @@ def main() -> None:
     warnings.simplefilter("ignore")
     found = [judged(name, rows, asked.columns) for rows in ([5000] if asked.quick else asked.rows) for name in MODELS]
     say_where("Is a posterior of many rows judged rightly?")
-    table(["model", "rows", "columns", "run, s", "looks, s", "right", *WRONG], found)
+    head = ["model", "rows", "columns", "run, s", "looks, s", "right", *WRONG]
+    table(head, found)
+    record(__file__, head, found, names=2)
 
 
 if __name__ == "__main__":

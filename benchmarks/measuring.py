@@ -1,16 +1,22 @@
-"""What the scripts here share: fair timing, markdown tables, and where the data sets are."""
+"""What the scripts here share: fair timing, markdown tables, records of figures, and where the data sets are."""
 
 import argparse
+import datetime
+import json
 import os
 import pathlib
 import platform
+import shlex
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+
+RESULTS = pathlib.Path(__file__).with_name("results")  # a JSON file for each script, from which RESULTS.md is made
+DIGITS = 4  # of a figure, as it is recorded
 
 
 def arguments(doc: str, *, data: bool = False) -> argparse.ArgumentParser:
@@ -86,3 +92,66 @@ def say_where(title: str) -> None:
     print(f"## {title}\n")
     print(f"{os.cpu_count()} cores, {device.platform} ({device.device_kind}), {platform.python_implementation()} "
           f"{platform.python_version()}, JAX {jax.__version__}, {digits}.\n", flush=True)  # fmt: skip
+
+
+def record(
+    script: str,
+    head: Sequence[str],
+    rows: Sequence[Sequence[Any]],
+    *,
+    names: int = 1,
+    columns: Sequence[str] = (),
+    keep: bool = True,
+) -> None:
+    """Write a table's figures to ``results/SCRIPT.json``, with the command, the date, the machine and versions.
+
+    ``python benchmarks/results_page.py`` then brings RESULTS.md and the pages that quote the figures up to date. A run
+    with ``--quick`` measures nothing, and is not recorded.
+
+    Args:
+        script: the script's ``__file__``.
+        head, rows: as for ``table``.
+        names: so many of the first columns name a row, with commas between them.
+        columns: those to record; by default all that name nothing.
+        keep: whether rows of earlier runs stay that this run did not measure; the file lists them under "older".
+    """
+    if "--quick" in sys.argv:
+        return
+    found = {
+        ", ".join(str(_shown(cell)) for cell in row[:names]): {
+            column: _rounded_figure(cell)
+            for column, cell in zip(head[names:], row[names:], strict=True)
+            if not columns or column in columns
+        }
+        for row in rows
+    }
+    path = RESULTS / f"{pathlib.Path(script).stem}.json"
+    before = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    earlier = {name: row for name, row in before.get("figures", {}).items() if keep and name not in found}
+    device = jax.devices()[0]
+    digits = "float64" if jax.config.jax_enable_x64 else "float32"
+    data = {
+        "script": f"benchmarks/{pathlib.Path(script).name}",
+        "title": before.get("title", path.stem),
+        "command": shlex.join(["python", f"benchmarks/{path.stem}.py", *map(_hide_path, sys.argv[1:])]),
+        "date": datetime.date.today().isoformat(),
+        "machine": f"{os.cpu_count()} cores, {device.platform} ({device.device_kind}), {digits}",
+        "versions": {"python": platform.python_version(), "jax": jax.__version__},
+        "figures": earlier | found,
+        "older": list(earlier),
+        "notes": before.get("notes", ""),
+    } | {key: before[key] for key in ("decision",) if key in before}
+    path.write_text(json.dumps(data, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    print(f"Recorded in {path.name}; python benchmarks/results_page.py brings the pages up to date.", file=sys.stderr)
+
+
+def _rounded_figure(cell: Any) -> Any:
+    """A figure as JSON holds it: text, a whole number, a number of few digits, or null where there is none."""
+    if isinstance(cell, str | int):
+        return cell
+    return None if cell is None or cell != cell else float(f"{float(cell):.{DIGITS}g}")
+
+
+def _hide_path(argument: str) -> str:
+    """An argument of the command line; PATH in place of a path of this machine."""
+    return "PATH" if os.sep in argument or pathlib.Path(argument).exists() else argument

@@ -30,7 +30,7 @@ import time
 from typing import NamedTuple
 
 import numpy as np
-from measuring import arguments, say_where, table
+from measuring import arguments, record, say_where, table
 
 FEATURES, COMPONENTS = 8, 10
 CHUNK = 1 << 16
@@ -162,7 +162,9 @@ def compared(sizes: list[int], folder: str | None) -> None:
                     f"{found.value:.5f}",
                 ])  # fmt: skip
     print()
-    table(["rows", "data", "peak, MiB", "peak once compiled, MiB", "seconds a pass", "ns a row", "nats a row"], lines)
+    head = ["rows", "data", "peak, MiB", "peak once compiled, MiB", "seconds a pass", "ns a row", "nats a row"]
+    table(head, lines)
+    record(__file__, head, lines, names=2, columns=["peak, MiB", "seconds a pass", "ns a row"])
     if len(on_file) > 1:
         first, last = on_file[0], on_file[-1]
         print(

@@ -22,7 +22,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from measuring import arguments, medians, say_where, table
+from measuring import arguments, medians, record, say_where, table
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.mixture import GaussianMixture
 
@@ -134,7 +134,9 @@ def compared(rows: int, features: int, components: int, steps: int, repeats: int
             lines.append([precision, name, steps / taken, base / taken, each.memory / MIB, f"{nats:.6f}"])
             if name != "scikit-learn":
                 told.append(wrong(precision, name, nats, scored["float64", "scikit-learn"], each.fall))
-    table(["precision", "what", "iterations/s", "× scikit-learn", "MiB above the data", "nats a row"], lines)
+    head = ["precision", "what", "iterations/s", "× scikit-learn", "MiB above the data", "nats a row"]
+    table(head, lines)
+    record(__file__, head, lines, names=2)
     if any(told):
         sys.exit("\n".join(filter(None, told)))
 

@@ -48,7 +48,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from measuring import arguments, data_folder, say_where, table
+from measuring import arguments, data_folder, record, say_where, table
 
 import tractable as tr
 from tractable import objectives
@@ -407,6 +407,15 @@ def show(curves: dict, ends: dict, removed: dict, column: int) -> None:
              f"{e['letters'].mean():.3f}" if "letters" in e else "–", f"{e['auroc']:.4f}" if "auroc" in e else "–",
              e["seconds"]]
             for label, e in ends.items()
+        ],
+    )  # fmt: skip
+    record(
+        __file__,
+        ["method", "error, %", "of the mean, %", "log loss", "AUROC of letters", "s an epoch"],
+        [
+            [f"{label}, {last} epochs", row[-3], row[-2], -ends[label]["log p"], ends[label].get("auroc"),
+             ends[label]["seconds"]]
+            for label, row in zip(curves, by_epoch, strict=True)
         ],
     )  # fmt: skip
     if removed:

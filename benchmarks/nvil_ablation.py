@@ -20,7 +20,7 @@ import warnings
 import matplotlib.pyplot as plt
 import numpy as np
 from deep_mnist import images
-from measuring import arguments, say_where, table
+from measuring import arguments, record, say_where, table
 
 import tractable as tr
 from tractable.core.errors import TractableWarning
@@ -76,6 +76,8 @@ def main() -> None:
     if not options.quick:
         figure.savefig(FIGURE, dpi=130)
     table(["ladder", "switched off", "rate", "bound, last twentieth", "held-out ELBO", "seconds"], rows)
+    elbos = {(row[0], row[1]): row[4] for row in rows}
+    record(__file__, ["ladder", *OFF], [[ladder, *(elbos.get((ladder, name)) for name in OFF)] for ladder in LADDERS])
 
 
 if __name__ == "__main__":

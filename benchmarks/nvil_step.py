@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from measuring import arguments, medians, say_where, table
+from measuring import arguments, medians, record, say_where, table
 
 from tractable.core.model import Batch
 from tractable.core.rows import Data, Plan
@@ -177,7 +177,9 @@ def main() -> None:
     seconds = medians(runs, repeats)
     base = seconds["by hand, one scan"]
     say_where("A step of NVIL, 784-200, batch 100, Adam, every switch on")
-    table(["step", "ms", "over by hand"], [[n, 1e3 * s / steps, s / base] for n, s in seconds.items()])
+    head, rows = ["step", "ms", "over by hand"], [[n, 1e3 * s / steps, s / base] for n, s in seconds.items()]
+    table(head, rows)
+    record(__file__, head, rows)
 
 
 if __name__ == "__main__":

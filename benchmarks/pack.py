@@ -22,7 +22,7 @@ from pathlib import Path
 
 import numpy as np
 import psutil
-from measuring import arguments, say_where, table
+from measuring import arguments, record, say_where, table
 
 WIDE = 100
 PART = 100_000
@@ -112,7 +112,9 @@ def main() -> None:
     ]  # fmt: skip
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:
         rows = [measured(Path(folder), count, target) for count, target in sizes]
-    table(["source", "rows", "GB", "cp, s", "pack, s", "CPU, s", "× cp", "rows/s", "memory, MB"], rows)
+    head = ["source", "rows", "GB", "cp, s", "pack, s", "CPU, s", "× cp", "rows/s", "memory, MB"]
+    table(head, rows)
+    record(__file__, head, rows, names=2)
 
 
 if __name__ == "__main__":

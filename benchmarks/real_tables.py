@@ -21,7 +21,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from measuring import arguments, table
+from measuring import arguments, record, table
 
 from tractable.cli.folders import read_run
 from tractable.cli.models import model_in
@@ -101,6 +101,14 @@ def main() -> None:
             rows.append([name, size, *judged(pd.read_csv(path), target, run), seconds])
     heads = ["table", "size", "family", "verdict", "inside 50 %", "90 %", "means off", "sds", "seconds, cold"]
     table(heads, rows)
+    sizes, seconds = [int(row[1].split()[0].replace(",", "")) for row in rows], [row[-1] for row in rows]
+    verdicts = [row[3] for row in rows]
+    counted = ["trust", "caution", "reject"]
+    record(
+        __file__,
+        ["", "tables", "least rows", "most rows", *counted, "least seconds", "most seconds"],
+        [["all", len(rows), min(sizes), max(sizes), *map(verdicts.count, counted), min(seconds), max(seconds)]],
+    )
 
 
 def judged(frame: pd.DataFrame, target: str, run: Path) -> list[str]:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 import numpyro.distributions as dist
-from measuring import arguments, say_where, table
+from measuring import arguments, record, say_where, table
 
 import tractable as tr
 from tractable.glm.linear import generalised_linear
@@ -84,7 +84,9 @@ def main() -> None:
                 m, s, v, told = draws_of(name, method, data_of(name, source, False))
                 off, ratio = np.max(np.abs(m - mean) / sd), (s / sd)[np.argmax(np.abs(np.log(s / sd)))]
                 out.append([name, type(method).__name__, where, float(off), float(ratio), v, told])
-    table(["model", "method", "rows", "worst mean off, sd", "worst sd ratio", "verdict", "order"], out)
+    head = ["model", "method", "rows", "worst mean off, sd", "worst sd ratio", "verdict", "order"]
+    table(head, out)
+    record(__file__, head, out, names=3)
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
-from measuring import arguments, table
+from measuring import arguments, record, table
 
 WAYS = ("clear", "mist", "rain")
 
@@ -184,6 +184,7 @@ def main() -> None:
         )  # fmt: skip
     heads = ["table", "rows", "inputs", "family", "found", "missed", "verdict", "seconds, cold"]
     table(heads, rows_of_all)
+    record(__file__, heads, rows_of_all)
 
 
 if __name__ == "__main__":

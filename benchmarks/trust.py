@@ -14,7 +14,7 @@ family above 5 %; of right posteriors at most 10 % rejected and at least 60 % tr
 time.
 
     python benchmarks/trust.py --tune [--only FAMILY ...] [--methods nuts,map] [--budgets default] [--members 8]
-    python benchmarks/trust.py --publish --processes 2 --into benchmarks/RESULTS.md
+    python benchmarks/trust.py --publish --processes 2 --record
 
 Checks are chosen on the half ``--tune``; ``--publish`` runs the other one, and refuses to do so again after the
 source has changed unless ``--again`` says why, which is then kept. Which half a target is in is a hash of it, and
@@ -41,7 +41,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import population
-from measuring import say_where, table
+from measuring import record, say_where, table
 from population_truth import LEVELS, Truth, Variant
 from scipy import optimize, stats
 
@@ -433,8 +433,11 @@ def bounds(wrong: int, trusted: int, level: float = 0.95) -> tuple[float, float]
     return float(low), float(high)
 
 
-HEAD = ["runs", "declined", "trusted", "wrong of them", "targets trusted", "wrong of them", "% of targets",
-        "95 % bounds", "right", "of them rejected, %", "of them trusted, %", "s a run", "checking, %"]  # fmt: skip
+HEAD = ["runs", "declined", "trusted", "wrong of them", "targets trusted", "wrong targets", "% of targets",
+        "95 % bounds", "right", "right ones rejected, %", "right ones trusted, %", "s a run",
+        "checking, %"]  # fmt: skip
+RECORDED = ["runs", "targets trusted", "wrong targets", "% of targets", "95 % bounds", "right ones trusted, %",
+            "right ones rejected, %"]  # fmt: skip
 
 
 def summary(lines: list[dict[str, Any]]) -> list[Any]:
@@ -461,6 +464,17 @@ def summary(lines: list[dict[str, Any]]) -> list[Any]:
         share(rejected, right), share(len(trusted) - len(wrong), right), seconds / len(warm) if warm else float("nan"),
         100 * checking / seconds if seconds else float("nan"),
     ]  # fmt: skip
+
+
+def summaries(lines: list[dict]) -> list[list[Any]]:
+    """Rows for the record: of all runs, by method, and of the families in which a target was trusted wrongly."""
+    rows = [["all", *summary(lines)]]
+    rows += [[method, *summary(some)] for method in METHODS if (some := [x for x in lines if x["method"] == method])]
+    for family in sorted({line["family"] for line in lines}):
+        row = [family, *summary([line for line in lines if line["family"] == family])]
+        if row[1 + HEAD.index("wrong targets")]:
+            rows.append(row)
+    return rows
 
 
 def tables(heads: list[dict], lines: list[dict]) -> None:
@@ -493,18 +507,6 @@ def wrongs(lines: list[dict]) -> None:
         for line in lines if line["verdict"] == "trust" and not line["right"]
     ]  # fmt: skip
     table(["variant", "#", "", "method", "budget", "error of a mean, sds", "sd ratio", "worst", "checks"], rows)
-
-
-def into(path: pathlib.Path, half: str, text: str) -> None:
-    """Put the tables of a half into a page: between its marks, or at the end."""
-    begin, end = f"<!-- trust, {half}: begin -->", f"<!-- trust, {half}: end -->"
-    page, block = path.read_text(), f"{begin}\n{text.strip()}\n{end}\n"
-    if begin in page and end in page:
-        before, after = page[: page.index(begin)], page[page.index(end) + len(end) :].lstrip("\n")
-        page = before + block + ("\n" + after if after else "")
-    else:
-        page = page.rstrip("\n") + "\n\n" + block
-    path.write_text(page)
 
 
 def chosen(text: str | None, among: Iterable[str], what: str) -> tuple[str, ...]:
@@ -541,7 +543,7 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--float64", action="store_true")
     parser.add_argument("--table", action="store_true", help="run nothing; print what there is")
     parser.add_argument("--wrong", action="store_true", help="list what was trusted and wrong (--tune only)")
-    parser.add_argument("--into", type=pathlib.Path, metavar="PAGE", help="put the tables into this page too")
+    parser.add_argument("--record", action="store_true", help="write the summaries to benchmarks/results/trust.json")
     parser.add_argument("--quick", action="store_true", help="two members, three methods: shows that it runs")
     return parser
 
@@ -570,6 +572,10 @@ def work(args: argparse.Namespace) -> None:
         raise Refused(f"--only expects families or variants; got {', '.join(unknown)}. Families: {families}.")
     if not 0 <= args.shard < args.shards:
         raise Refused(f"--shard expects a number from 0 to {args.shards - 1}; got {args.shard}.")
+    if args.record and args.half != "publish":
+        raise Refused(
+            "--record is for the published half, as checks are chosen on the other one: use it with --publish."
+        )
     if (args.wrong or args.quick) and args.half == "publish":
         raise Refused("--wrong and --quick are for choosing checks, which the published half must not do: use --tune.")
     version = None
@@ -588,23 +594,11 @@ def work(args: argparse.Namespace) -> None:
         run_all(plan, names[args.shard :: args.shards], args.processes)
         version = head["source"]
     heads, lines = results(args.out, args.half, version)
-    text = printed(lambda: tables(heads, lines))
-    print(text)
+    tables(heads, lines)
     if args.wrong:
         wrongs(lines)
-    if args.into is not None:
-        into(args.into, args.half, text)
-
-
-def printed(function: Callable[[], None]) -> str:
-    """What a function prints."""
-    import contextlib
-    import io
-
-    out = io.StringIO()
-    with contextlib.redirect_stdout(out):
-        function()
-    return out.getvalue()
+    if args.record:
+        record(__file__, ["", *HEAD], summaries(lines), columns=RECORDED, keep=False)
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ import time
 import warnings
 
 import numpy as np
-from measuring import arguments, data_folder, say_where, table
+from measuring import arguments, data_folder, record, say_where, table
 
 import tractable as tr
 from tractable.core.errors import TractableError
@@ -90,6 +90,7 @@ def measured(folder: pathlib.Path, name: str, split: int, label: str) -> dict:
 
 def show(rows: list[dict]) -> None:
     """A table a set, beside the published figures."""
+    densities = []
     for name in SETS:
         mine = [r for r in rows if r["set"] == name]
         if not mine:
@@ -111,11 +112,14 @@ def show(rows: list[dict]) -> None:
                     values["coverage"].mean(), values["seconds"].mean(),
                 ]
             )  # fmt: skip
+        means = {line[0].partition(" ")[0]: line[3].partition(" ")[0] for line in lines}
+        densities.append([name, *map(means.get, METHODS)])
         for label, (rmse, density) in zip(
             ("PBP", "dropout 2016", "dropout 2018", "deep ensembles", "HMC 2016"), PUBLISHED[name], strict=True
         ):
             lines.append([f"*{label}*", None, f"{rmse:g}", f"{density:g}", None, None])
         table(["method", "splits", "RMSE", "log density", "90 % covers", "seconds"], lines)
+    record(__file__, ["set", *METHODS], densities, columns=["bbb", "hmc", "psgld", "laplace", "long-relevance"])
 
 
 def main() -> None:

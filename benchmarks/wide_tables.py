@@ -13,7 +13,7 @@ import time
 import warnings
 
 import numpy as np
-from measuring import arguments, say_where, table
+from measuring import arguments, record, say_where, table
 from sklearn.linear_model import BayesianRidge
 
 from tractable.estimators import BayesianLinearRegression
@@ -75,6 +75,7 @@ def main() -> None:
             shown = ", ".join(f"{word} {said.count(word)}" for word in dict.fromkeys(said)) or "–"
             rows.append([f"{count} × {columns}", effects, common, name, *np.mean(told, 0).tolist(), shown])
     table(HEAD, rows)
+    record(__file__, HEAD, rows, names=4)
 
 
 if __name__ == "__main__":

@@ -202,7 +202,7 @@ def _used(tree: ast.Module, file: Path) -> Iterator[tuple[str, int, bool]]:
 
 
 @pytest.mark.laws
-def test_floors():
+def test_structure():
     assert SOURCE.is_dir(), f"expected the package at {SOURCE}; there is none"
     found = violations(SOURCE)
     assert not found, "\n" + "\n".join(found)

@@ -228,11 +228,16 @@ def test_halves_cannot_be_mixed_and_publishing_again_takes_a_reason(tmp_path):
 
 
 @pytest.mark.quick
-def test_the_table_is_put_between_its_marks(tmp_path):
-    page = tmp_path / "RESULTS.md"
-    page.write_text("# Results\n")
-    trust.into(page, "publish", "one")
-    page.write_text(page.read_text() + "\n## More\n")
-    trust.into(page, "publish", "two")
-    text = page.read_text()
-    assert "one" not in text and text.index("two") < text.index("## More") and text.count("begin") == 1
+def test_the_half_to_choose_by_is_not_recorded(tmp_path):
+    with pytest.raises(trust.Refused, match="--record is for the published half"):
+        trust.work(options(tmp_path, "--tune", "--record", "--table"))
+
+
+@pytest.mark.quick
+def test_the_record_has_methods_and_the_families_that_were_wrong():
+    line = {"variant": "a", "index": 0, "verdict": "trust", "right": True, "programs": 1, "run": 1.0, "checking": 0.5}
+    lines = [line | {"method": "map", "family": "normal"}]
+    lines += [line | {"method": "nuts", "family": "banana", "index": 1, "right": False}]
+    rows = {row[0]: dict(zip(trust.HEAD, row[1:], strict=True)) for row in trust.summaries(lines)}
+    assert list(rows) == ["all", "map", "nuts", "banana"]
+    assert rows["all"]["targets trusted"] == 2 and rows["all"]["wrong targets"] == rows["banana"]["wrong targets"] == 1
