@@ -129,6 +129,8 @@ def test_every_kernel_is_here():
         "Expected",
         "Proposal",
         "annealed",
+        "enumerated",
+        "observed",
         "asymmetric",
         "fixed",
         "gaussian",

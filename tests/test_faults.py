@@ -23,7 +23,9 @@ from numpyro.distributions import constraints
 import tractable as tr
 from tractable.core import model as core
 from tractable.core.errors import CheckpointError, DataError, ModelError, RunError, SettingsError, TractableWarning
+from tractable.engine import run as loop
 from tractable.engine import stopping
+from tractable.engine.store import DrawStore
 
 pytestmark = pytest.mark.laws
 
@@ -235,7 +237,7 @@ def test_a_run_that_leaves_the_finite_numbers(tmp_path):
     with pytest.raises(RunError, match=r"Step 12\d of chain 0 left mu .*not finite\. .*\.partial") as caught:
         tr.infer(MODEL, Y, bursting, checkpoint=tmp_path / "run")
     assert caught.value.partial is not None
-    kept = tr.tools.store.DrawStore.open(tmp_path / "run" / "draws.zarr").read("position")
+    kept = DrawStore.open(tmp_path / "run" / "draws.zarr").read("position")
     assert kept.shape == (2, 100, 1) and np.all(np.isfinite(kept))
     with pytest.raises(RunError) as caught:
         tr.infer(MODEL, Y, bursting)
@@ -458,7 +460,7 @@ def test_interrupted(children, name, number):
 @pytest.mark.parametrize("draws", [None, "moments"])
 def test_a_segment_left_alone_is_left_out(draws, monkeypatch, tmp_path):
     """A stop that does not wait for the device gives what there was before, and the same run goes on from there."""
-    run, visits = tr.run, []
+    run, visits = loop, []
 
     def leave(reached, stop):
         visits.append(reached)
@@ -526,7 +528,7 @@ def test_killed(children):
 def test_errors_are_one_family():
     """Every error is a TractableError, so that one except clause is enough; messages name no traced values."""
     for error in (CheckpointError, DataError, ModelError, RunError, SettingsError):
-        assert issubclass(error, tr.tools.errors.TractableError)
+        assert issubclass(error, tr.errors.TractableError)
     with pytest.raises(ModelError) as caught:
         tr.infer(alone(lambda x: -(x**2), jnp.zeros(3)), None, WALK)
     assert not re.search("Traced|JitTracer|0x[0-9a-f]{6}", str(caught.value))

@@ -9,6 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tractable.core.rows import whole
+
 pytestmark = pytest.mark.laws
 
 BLOCKS = re.findall(
@@ -46,7 +48,7 @@ def test_coin(capsys, tmp_path, monkeypatch):
     assert "nuts" in capsys.readouterr().out.lower()
     run(names, 2)
     assert names["calibration"].report().verdict == "trust" and (tmp_path / "ranks.png").exists()
-    names["batch"] = names["tr"].core.whole(names["data"].arrays())
+    names["batch"] = whole(names["data"].arrays())
     run(names, 6)
     assert names["info"].step_size > 0
 

@@ -107,7 +107,7 @@ def test_streamed_batches_are_the_resident_ones(tmp_path):
 @pytest.mark.test
 def test_streaming_is_refused_where_all_rows_are_looked_at(tmp_path):
     np.save(tmp_path / "y.npy", Y)
-    with pytest.raises(tr.tools.errors.DataError, match="minibatches"):
+    with pytest.raises(tr.errors.DataError, match="minibatches"):
         drawn(WALK, tr.Data(tmp_path / "y.npy", resident=False))
 
 
@@ -138,7 +138,7 @@ def test_shape():
 
 @pytest.mark.test
 def test_too_many_devices():
-    with pytest.raises(tr.tools.errors.SettingsError, match="JAX sees"):
+    with pytest.raises(tr.errors.SettingsError, match="JAX sees"):
         drawn(WALK, mesh=len(jax.devices()) + 1)
 
 

@@ -75,7 +75,7 @@ BUDGETS = {
     "evidence": 957,
     "posterior": 2_071,
     "calibration": 380,
-    "top": 791,
+    "top": 793,
     "tables": 2_486,
     "estimators": 1_336,
     "pages": 2_016,
