@@ -185,8 +185,8 @@ def check_precision(method: Any) -> None:
         assert posterior.values.dtype == np.float32
         if not posterior.is_point:
             assert numbers(posterior).dtype == np.float32
-        if posterior.standing is not None:
-            floats = [leaf for leaf in jax.tree.leaves(posterior.standing.states) if leaf.dtype.kind == "f"]
+        if posterior.run_state is not None:
+            floats = [leaf for leaf in jax.tree.leaves(posterior.run_state.states) if leaf.dtype.kind == "f"]
             assert floats and all(leaf.dtype == np.float32 for leaf in floats)
         if posterior.fitted is not None:
             assert all(leaf.dtype == np.float32 for leaf in posterior.fitted.phi.values())
@@ -255,7 +255,7 @@ def check_options(first: tr.Posterior, case: Case, folder: Path, *, moments: boo
                 same(tr.load(folder / "draws", case.model), first)
         elif moments:
             averaged = tr.infer(case.model, case.rows, case.method, seed=3, **option)
-            drawn = np.concatenate([first.unconstrained, first.standing.surplus["position"]], 1)  # whole blocks
+            drawn = np.concatenate([first.unconstrained, first.run_state.surplus["position"]], 1)  # whole blocks
             values = values_of(case.model, drawn).reshape(-1, len(case.model.names))
             assert np.all(averaged.belief.counts == drawn.shape[1]) and averaged.report().checks
             assert list(averaged.summary()) == ["mean", "sd"]

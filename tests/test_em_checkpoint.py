@@ -161,7 +161,7 @@ def test_saving_takes_a_share(monkeypatch):
     monkeypatch.setattr(sessions, "time", types.SimpleNamespace(monotonic=lambda: clock[0]))
     monkeypatch.setattr(sessions, "SAVING", 0.05)
 
-    def save(standing: Any, drawn: Any = None) -> None:
+    def save(run_state: Any, drawn: Any = None) -> None:
         saves.append(clock[0])
         clock[0] += 1.0
 

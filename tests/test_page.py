@@ -27,10 +27,10 @@ from tractable.inference import infer
 from tractable.methods import MALA, MAP, NUTS, SGLD, BayesByBackprop, DeepEnsemble, MeanField, RandomWalk
 from tractable.networks.network import mlp, neural_network, scale_mixture
 from tractable.pages import held_out, networks, parameters, plots, predictive, verdict
-from tractable.pages.exhibit import Cell, Exhibit, Table, decimals, duration
 from tractable.pages.page import write_comparison_page, write_page
 from tractable.pages.render import html as rendered
 from tractable.pages.render import shown
+from tractable.pages.sections import Cell, Section, Table, decimals, duration
 from tractable.pages.terminal import to_terminal
 from tractable.posterior.posterior import Posterior
 from tractable.tables import encoder as tables
@@ -50,8 +50,8 @@ def coin() -> Model:
     return Model({"theta": dist.Beta(5, 5)}, lambda params: dist.Bernoulli(params["theta"]))
 
 
-def body_of(exhibits) -> str:
-    return rendered("", exhibits, "")
+def body_of(sections) -> str:
+    return rendered("", sections, "")
 
 
 def fit(model, data, method):
@@ -190,24 +190,24 @@ def test_predictive_checks_are_of_rows():
     order = [model.names.index(name) for name in ("weights[0]", "weights[1]", "noise", "intercept")]
     draws = Draws(positions=drawn[..., np.argsort(order)])
     whole = Posterior(model, NUMBERS, NUTS(), 0, draws)
-    facts, figures = predictive.exhibits(whole)[0].parts
+    facts, figures = predictive.sections(whole)[0].parts
     assert list(facts) == ["elpd_loo", "p_loo", "largest k-hat", "moved by the prior"]
     assert facts["elpd_loo"].value == whole.loo().elpd and "all other rows" in figures.note
     assert [figure.title[:12] for figure in figures.parts] == ["Distribution", "Histogram of"]
     mass = tables.fit_encoder(pd.DataFrame({"width": X[:, 0], "mass": 100 * NUMBERS.y}), "mass")
     told = predictive.leave_one_out(whole.loo(), 90 * np.log(mass.target.sd))  # in the table's units
-    facts = predictive.exhibits(whole, mass)[0].parts[0]
+    facts = predictive.sections(whole, mass)[0].parts[0]
     assert facts["elpd_loo"].value == told["elpd_loo"].value == whole.loo().elpd - 90 * np.log(mass.target.sd)
     few = dataclasses.replace(whole, belief=dataclasses.replace(draws, positions=drawn[:, :40, np.argsort(order)]))
-    (figures,) = predictive.exhibits(few)[0].parts
+    (figures,) = predictive.sections(few)[0].parts
     assert "took part in" in figures.note
     outlying = Data(np.r_[NUMBERS.y[:-1], 9.0], X)
-    facts = predictive.exhibits(Posterior(model, outlying, NUTS(), 0, draws))[0].parts[0]
+    facts = predictive.sections(Posterior(model, outlying, NUTS(), 0, draws))[0].parts[0]
     assert facts["elpd_loo"].value == "not known" and "1 row of 90" in facts["elpd_loo"].aside
     flips = Posterior(coin(), Data([1, 0, 1, 1]), NUTS(), 0, Draws(positions=drawn[..., 3:]))
-    (shares,) = predictive.exhibits(flips)[0].parts[1].parts
-    assert shares.title.startswith("Shares of classes") and "<svg" in body_of([Exhibit("", [shares])])
-    assert predictive.exhibits(dataclasses.replace(flips, data=None)) == []
+    (shares,) = predictive.sections(flips)[0].parts[1].parts
+    assert shares.title.startswith("Shares of classes") and "<svg" in body_of([Section("", [shares])])
+    assert predictive.sections(dataclasses.replace(flips, data=None)) == []
 
 
 @pytest.mark.quick
@@ -221,7 +221,7 @@ def test_how_numbers_look():
 
 
 def test_a_check_without_a_number(tmp_path, numbers):
-    text = body_of([Exhibit("", [verdict.checks([Check("<i>", float("nan"), "reject", "a < b")])])])
+    text = body_of([Section("", [verdict.checks([Check("<i>", float("nan"), "reject", "a < b")])])])
     assert "&lt;i&gt;" in text and "a &lt; b" in text and "<td>–</td>" in text
 
 
@@ -536,18 +536,18 @@ def test_effects_of_draws_have_their_sds_and_quantiles():
     np.testing.assert_allclose(told[["5%", "95%"]].to_numpy().T, np.quantile(own, [0.05, 0.95], axis=0), rtol=1e-6)
 
 
-# One exhibit, shown in three places.
+# One section, shown in three places.
 
 
 @pytest.mark.quick
-def test_an_exhibit_is_the_same_on_a_page_a_terminal_and_as_a_frame():
+def test_a_section_is_the_same_on_a_page_a_terminal_and_as_a_frame():
     rows = [
         ["a<b", Cell(-0.12345, ".3f", poor=True), "trust", "x < y"],
         ["[bold]c", Cell(float("nan"), aside="± 2"), "reject", ""],
     ]
     table = Table(["name", "value", "verdict", "meaning"], rows, ["meaning"])
-    exhibit = Exhibit("A & B", [{"how many": Cell(1234, ",d")}, table, Exhibit("inside", ["A <sentence>."])], "Note.")
-    text = body_of([exhibit])
+    section = Section("A & B", [{"how many": Cell(1234, ",d")}, table, Section("inside", ["A <sentence>."])], "Note.")
+    text = body_of([section])
     for part in (
         "<h2>A &amp; B</h2>", '<p class="note">Note.</p>', "<dt>how many</dt><dd>1,234</dd>",
         '<th scope="row">a&lt;b</th><td class="flag">−0.123</td>', '<td>–<span class="of">± 2</span></td>',
@@ -560,7 +560,7 @@ def test_an_exhibit_is_the_same_on_a_page_a_terminal_and_as_a_frame():
 
     def printed(**most) -> str:
         console = Console(width=100, record=True, file=io.StringIO())
-        console.print(to_terminal(exhibit, **most))
+        console.print(to_terminal(section, **most))
         return console.export_text()
 
     for part in ("A & B", "1,234", "a<b", "-0.123", "[bold]c", "– ± 2", "reject", "x < y"):

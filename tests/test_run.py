@@ -126,13 +126,13 @@ def test_shape():
     for size in (1, 7, 1000, 30_000, 1 << 20):
         for thin in (1, 2, 3, 7, 49, 50, 51, 97, 128, 256, 1000):
             shapes = [loop.shape(draws, thin, size, chains=4) for draws in (1, 10, 999)]
-            assert len({(s.block, s.group, s.kept) for s in shapes}) == 1
+            assert len({(s.block, s.group, s.stored) for s in shapes}) == 1
             for shape, draws in zip(shapes, (1, 10, 999), strict=True):
                 assert shape.group % shape.thin == 0 and shape.group % shape.block == 0
                 assert shape.block <= loop.BLOCK and shape.block * size <= max(loop.BLOCK_NUMBERS, size)
-                assert shape.kept == shape.group // thin and shape.kept >= 1
+                assert shape.stored == shape.group // thin and shape.stored >= 1
                 assert 1 <= shape.capacity <= max(1, -(-draws * thin // shape.group))
-                nbytes = 4 * 4 * size * shape.kept * shape.capacity
+                nbytes = 4 * 4 * size * shape.stored * shape.capacity
                 assert shape.capacity == 1 or nbytes <= loop.BUFFER_BYTES
 
 

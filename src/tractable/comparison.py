@@ -22,7 +22,7 @@ from tractable.core.words import nearest, spelt, tell
 from tractable.core.writing import write_atomically, write_figure
 from tractable.diagnostics.target import Target, gradient_work
 from tractable.engine.jobs import Heard, finished, many_processes, why
-from tractable.engine.locks import held
+from tractable.engine.locks import lock
 from tractable.engine.progress import progress_of
 from tractable.engine.stopping import ending, interruptible
 from tractable.inference import infer
@@ -211,7 +211,7 @@ def compare(
         progress=False if parallel else progress, folder=None if checkpoint is None else Path(checkpoint),
     )  # fmt: skip
     posteriors, failures, rows, interrupted = {}, {}, {}, False
-    with held(checkpoint), interruptible() as stop, progress_of(progress if parallel else False) as say:
+    with lock(checkpoint), interruptible() as stop, progress_of(progress if parallel else False) as say:
         for ended in finished(work, range(len(names)), n_jobs, "compare", stop):
             ended.tell()
             fit = Fit({"verdict": "failed"}, None, ended.lost) if ended.lost else ended.result
@@ -256,11 +256,13 @@ def _fitted(
     held_out: Data | None, progress: bool | Callable | None, folder: Path | None,
 ) -> Fit:  # fmt: skip
     """One method's fit, its verification and its row without distances."""
-    method, told = methods[index], Heard(progress, f"{names[index]}: ") if callable(progress) else progress
+    method, report_progress = methods[index], Heard(progress, f"{names[index]}: ") if callable(progress) else progress
     inside = None if folder is None else folder / (names[index] or UNNAMED)
     try:
         with stopwatch() as clock:
-            learnt = infer(model, data, method, seed=seeds[index], progress=told, verify=None, checkpoint=inside)
+            learnt = infer(
+                model, data, method, seed=seeds[index], progress=report_progress, verify=None, checkpoint=inside
+            )
         posterior = verify_and_improve(learnt, "auto")
         if posterior.interrupted and not (posterior.is_point or posterior.count):
             return Fit({"verdict": posterior.report().verdict}, posterior)
@@ -272,7 +274,7 @@ def _fitted(
                 write_atomically(inside / CLOCK, json.dumps(clock).encode())
         return Fit(measured(posterior, clock, held_out), posterior)
     except Exception as error:
-        return Fit({"verdict": "failed"}, None, why(error, told))
+        return Fit({"verdict": "failed"}, None, why(error, report_progress))
 
 
 def affords_reference(model: Model, data: Data | None) -> bool:
@@ -310,7 +312,7 @@ def measured(posterior: Posterior, clock: dict[str, float], held_out: Data | PyT
     return row | {"verdict": posterior.report().verdict}
 
 
-def apart(posterior: Posterior, reference: Reference) -> tuple[np.ndarray, np.ndarray]:
+def marginal_errors(posterior: Posterior, reference: Reference) -> tuple[np.ndarray, np.ndarray]:
     """|mean − reference mean| / reference sd, and sd / reference sd, of the k parameters."""
     mean, sd = posterior.flat_moments
     with np.errstate(divide="ignore", invalid="ignore"):  # a reference may have no width
@@ -321,7 +323,7 @@ def apart(posterior: Posterior, reference: Reference) -> tuple[np.ndarray, np.nd
 
 def distances(posterior: Posterior, reference: Reference) -> dict[str, float]:
     """How far the marginal moments are from the reference's."""
-    error, ratio = apart(posterior, reference)
+    error, ratio = marginal_errors(posterior, reference)
     out = {"mean error": float(np.max(error))}
     if np.all(ratio > 0):
         out["sd ratio"] = float(ratio[np.argmax(np.abs(np.log(ratio)))])
@@ -366,10 +368,13 @@ def shown(table: "pd.DataFrame") -> "pd.DataFrame":
     """The table as text, in meaningful digits; columns without a number are left out."""
     import pandas as pd
 
-    kept = table.dropna(axis=1, how="all")
+    filled = table.dropna(axis=1, how="all")
     return pd.DataFrame(
-        {name: ["–" if pd.isna(v) else format(v, FORMS.get(name, "")) for v in kept[name]] for name in kept.columns},
-        index=kept.index,
+        {
+            name: ["–" if pd.isna(v) else format(v, FORMS.get(name, "")) for v in filled[name]]
+            for name in filled.columns
+        },
+        index=filled.index,
         dtype=object,
     )
 
@@ -406,7 +411,7 @@ def interesting(comparison: Comparison, most: int = PANELS) -> list[int]:
     worst = np.zeros(len(next(iter(comparison.posteriors.values())).names))
     if comparison.reference is not None:
         for posterior in comparison.others.values():
-            error, ratio = apart(posterior, comparison.reference)
+            error, ratio = marginal_errors(posterior, comparison.reference)
             with np.errstate(all="ignore"):
                 width = np.abs(np.log(ratio))
             worst = np.maximum(worst, np.nan_to_num(error + np.where(np.isfinite(width), width, 0)))

@@ -294,7 +294,7 @@ def test_networks_move_as_far_as_can_be_afforded(monkeypatch):
     monkeypatch.setattr(networks, "Target", lambda model: TARGET)
     run = learnt(model=model, belief=SimpleNamespace(positions=positions))
     data = Mock(spec=Data, resident=True, arrays=lambda: ())
-    each = (1 + networks.moves.KEPT) * networks.moves.BLOCK * networks.WALKERS
+    each = (1 + networks.moves.COUNTED) * networks.moves.BLOCK * networks.WALKERS
     for steps in networks.STEPS:
         (check,) = networks._moved(run, data, None, 1.01 * each * steps, 0)
         assert check.verdict == "caution" and seen[-1][0] == steps
@@ -304,7 +304,7 @@ def test_networks_move_as_far_as_can_be_afforded(monkeypatch):
 
 @pytest.mark.test
 def test_the_divergence_takes_as_many_rows_as_fit(monkeypatch):
-    monkeypatch.setattr(ladders, "HELD", 4 * 5 * 8 * 7 + 1)
+    monkeypatch.setattr(ladders, "MOST_NUMBERS", 4 * 5 * 8 * 7 + 1)
     monkeypatch.setattr(ladders, "_divergence", lambda ladder, params, x: x)
     layers = [SimpleNamespace(seen=3), SimpleNamespace(seen=2)]
     ladder = Mock(spec=Ladder, causes=(np.zeros((8, 3)), np.zeros((8, 2))), layers=layers)

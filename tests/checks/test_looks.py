@@ -196,7 +196,7 @@ def test_where_a_first_result_stood_is_not_forgotten() -> None:
     model = Model.from_log_density(_two_in_twenty, jnp.full(20, -60.0))  # no climb begins near either
     first = tr.infer(model, None, tr.Laplace(), verify=None, progress=False)
     near = dataclasses.replace(first, found=first.found | {looks.BEFORE: [[0.0] * 20]})
-    unvisited = [next(c for c in one.verify().looked if c.name == "modes") for one in (first, near)]
+    unvisited = [next(c for c in one.verify().verification if c.name == "modes") for one in (first, near)]
     assert [check.value for check in unvisited] == [1, 2]
     assert unvisited[1].verdict == "reject"
     again = verification._places(near)
@@ -371,7 +371,7 @@ def test_where_tails_decide_moments_quantiles_tell(wider: float, verdict: str) -
     draws = np.random.default_rng(0).permutation(draws).reshape(4, 1000, 1)
     posterior = Posterior(t, None, tr.NUTS(), 0, Draws(positions=draws), {"gradients": 1e5})
     assert looks._heavy(posterior)
-    assert next(c.verdict for c in posterior.verify().looked if c.name == "means and sds") == verdict
+    assert next(c.verdict for c in posterior.verify().verification if c.name == "means and sds") == verdict
 
 
 def test_a_normals_tails_are_not_heavy() -> None:
@@ -424,7 +424,7 @@ def _chains(size: int) -> Posterior:
 def test_right_chains_are_trusted_by_few_places(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of twenty sds the worst is known to 5 % by 1,000 places: near the limit is within it, as the chains agree."""
     monkeypatch.setattr(looks, "_affordable", lambda *_: looks.SIZES[-2])
-    assert next(c.verdict for c in _chains(20).verify().looked if c.name == looks.SHAPE) == "trust"
+    assert next(c.verdict for c in _chains(20).verify().verification if c.name == looks.SHAPE) == "trust"
 
 
 @pytest.mark.parametrize(("error", "of_q", "of_chains"), [(0.5, "trust", "trust"), (0.7, "caution", "trust")])
@@ -435,7 +435,7 @@ def test_moves_alone_see_too_little_of_a_q(
     monkeypatch.setattr(looks, "_against", lambda *_: looks.Compared(error, 0.1, "z[0]", 0.1, 1.0))
     q = fitted(NORMAL, np.zeros(3), np.linalg.cholesky(CORRELATED))
     for posterior, verdict in ((q, of_q), (_chains(3), of_chains)):
-        assert next(c.verdict for c in posterior.verify().looked if c.name == looks.SHAPE) == verdict
+        assert next(c.verdict for c in posterior.verify().verification if c.name == looks.SHAPE) == verdict
 
 
 @pytest.mark.quick
@@ -477,7 +477,7 @@ def test_a_climb_begins_again_where_a_look_found_better(method: tr.Method) -> No
     first, again = (tr.infer(model, None, method, verify=verify) for verify in (None, "auto"))
     np.testing.assert_allclose(first.mean(), 0, atol=0.1)
     np.testing.assert_allclose(again.mean(), FAR, atol=0.1)
-    assert again.looked[0].name == "begun again"
+    assert again.verification[0].name == "begun again"
     assert again.cost.gradients > first.cost.gradients
     assert again.report().verdict == ("trust" if method.point else "reject")  # a tenth of the mass is elsewhere
     np.testing.assert_allclose(again.found[looks.BEFORE], [looks.frame_of(first)[0]])
@@ -505,7 +505,7 @@ def test_what_was_not_looked_at_is_not_trusted() -> None:
 def test_looks_do_not_hang_on_the_clock() -> None:
     """The same seed gives the same checks."""
     posterior = fitted(BENT, BENT_MEAN, np.diag(BENT_SD))
-    assert posterior.verify().looked == posterior.verify().looked
+    assert posterior.verify().verification == posterior.verify().verification
 
 
 # Mutants: each is a wrong look, which the test beside it must notice.
@@ -524,7 +524,7 @@ def of_many_levels() -> Posterior:
 @pytest.mark.laws
 def test_an_exact_posterior_of_many_parameters_is_trusted(of_many_levels: Posterior) -> None:
     """Places that shape a covariance count too little beneath it: the noise seemed 0.25 sd too large."""
-    check = next(c for c in of_many_levels.verify("auto").looked if c.name == looks.SHAPE)
+    check = next(c for c in of_many_levels.verify("auto").verification if c.name == looks.SHAPE)
     assert check.verdict == "trust" and check.value < 0.7
 
 
@@ -806,7 +806,7 @@ def test_divergences_reject_where_nothing_else_speaks_for_the_draws(share, shape
     looked = [] if shape is None else [Check(looks.SHAPE, shape[1], shape[0], "")]
     belief = Draws(positions=draws, info={"divergent": divergent})
     posterior = Posterior(Model.from_log_density(lambda x: -x @ x / 2, jnp.zeros(1)), None, tr.NUTS(), 0, belief)
-    posterior.looked = looked
+    posterior.verification = looked
     assert divergences(posterior, "").verdict == verdict
 
 

@@ -237,7 +237,7 @@ def test_the_peak_is_the_last_that_does_no_worse():
         peak, good = peak.after(level + score + 0.01 * rng.standard_normal(100), groups)
         kept.append(good)
     assert kept == [True, True, True, False, False]
-    assert peak.groups == 2 and peak.looks == 2
+    assert peak.groups == 2 and peak.scorings == 2
 
 
 FEW = rows(12, 0.3, 3)  # which twenty units fit to the last digit under noise=0.1

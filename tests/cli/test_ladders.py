@@ -148,9 +148,9 @@ def test_a_run_that_was_stopped_is_gone_on_with(digits, folder, tmp_path, monkey
     out, stopped = digits[0], tmp_path / "stopped"
     save = Saver.save
 
-    def killed(self: Saver, standing: Any, drawn: Any = None) -> None:
-        save(self, standing, drawn)
-        if standing:
+    def killed(self: Saver, run_state: Any, drawn: Any = None) -> None:
+        save(self, run_state, drawn)
+        if run_state:
             raise CheckpointError("Killed.")
 
     words = ["fit", folder / "digits.npz", *VAE, "--seed", 3, "--out", stopped]

@@ -14,7 +14,7 @@ from tractable.core import sealed
 from tractable.core.errors import CheckpointError, DataError, RunError, TractableWarning
 from tractable.core.shown import CONTROL, printable
 from tractable.core.words import tell
-from tractable.pages.exhibit import Exhibit, Table
+from tractable.pages.sections import Section, Table
 from tractable.pages.terminal import to_terminal
 
 pytestmark = pytest.mark.quick
@@ -53,7 +53,7 @@ def test_control_characters_are_shown(case, capsys):
     assert_harmless(str(caught[0].message))
     for stderr in (False, True):
         Terminal(stderr=stderr).print(text)
-        Terminal(stderr=stderr).print(to_terminal(Exhibit(text, [Table([text, "verdict"], [[text, text]])])))
+        Terminal(stderr=stderr).print(to_terminal(Section(text, [Table([text, "verdict"], [[text, text]])])))
     shown = capsys.readouterr()
     assert_harmless(shown.out + shown.err)
     assert (

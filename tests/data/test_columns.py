@@ -69,7 +69,7 @@ def test_nothing_is_held_out_of_one_file_or_of_an_array():
 
 
 def test_bounds_are_standardised_where_they_are_known():
-    target = Target("y", "normal", 10.0, 4.0, censoring="upper", beside="z")
+    target = Target("y", "normal", 10.0, 4.0, censoring="upper", bound_column="z")
     y = encode_censored(target, pd.Series([14.0, 2.0, -np.inf]), pd.Series([14.0, np.inf, 12.0]))
     most = float(np.finfo(np.float32).max)  # where there is no bound
     np.testing.assert_allclose(y, [[1.0, 1.0], [-2.0, most], [-most, 0.5]], rtol=1e-6)

@@ -136,8 +136,8 @@ def test_a_split_holds_each_row_once(fraction, out):
 def test_rows_that_stand_for_weighted_ones():
     """Evenly in proportion to weight: of four, two are the row that weighs half."""
     data = Data(np.array([1.0, 2.0, 3.0, 4.0]), weights=np.array([1.0, 2.0, 0.0, 1.0]))
-    assert data.alike(4).y.tolist() == [1, 2, 2, 4] and data.alike(2).y.tolist() == [1, 2]
-    assert Data(np.arange(3.0), weights=np.array([2.0, 0.0, 2.0])).alike(50).y.tolist() == [0, 2]
+    assert data.equally_counted(4).y.tolist() == [1, 2, 2, 4] and data.equally_counted(2).y.tolist() == [1, 2]
+    assert Data(np.arange(3.0), weights=np.array([2.0, 0.0, 2.0])).equally_counted(50).y.tolist() == [0, 2]
 
 
 def test_rows_of_groups_side_by_side():
@@ -165,7 +165,7 @@ def test_steps_that_times_would_leave_empty():
         assert ordered.places(table, None, "t", "1").step.tolist() == [0, 1, 2, 3]
     with pytest.warns(TractableWarning, match="5 steps are missing"):
         found = ordered.places(pd.DataFrame({"t": [0.0, 1.0, 2.0, 8.0]}), None, "t")
-    assert found.longest == 9 and found.laid(np.ones((4, 2))).shape == (1, 9, 2)
+    assert found.longest == 9 and found.placed_rows(np.ones((4, 2))).shape == (1, 9, 2)
 
 
 @pytest.mark.parametrize(

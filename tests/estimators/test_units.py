@@ -89,8 +89,8 @@ def test_everything_that_has_units_is_listed():
     """A new method of a posterior is listed as refused, or here as one without units."""
     without = {
         "belief", "chains", "cost", "count", "curve", "data", "fitted", "found", "info", "interrupted", "is_point",
-        "judged", "looked", "method", "model", "names", "phi", "predicted_bias", "report", "rows", "save", "seconds",
-        "seed", "settings", "shaped", "standing", "standardised", "thin", "weights", "write",
+        "judged", "method", "model", "names", "phi", "predicted_bias", "report", "rows", "save", "seconds",
+        "run_state", "seed", "settings", "shaped", "standardised", "thin", "verification", "weights", "write",
     }  # fmt: skip
     public = {name for name in dir(Standardised) if not name.startswith("_")} | set(Standardised.__dataclass_fields__)
     assert public == without | set(REFUSED)

@@ -24,7 +24,7 @@ from tractable.latent.gaussians import Gaussians
 from tractable.mcmc import conditionals
 from tractable.mcmc import full_conditionals as full
 from tractable.mcmc.conditionals import FAMILIES
-from tractable.mcmc.gibbs import Block, State, Told, gibbs, in_turn
+from tractable.mcmc.gibbs import Block, BlockInfo, State, gibbs, in_turn
 from tractable.mcmc.gibbs_method import Gibbs, _switching
 
 pytestmark = pytest.mark.test
@@ -145,10 +145,10 @@ def coordinate(i: int, summed: tuple[int, ...] = (), seen: Callable = lambda sta
     logs = jnp.log(jnp.moveaxis(jnp.asarray(TABLE.sum(summed, keepdims=True)), i, 0))
     others = [j for j in range(3) if j != i]
 
-    def move(u: jax.Array, state: State) -> tuple[State, Told]:
+    def move(u: jax.Array, state: State) -> tuple[State, BlockInfo]:
         at = [jnp.zeros((), int) if j in summed else seen(state)[j] for j in others]
         new = picked(u[None], logs[:, at[0], at[1]][:, None])[0]
-        return State(state.position.at[i].set(new.astype(int)), state.hidden), Told(jnp.ones(()))
+        return State(state.position.at[i].set(new.astype(int)), state.hidden), BlockInfo(jnp.ones(()))
 
     return Block(lambda key, count, state: jax.random.uniform(key, (count,)), move)
 

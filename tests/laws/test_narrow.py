@@ -266,4 +266,4 @@ def test_what_the_rows_tell_of_is_verified():
     positions = np.asarray(fitted.unconstrained)
     middle = positions.mean(1, keepdims=True)
     narrow = replace(fitted.belief, positions=middle + 0.5 * (positions - middle))
-    assert replace(fitted, belief=narrow, looked=(), judged=None).verify().report().verdict == "reject"
+    assert replace(fitted, belief=narrow, verification=(), judged=None).verify().report().verdict == "reject"

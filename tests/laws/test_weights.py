@@ -343,12 +343,12 @@ def test_labels():
 def test_rows_that_stand_for_rows_of_unlike_weight():
     """They all count once, rows of weight 0 are not among them, and others are in proportion to their weight."""
     data = tr.Data(np.arange(10), weights=TIMES * 0.3)
-    counts = np.bincount(data.alike().y, minlength=10)
+    counts = np.bincount(data.equally_counted().y, minlength=10)
     assert_holds({"shares": error(counts / counts.sum(), TIMES / TIMES.sum(), 1e-4)})
-    few = tr.Data(np.arange(4), weights=[1.0, 2.5, 0.0, 1.5]).alike()
+    few = tr.Data(np.arange(4), weights=[1.0, 2.5, 0.0, 1.5]).equally_counted()
     np.testing.assert_array_equal(np.bincount(few.y), [2000, 5000, 0, 3000])
-    np.testing.assert_array_equal(tr.Data(np.arange(3), weights=[2, 0, 2]).alike().y, [0, 2])
-    assert tr.Data(np.arange(3)).alike().weights is None
+    np.testing.assert_array_equal(tr.Data(np.arange(3), weights=[2, 0, 2]).equally_counted().y, [0, 2])
+    assert tr.Data(np.arange(3)).equally_counted().weights is None
 
 
 @pytest.mark.test

@@ -5,11 +5,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tractable.ladders.units import TOGETHER, BinaryUnits, sum_softplus
+from tractable.ladders.units import FACTORS, BinaryUnits, sum_softplus
 
 pytestmark = pytest.mark.laws
 
-SIZES = (1, TOGETHER - 1, TOGETHER, TOGETHER + 1, 784)  # products of all, of none, with a rest
+SIZES = (1, FACTORS - 1, FACTORS, FACTORS + 1, 784)  # products of all, of none, with a rest
 
 
 def logits(n: int, dtype: type) -> jax.Array:

@@ -366,7 +366,7 @@ def test_a_page_tells_groups_and_their_rows(exact):
     np.testing.assert_array_less(np.abs(np.array([row[1] for row in rows]) - mean[1:][order]), error)
     np.testing.assert_allclose([row[2] for row in rows], sd[1:][order], rtol=0.1)  # a part of it by 100 draws of μ
     assert usual_facts(exact)["groups"].value == 6 and usual_facts(exact)["rows of data"].value == 16
-    seen = predictive.seen_beside(exact)
+    seen = predictive.seen_and_replicated(exact)
     np.testing.assert_array_equal(seen.y, Y)
     off = 5.33 * np.sqrt(2.0 / len(seen.drawn))  # Var[y* | y] is below 2
     np.testing.assert_array_less(np.abs(seen.drawn.mean(0) - mean[1 + GROUP] - X[:, 0]), off)

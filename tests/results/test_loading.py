@@ -19,9 +19,9 @@ ABOUT: dict[str, Any] = {
 }  # fmt: skip
 
 
-def told(monkeypatch: pytest.MonkeyPatch, about: dict[str, Any]) -> loading.Told:
+def told(monkeypatch: pytest.MonkeyPatch, about: dict[str, Any]) -> loading.Entries:
     monkeypatch.setattr(loading, "read_sealed", lambda path: (about, {"settings.toml": b"seed = 3"}))
-    return loading._told(Path("a folder"))
+    return loading._entries(Path("a folder"))
 
 
 def test_entries_as_they_were_saved(monkeypatch):

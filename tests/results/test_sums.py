@@ -59,7 +59,7 @@ def test_as_many_rows_as_fit(monkeypatch):
     monkeypatch.setattr(predict, "_per_row", lambda *args: (100, np.zeros((1, 5))))  # 100 bytes, and an answer of 40
     assert predict.fitting(len, (), (), 1000) == 100
     assert predict.fitting(len, (), (), 1000, abreast=4) == 25
-    assert predict.fitting(len, (), (), 1000, kept=50) == 5  # 2,000 bytes a row
+    assert predict.fitting(len, (), (), 1000, answers=50) == 5  # 2,000 bytes a row
     assert predict.fitting(len, (), (), 130) == 65  # two chunks of one size
     assert predict.fitting(len, (), (), 7) == 7
 

@@ -13,7 +13,7 @@ from tractable.core import sealed
 from tractable.core.errors import TractableError
 from tractable.core.writing import write_atomically, write_figure, write_table
 from tractable.engine import checkpoint
-from tractable.engine.locks import LOCK, held
+from tractable.engine.locks import LOCK, lock
 from tractable.engine.store import DrawStore
 from tractable.posterior.saving import Saver
 from tractable.tables.packing import JOURNAL, WORK, pack
@@ -34,12 +34,12 @@ def tree(folder: Path) -> dict[str, bytes | str | None]:
 
 
 def hold(folder: Path) -> None:
-    with held(folder):
+    with lock(folder):
         pass
 
 
 def hold_a_part(folder: Path) -> None:
-    with held(folder), held(folder / "fits" / "3-components"):
+    with lock(folder), lock(folder / "fits" / "3-components"):
         pass
 
 

@@ -10,14 +10,14 @@ import threading
 import pytest
 
 from tractable.core.errors import CheckpointError, TractableWarning
-from tractable.engine.locks import LOCK, held
+from tractable.engine.locks import LOCK, lock
 
 pytestmark = pytest.mark.quick
 
 HOLDER = """
 import sys, time
-from tractable.engine.locks import held
-with held(sys.argv[1]):
+from tractable.engine.locks import lock
+with lock(sys.argv[1]):
     print("held", flush=True)
     time.sleep(60)
 """
@@ -40,13 +40,13 @@ def in_a_thread(work):
 
 
 def hold(folder):
-    with held(folder):
+    with lock(folder):
         pass
 
 
 def test_a_second_thread_gets_a_sentence_and_the_same_one_does_not(tmp_path):
     folder = tmp_path / "new" / "run"
-    with held(folder), held(folder / ".." / "run"), held(None):
+    with lock(folder), lock(folder / ".." / "run"), lock(None):
         error = in_a_thread(lambda: hold(folder))
         assert json.loads((folder / LOCK).read_bytes())["process"] == os.getpid()
     assert isinstance(error, CheckpointError)
@@ -55,7 +55,7 @@ def test_a_second_thread_gets_a_sentence_and_the_same_one_does_not(tmp_path):
 
 
 def test_an_error_lets_go(tmp_path):
-    with pytest.raises(KeyboardInterrupt), held(tmp_path):
+    with pytest.raises(KeyboardInterrupt), lock(tmp_path):
         raise KeyboardInterrupt
     assert in_a_thread(lambda: hold(tmp_path)) is None
 
@@ -66,7 +66,7 @@ def test_of_many_threads_one_holds(tmp_path):
     def work():
         for _ in range(50):
             try:
-                with held(tmp_path):
+                with lock(tmp_path):
                     inside.append(1)
                     most.append(len(inside))
                     inside.pop()
@@ -106,7 +106,7 @@ def test_another_host(tmp_path):
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning", "ignore:.*fork:RuntimeWarning")
 def test_a_fork_neither_holds_nor_lets_go(tmp_path):
-    with held(tmp_path):
+    with lock(tmp_path):
         child = os.fork()
         if not child:  # what it holds is its own: not this folder
             try:

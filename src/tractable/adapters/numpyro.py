@@ -53,7 +53,7 @@ def from_numpyro(model: Callable, *args: Any, seed: int = 0, **kwargs: Any) -> M
     ['theta']
     """
     known = _Known(Program(model, args, kwargs, seed))
-    return _together(known, *_split(known)) if known.discrete else _whole(known, None)
+    return _summed_density(known, *_split(known)) if known.discrete else _whole(known, None)
 
 
 def split_numpyro(model: Callable, *args: Any, seed: int = 0, **kwargs: Any) -> tuple[Model, Data | None]:
@@ -91,7 +91,7 @@ def split_numpyro(model: Callable, *args: Any, seed: int = 0, **kwargs: Any) -> 
     found, why = _split(known)
     if found and why:
         tell(why)
-    return found or ((_together(known, None, why) if known.discrete else _whole(known, why)), None)
+    return found or ((_summed_density(known, None, why) if known.discrete else _whole(known, why)), None)
 
 
 class Density:
@@ -206,8 +206,8 @@ class _Known:
     def believed(self, rest: Mapping[str, Any]) -> dict[str, Any]:
         """The arguments of a Model other than its likelihood."""
         prior = self.prior(rest)
-        told = {} if isinstance(prior, dict) else {"position": self.position, "support": self.support}
-        return {"prior": prior, "derived": self.derived} | told
+        example = {} if isinstance(prior, dict) else {"position": self.position, "support": self.support}
+        return {"prior": prior, "derived": self.derived} | example
 
 
 # The program as one density.
@@ -221,7 +221,7 @@ def _whole(known: _Known, why: str | None, discrete: Mapping[str, Any] | None = 
     return Model.from_log_density(Density(joint, why), known.position, known.support, known.derived)
 
 
-def _together(known: _Known, split: tuple[Model, Data] | None, why: str) -> Model:
+def _summed_density(known: _Known, split: tuple[Model, Data] | None, why: str) -> Model:
     """One density with the discrete sites summed out: row by row, using the split, or jointly over all their values."""
     if split is not None:
         model, data = split
@@ -326,10 +326,10 @@ def _axis(known: _Known) -> _Axis:
     if not found:
         raise _NotRows("no observed site lies in a plate or has a batch of rows")
 
-    def held(key: tuple[str | None, int]) -> tuple[int, int]:
+    def numbers_and_size(key: tuple[str | None, int]) -> tuple[int, int]:
         return sum(int(np.size(known.observed[name]["value"])) for name in found[key]), key[1]
 
-    plate, size = max(found, key=held)
+    plate, size = max(found, key=numbers_and_size)
     local = {
         name: frame.dim
         for name, site in (known.latent | known.discrete).items()
@@ -370,8 +370,8 @@ class _Split:
         self.sliced = {name: a for name, a in arrays.items() if jnp.shape(a)[0] == axis.size}
         # The arguments that a row's distribution depends on; others, such as y, the program only asks for.
         rows = {name: jnp.asarray(a[:1]) for name, a in self.sliced.items()}
-        self.looks = eval_provenance(self._parts, **rows) if rows else {}
-        seen = frozenset().union(*(names for parts in self.looks.values() for names in parts.values()))
+        self.provenance = eval_provenance(self._parts, **rows) if rows else {}
+        seen = frozenset().union(*(names for parts in self.provenance.values() for names in parts.values()))
         self.inputs = [name for name in self.sliced if name in seen]
         self.number = axis.plate if axis.plate and axis.plate not in self.inputs else "row"
         self.numbered = way != "rows" or bool(self.local)
@@ -396,10 +396,10 @@ class _Split:
             return {name: (jax.tree.leaves(found[name]["fn"]), found[name]["value"]) for name in self.axis.sites}
 
         try:
-            looks = eval_provenance(parts, **program.arrays)
+            provenance = eval_provenance(parts, **program.arrays)
         except Exception:  # the program needs concrete arguments
             return
-        for name, (fn, value) in looks.items():
+        for name, (fn, value) in provenance.items():
             if both := frozenset().union(*fn) & value:
                 raise _NotRows(f"the distribution of {name!r} looks at {listing(both)}, which holds its own values too")
 
@@ -499,7 +499,7 @@ class _Split:
         if kind not in LINKS:
             return None
         field, link, back = LINKS[kind]
-        if any(seen for other, seen in self.looks[name].items() if other != field) or self.numbered:
+        if any(seen for other, seen in self.provenance[name].items() if other != field) or self.numbered:
             return None  # each row has its own noise
 
         def predictor(params: PyTree, x: PyTree) -> jax.Array:

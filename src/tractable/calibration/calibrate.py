@@ -31,7 +31,7 @@ from tractable.engine import checkpoint as files
 from tractable.engine import preflight
 from tractable.engine.jobs import finished
 from tractable.engine.leaves import nested
-from tractable.engine.locks import held
+from tractable.engine.locks import lock
 from tractable.engine.programs import fingerprint
 from tractable.engine.session import open_session
 from tractable.engine.stopping import ending
@@ -126,7 +126,7 @@ def calibrate(
     functions = tuple(quantities.values())
     work = functools.partial(_run, model=model, method=method, data=data, seed=seed, draws=draws, functions=functions)
     with (
-        held(checkpoint),
+        lock(checkpoint),
         open_session(model, data, seed, progress, saver=open_folder()) as session,
         warnings.catch_warnings(action="ignore", category=TractableWarning),
     ):

@@ -84,7 +84,7 @@ def _run(function: Callable[[Given], None], given: Given) -> None:
 def examples(given: Given) -> None:
     """List the built-in examples; with --failures, run twelve targets on which methods fail, and show their answers."""
     from tractable.gallery.models import EXAMPLES
-    from tractable.pages.exhibit import Exhibit, Table
+    from tractable.pages.sections import Section, Table
     from tractable.pages.terminal import to_terminal
 
     if given["failures"]:
@@ -96,7 +96,7 @@ def examples(given: Given) -> None:
         return show_result(False, out, [to_terminal(verdicts)], f"Report: {page}")
     heads = ["name", "data and model", "what to look at"]
     rows = [[each.name, each.title, each.notes] for each in EXAMPLES.values()]
-    Terminal().print(to_terminal(Exhibit("", [Table(heads, rows, heads)])))
+    Terminal().print(to_terminal(Section("", [Table(heads, rows, heads)])))
 
 
 @command(

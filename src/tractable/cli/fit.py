@@ -19,12 +19,12 @@ from tractable.core.errors import CheckpointError, DataError, SettingsError
 from tractable.core.settings import Jobs, expect
 from tractable.core.writing import write_table
 from tractable.engine.abilities import placement_of
-from tractable.engine.locks import held
+from tractable.engine.locks import lock
 from tractable.methods import Method
 from tractable.pages.comparison import results_table
-from tractable.pages.exhibit import Exhibit
-from tractable.pages.page import exhibits_of
+from tractable.pages.page import sections_of
 from tractable.pages.render import write
+from tractable.pages.sections import Section
 from tractable.pages.terminal import to_terminal
 
 
@@ -103,7 +103,7 @@ def run_folder(asked: Asked, given: Arguments, leads: bool, closing: contextlib.
     name = label if "target" in task.kind.takes else task.kind.name
     folder = given["out"] or folders.fresh(f"{task.name}-{name}")
     if leads:
-        closing.enter_context(held(folder))
+        closing.enter_context(lock(folder))
         closing.enter_context(folders.left_only_with_results(folder, new=not asked.saved))
         if not asked.saved:
             folders.write_run(folder, asked.entries)
@@ -118,17 +118,17 @@ def conclude(asked: Asked, result: Result, folder: Path, quiet: bool, leads: boo
     if not leads:
         return end(result.interrupted, "")
     folders.write_run(folder, asked.entries)  # again: learning may have added the number of components chosen
-    shown = exhibits_of(result.posterior, notes=task.spec["notes"], **task.kind.page(task, result))
+    shown = sections_of(result.posterior, notes=task.spec["notes"], **task.kind.page(task, result))
     write(folder, task.kind.title(task, result), shown, type(asked.method).__name__)
     for remark in result.selection.remarks if result.selection else ():
         say(f"Note: {remark}", "yellow")
-    facts = Exhibit("The run", shown[0].parts)
+    facts = Section("The run", shown[0].parts)
     tables = (*in_tables([*shown[2:-1], facts]), verdict(report.verdict, report.checks))
     show_result(quiet, folder, tables, f"{in_words(result.seconds)}. Report: {folder / 'report.html'}")
     end(result.interrupted, report.verdict)
 
 
-def in_tables(shown: Sequence[Exhibit]) -> Iterator[Any]:
+def in_tables(shown: Sequence[Section]) -> Iterator[Any]:
     """Tables of a page, each with its note, as a terminal shows them."""
     for each in shown:
         if (found := to_terminal(each, ROWS, COLUMNS)).renderables:

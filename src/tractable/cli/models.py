@@ -31,13 +31,13 @@ from tractable.latent import mixture
 from tractable.latent.markov import HiddenMarkov, HiddenMarkovModel, shares
 from tractable.latent.mixture import Gaussians
 from tractable.methods import Method
-from tractable.networks import multi_output as several
+from tractable.networks import multi_output as multi_output
 from tractable.networks import network
 from tractable.networks.network import PRIORS
 from tractable.pages import mixtures as pages
-from tractable.pages.exhibit import Cell, Exhibit
 from tractable.pages.mixtures import Components, States
 from tractable.pages.page import usual_facts
+from tractable.pages.sections import Cell, Section
 from tractable.posterior.loading import load
 from tractable.posterior.posterior import Posterior
 from tractable.posterior.predict import Prediction
@@ -167,7 +167,7 @@ def model_of(encoder: Encoder, spec: Arguments) -> Model:
     if spec.get("hidden") is not None:
         model = network_of(spec, features, classes, names, family)
     elif encoder.others:
-        model = several.several_linear(names, features, family, scale)
+        model = multi_output.several_linear(names, features, family, scale)
     else:
         model = linear.generalised_linear(features, family, classes if family in CLASSES else None, scale)
     model = library.with_censoring(model) if encoder.target.censoring else model
@@ -187,7 +187,7 @@ def network_of(spec: Arguments, features: int, classes: int, names: list[str], f
             f"--model mlp explains several targets as normal; got {family!r}. Say --family normal, or one --target."
         )
     mlp = network.mlp(features, tuple(spec["hidden"]), classes if family == "categorical" else len(names))
-    likelihood, extra = several.several(family, len(names)) if names[1:] else (family, None)
+    likelihood, extra = multi_output.multi_output_likelihood(family, len(names)) if names[1:] else (family, None)
     return network.neural_network(mlp, likelihood, prior=spec.get("prior", PRIORS[0]), extra=extra)
 
 
@@ -272,11 +272,11 @@ class Mixture(Chosen):
     def files(self, described: Components, task: Task) -> dict[str, pd.DataFrame]:
         return {"components.csv": described.frame(task.data.size)}
 
-    def page_exhibits(self, described: Components, task: Task, found: Selection, back: int) -> list[Exhibit]:
+    def page_sections(self, described: Components, task: Task, found: Selection, back: int) -> list[Section]:
         model: Any = found.posterior.model
         _, share = densities(model, found.posterior.mean(), task.data.y, task.encoder)
         rows = task.encoder.restore(task.data.y)
-        return pages.exhibits(found, described, rows, share.argmax(1), task.spec["covariance"], back)
+        return pages.sections(found, described, rows, share.argmax(1), task.spec["covariance"], back)
 
     def columns(self, posterior: Posterior, task: Task, order: Places | None) -> dict[str, Any]:
         gaps = np.isnan(task.data.y).any(1)
@@ -376,10 +376,10 @@ class Sequences(Chosen):
     def files(self, described: States, task: Task) -> dict[str, pd.DataFrame]:
         return {"states.csv": described.frame(), "transitions.csv": described.transitions()}
 
-    def page_exhibits(self, described: States, task: Task, found: Selection, back: int) -> list[Exhibit]:
+    def page_sections(self, described: States, task: Task, found: Selection, back: int) -> list[Section]:
         model: Any = found.posterior.model
         paths = np.asarray(model.paths(found.posterior.mean(), task.data.y))
-        return pages.state_exhibits(found, described, task.encoder.restore(task.data.y), paths, back)
+        return pages.state_sections(found, described, task.encoder.restore(task.data.y), paths, back)
 
     def columns(self, posterior: Posterior, task: Task, order: Places | None) -> dict[str, Any]:
         """For each row its state on the likeliest path, each state's probability, and mean and sd of what it shows."""

@@ -79,7 +79,8 @@ def read_explained(path: Path, spec: Mapping[str, Any], target: str | None) -> E
     if missing != "raise":
         used = frame.columns if whole.formula is None else whole.formula.table.columns
         needed = [name for name in used if name not in spec["exclude"]] if missing == "drop" else names
-        bounds = (found.name, found.beside) if found.censoring == "upper" else ()  # either bound may be missing
+        # Either bound may be missing.
+        bounds = (found.name, found.bound_column) if found.censoring == "upper" else ()
         needed = [name for name in needed if name not in bounds]
         frame = frame.loc[~frame[needed].replace([np.inf, -np.inf], np.nan).isna().any(axis=1)]
     needed = None if whole.formula is None else whole.formula.needed(frame)

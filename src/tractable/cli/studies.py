@@ -15,7 +15,7 @@ from tractable.cli.task import Arguments, Task
 from tractable.cli.terminal import FAULT, ROWS, end, say, show_result, verdict
 from tractable.comparison import compare as compare_methods
 from tractable.core.writing import write_table
-from tractable.engine.locks import held
+from tractable.engine.locks import lock
 from tractable.engine.progress import progress_of
 from tractable.gallery.models import EXAMPLES
 from tractable.pages.comparison import results_table
@@ -33,7 +33,7 @@ def compare(given: Arguments) -> None:
     folder, seed = given["out"] or fresh(f"{task.name}-compare"), given["seed"] or 0
     # The exact answer, else (None) a run of NUTS. Moments of a network's weights mean nothing: their distances are NaN.
     reference = exact(task) if kind.has_reference else dict.fromkeys(task.model.names, (math.nan, math.inf))
-    with held(folder), progress_of(False if quiet else None) as heard:
+    with lock(folder), progress_of(False if quiet else None) as heard:
         if not quiet:
             say(f"{', '.join(method.label for method in methods)} on {task.label}, into {folder}")
         found = compare_methods(

@@ -73,7 +73,7 @@ class Kind:
     """A kind of model: what it takes, and how it is read, learnt, shown and predicts. ``models.KINDS`` lists them.
 
     A subclass has ``read(given)``, the Task of typed options or of a saved spec, whose warnings say how rows were read;
-    ``page(task, result)``, arguments of ``exhibits_of``; and ``predict(folder, spec, given)``, a row for each of the
+    ``page(task, result)``, arguments of ``sections_of``; and ``predict(folder, spec, given)``, a row for each of the
     file ``new``, by the run in a folder.
     """
 
@@ -156,7 +156,7 @@ class OfRows(Kind):
     def rows(self, spec: Arguments, encoder: Encoder, source: Source, order: Places | None) -> np.ndarray:
         """(n, …) the model's data."""
         rows = encoder.standardise(source.values)
-        return rows if order is None else order.laid(rows)
+        return rows if order is None else order.placed_rows(rows)
 
     def read(self, given: Arguments) -> Task:
         if given.get("table") is None:
@@ -193,7 +193,7 @@ class Chosen(OfRows):
     """A latent-variable model with a number of components or states, which is chosen by a criterion.
 
     A subclass also has ``describe(posterior, task)``, θ in the table's units; ``files(described, task)``, tables by
-    name for the folder; and ``page_exhibits(described, task, selection, back)``, what a page shows, of ``back`` data
+    name for the folder; and ``page_sections(described, task, selection, back)``, what a page shows, of ``back`` data
     held out.
     """
 
@@ -202,7 +202,7 @@ class Chosen(OfRows):
     bound: Callable[..., Model]  # (task, k) -> a model whose evidence is bounded, where --choose takes evidence
     describe: Callable[..., Any]
     files: Callable[..., dict[str, pd.DataFrame]]
-    page_exhibits: Callable[..., Any]
+    page_sections: Callable[..., Any]
 
     def read(self, given: Arguments) -> Task:
         task = super().read(given)
@@ -243,8 +243,8 @@ class Chosen(OfRows):
 
     def page(self, task: Task, result: Result) -> dict[str, Any]:
         back = 0 if task.held_out is None else task.held_out.size
-        drawn = self.page_exhibits(self.describe(result.posterior, task), task, result.selection, back)
-        return {"facts": pages.facts(result.selection, task.data.y, self.tries), "exhibits": drawn}
+        drawn = self.page_sections(self.describe(result.posterior, task), task, result.selection, back)
+        return {"facts": pages.facts(result.selection, task.data.y, self.tries), "sections": drawn}
 
     def title(self, task: Task, result: Result) -> str:
         return f"{task.name} by a {self.name} of {counted(result.selection.components, self.tries[:-1])}"

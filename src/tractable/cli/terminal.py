@@ -90,11 +90,11 @@ def show_result(quiet: bool, folder: object, shown: Iterable[Any], last: str) ->
 
 def verdict(word: str, found: Sequence[Any]) -> Any:
     """The verdict and its checks, as a terminal shows them."""
-    from tractable.pages.exhibit import Exhibit
+    from tractable.pages.sections import Section
     from tractable.pages.terminal import to_terminal
     from tractable.pages.verdict import checks
 
-    return to_terminal(Exhibit("Verdict", [checks(found)], verdict=word))
+    return to_terminal(Section("Verdict", [checks(found)], verdict=word))
 
 
 def end(interrupted: bool, verdict: str) -> None:

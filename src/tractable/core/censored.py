@@ -35,13 +35,13 @@ def censored(y: object, status: object = None, *, event: object = None, upper: o
     given = {name: a for name, a in (("status", status), ("event", event), ("upper", upper)) if a is not None}
     if len(given) != 1:
         raise DataError(f"censored expects one of status, event= and upper=; got {listing(given) or 'none'}.")
-    (what, beside), low = next(iter(given.items())), np.asarray(y, np.float64)
-    beside = np.asarray(beside)
-    if low.ndim != 1 or beside.shape != low.shape:
-        raise DataError(f"censored expects a column each; got shapes {low.shape} and {beside.shape}.")
+    (what, column), low = next(iter(given.items())), np.asarray(y, np.float64)
+    column = np.asarray(column)
+    if low.ndim != 1 or column.shape != low.shape:
+        raise DataError(f"censored expects a column each; got shapes {low.shape} and {column.shape}.")
     if what == "upper":
-        return _between(low, np.asarray(beside, np.float64))
-    codes = _codes(what, beside)
+        return _between(low, np.asarray(column, np.float64))
+    codes = _codes(what, column)
     if what == "event":
         codes = 1 - codes
     _first(~np.isfinite(low), "y is not finite", low)
@@ -56,11 +56,11 @@ def _between(low: np.ndarray, high: np.ndarray) -> np.ndarray:
     return np.stack([low, high], 1)
 
 
-def _codes(what: str, beside: object) -> np.ndarray:
+def _codes(what: str, column: object) -> np.ndarray:
     """(n,) −1, 0 or 1 for each word, number or boolean."""
     import pandas as pd  # imported here: takes as long to import as all of tractable
 
-    values = pd.Series(np.asarray(beside))
+    values = pd.Series(np.asarray(column))
     text = values.astype(str).str.strip().str.lower()
     codes = text.map(WORDS).fillna(pd.to_numeric(text, errors="coerce")).to_numpy(np.float64)
     known = (0, 1) if what == "event" else (-1, 0, 1)

@@ -139,18 +139,20 @@ class Censored(dist.Distribution):
         a = jnp.where(below, low, jnp.where(above, high, 1.0))
         b = jnp.where(above, high, a)
         (less_a, more_a), (less_b, more_b) = log_tails(self.base, a), log_tails(self.base, b)
-        told = jnp.where(above, jnp.where(below, self._between(a, b, more_a, less_b, less_a, more_b), less_b), more_a)
-        told = jnp.where(low == high, self.base.log_prob(a), told)
-        return jnp.where(below | above, told, 0.0)
+        log_mass = jnp.where(
+            above, jnp.where(below, self._between(a, b, more_a, less_b, less_a, more_b), less_b), more_a
+        )
+        log_mass = jnp.where(low == high, self.base.log_prob(a), log_mass)
+        return jnp.where(below | above, log_mass, 0.0)
 
     def _between(self, a, b, more_a, less_b, less_a, more_b) -> jax.Array:
         """log P(a < y < b) as a difference of the smaller tail's masses."""
         upper = more_a < less_b
         most = jnp.where(upper, more_a, less_b)
         gap = most - jnp.where(upper, more_b, less_a)
-        apart = b > a
-        narrow = self.base.log_prob((a + b) / 2) + jnp.log(jnp.where(apart, b - a, 1.0))
-        wide = apart & (gap > NARROW)
+        has_width = b > a
+        narrow = self.base.log_prob((a + b) / 2) + jnp.log(jnp.where(has_width, b - a, 1.0))
+        wide = has_width & (gap > NARROW)
         return jnp.where(wide, most + jnp.log(-jnp.expm1(-jnp.where(wide, gap, 1.0))), narrow)
 
 

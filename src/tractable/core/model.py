@@ -20,7 +20,7 @@ from tractable.core.bits import CachedProperty
 from tractable.core.errors import ModelError
 from tractable.core.integrals import MOST, around, rule
 from tractable.core.priors import check_prior, is_distribution, is_improper, sample_of
-from tractable.core.rows import Batch, Data, Laid, Members, Weighted, apart, whole
+from tractable.core.rows import Batch, Data, Members, PlacedRows, Weighted, split_weights, whole
 from tractable.core.rows import as_data as as_data
 from tractable.core.shared import copy_recipe
 from tractable.core.tree import PyTree
@@ -29,7 +29,7 @@ from tractable.core.words import Spelt, nearest
 # A model's cached properties.
 CACHED = ("bijectors", "space", "names", "fixed", "member", "double_copy", "representative", "_split")
 NUMBERS = (int, float, np.number, np.ndarray, jax.Array)
-TOGETHER = 1 << 16  # terms (rows × nodes) computed in parallel
+PARALLEL = 1 << 16  # terms (rows × nodes) computed in parallel
 Self = TypeVar("Self", bound="Model")
 
 # Unless told otherwise, a GPU rounds the factors of float32 products to 10 bits: a log density of many rows is then off
@@ -151,7 +151,7 @@ class Model(Spelt):
             (``Data(..., group=)``). ``likelihood(params, x)`` then finds them in its params, by name.
         of_table: turns a table's rows into the likelihood's x, so that ``posterior.predict`` takes tables too.
         parts: models by name that share only x: θ is {name: θ of the part}, and the k-th number of y belongs to the
-            k-th part (``networks.multi_output.beside``). A method may then fit each part by itself.
+            k-th part (``networks.multi_output.side_by_side``). A method may then fit each part by itself.
 
     With ``local`` a datum is a group, and its own parameters z are integrated out:
 
@@ -492,7 +492,7 @@ class Model(Spelt):
             return function(own, places, log_weights + jax.vmap(log_density(own, of_group, flat=True))(places))
 
         groups, members = rows[1].counts.shape
-        at_once = max(1, TOGETHER // (members * len(fixed[1])))
+        at_once = max(1, PARALLEL // (members * len(fixed[1])))
         if groups <= at_once:
             return jax.vmap(one)(jnp.arange(groups), rows)
         return jax.lax.map(lambda now: jax.checkpoint(one)(*now), (jnp.arange(groups), rows), batch_size=at_once)
@@ -584,7 +584,7 @@ def needed_likelihood(model: Model) -> Callable:
 
 def counted_log_likelihoods(model: Model, params: PyTree, rows: PyTree) -> jax.Array:
     """w_n log p(y_n | x_n, θ) of each row of ``core.arrays()``, (n,); w_n = 1 if the data have no weights."""
-    rows, weights = apart(rows)
+    rows, weights = split_weights(rows)
     terms = model.log_likelihoods(params, rows)
     return terms if weights is None else jnp.where(weights > 0, weights.astype(terms.dtype) * terms, 0.0)
 
@@ -631,7 +631,7 @@ def log_density(
         params, prior = _prior(model, position, flat, jacobian)
         if rows is None or model.likelihood is None:
             return prior
-        if isinstance(rows, Laid):
+        if isinstance(rows, PlacedRows):
             return prior + batch_log_likelihood(model, params, whole(rows))
         likelihoods = counted_log_likelihoods(model, params, rows)
         return jnp.append(likelihoods, prior) if terms else prior + jnp.sum(likelihoods)

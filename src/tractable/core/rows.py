@@ -73,10 +73,10 @@ class Batch(NamedTuple):
     def counted(self, terms: jax.Array) -> jax.Array:
         """A term of every row, (n, ...), as often as the row counts; 0 where it does not, whatever its term is."""
         trailing = tuple(range(1, terms.ndim))
-        kept = jnp.where(jnp.expand_dims(self.mask > 0, trailing), terms, 0.0)
+        counted = jnp.where(jnp.expand_dims(self.mask > 0, trailing), terms, 0.0)
         if self.rows is None:
-            return kept
-        return jnp.expand_dims(self.mask, trailing).astype(kept.dtype) * kept
+            return counted
+        return jnp.expand_dims(self.mask, trailing).astype(counted.dtype) * counted
 
 
 class Weighted(NamedTuple):
@@ -99,24 +99,24 @@ class Members(NamedTuple):
     counts: Any
 
 
-def apart(rows: PyTree) -> tuple[PyTree, Any]:
+def split_weights(rows: PyTree) -> tuple[PyTree, Any]:
     """Rows, and how often each counts; None where all count once."""
     return ((rows.y, rows.given), rows.weights) if isinstance(rows, Weighted) else (rows, None)
 
 
 def whole(rows: PyTree) -> Batch:
     """All rows as one batch."""
-    if isinstance(rows, Laid):
+    if isinstance(rows, PlacedRows):
         data, counts = rows.over.by_shard((rows.rows, rows.counts))
         return Batch(data, counts, rows.size, rows=rows.size, over=rows.over)
-    rows, weights = apart(rows)
+    rows, weights = split_weights(rows)
     size = jax.tree.leaves(rows)[0].shape[0]
     return Batch(rows, jnp.ones(size), size) if weights is None else Batch(rows, weights, size, rows=size)
 
 
 @functools.partial(jax.tree_util.register_dataclass, data_fields=["rows", "counts"], meta_fields=["size", "over"])
 @dataclass(frozen=True)
-class Laid:
+class PlacedRows:
     """All rows, divided over devices: what ``engine.sharding.OverDevices.laid`` returns in place of (y, given).
 
     Attributes:
@@ -392,7 +392,7 @@ class Data(Spelt):
             taken.labels, taken.numbers = self.labels[index], self.numbers[index]
         return taken
 
-    def alike(self, count: int = EVENLY) -> "Data":
+    def equally_counted(self, count: int = EVENLY) -> "Data":
         """Rows that all count once and stand for these, to begin a method from; those of weight zero are left out.
 
         Where the others differ in weight, ``count`` rows stand for them, evenly in proportion to it.
@@ -400,13 +400,13 @@ class Data(Spelt):
         if self.weights is None:
             return self
         counting = self.weights > 0
-        kept = np.flatnonzero(counting if counting.any() else ~counting)
-        weights = self.weights[kept]
+        counted = np.flatnonzero(counting if counting.any() else ~counting)
+        weights = self.weights[counted]
         if np.ptp(weights) > 0:
             reached = np.cumsum(weights) / weights.sum()
             evenly = np.searchsorted(reached, (np.arange(count) + 0.5) / count)
-            kept = kept[np.minimum(evenly, len(kept) - 1)]
-        return Data(*jax.tree.map(lambda a: np.asarray(a[kept]), self.rows), missing=self.missing)
+            counted = counted[np.minimum(evenly, len(counted) - 1)]
+        return Data(*jax.tree.map(lambda a: np.asarray(a[counted]), self.rows), missing=self.missing)
 
     def sketched(self, count: int = SKETCH) -> "Data":
         """``count`` groups that stand for all of them, each as often, where there are more: for where a run begins, and
@@ -531,7 +531,7 @@ def window(windows: PyTree, plan: Plan, start: jax.Array, rows: jax.Array, index
 
 def windowed(data: PyTree, plan: Plan, rows: jax.Array, index: jax.Array | int) -> Batch:
     """The same from rows that ``Data.read`` has already cut out."""
-    data, weights = apart(data)
+    data, weights = split_weights(data)
     if plan.size % plan.count == 0 or plan.independent:  # all batches are full
         mask = jnp.ones(plan.width)
     else:

@@ -28,10 +28,10 @@ def unsealed(entries: dict) -> dict:
     return entries
 
 
-def write_sealed(path: Path, entries: Mapping, beside: Iterable[str] = ()) -> None:
+def write_sealed(path: Path, entries: Mapping, files: Iterable[str] = ()) -> None:
     """Write JSON atomically, with its checksum and those of the files ``beside`` it; write it after them."""
     with disk_errors(path):
-        sums = {name: hashlib.sha256((path.parent / name).read_bytes()).hexdigest() for name in beside}
+        sums = {name: hashlib.sha256((path.parent / name).read_bytes()).hexdigest() for name in files}
     about = sealed({**entries, "sealed": FORMAT, "files": sums})
     write_atomically(path, json.dumps(about, indent=1).encode())
 
@@ -50,7 +50,7 @@ def read_sealed(path: Path) -> tuple[dict[str, Any], dict[str, bytes] | None]:
         if not {"sha256", "sealed", "files"} & set(entries):  # written by an earlier version
             return entries, None
         entries = unsealed(entries)
-        version, sums, beside = entries.pop("sealed"), entries.pop("files"), {}
+        version, sums, contents = entries.pop("sealed"), entries.pop("files"), {}
         if version != FORMAT:
             raise CheckpointError(
                 f"{path} was written by a later version of tractable (form {version}; this one reads {FORMAT}). Read "
@@ -60,14 +60,14 @@ def read_sealed(path: Path) -> tuple[dict[str, Any], dict[str, bytes] | None]:
             where = path.parent / name
             if not where.resolve().is_relative_to(path.parent.resolve()):  # forged, or a link out of the folder
                 raise ValueError(f"{path.name} names a file outside its folder")
-            beside[name] = where.read_bytes()
-            if hashlib.sha256(beside[name]).hexdigest() != expected:
+            contents[name] = where.read_bytes()
+            if hashlib.sha256(contents[name]).hexdigest() != expected:
                 raise ValueError(f"it is not what {path.name} was written with")
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise CheckpointError(
             f"{where} is damaged, or was changed by hand ({error}). Restore the folder from a copy, or run again."
         ) from error
-    return entries, beside
+    return entries, contents
 
 
 def plain(entries: Mapping) -> dict:

@@ -251,10 +251,10 @@ def manifest_of(folder: Path) -> dict[str, Any] | None:
     if not path.is_file():
         return None
     try:
-        about, beside = read_sealed(path)
+        about, contents = read_sealed(path)
     except CheckpointError as error:
         raise DataError(str(error)) from error
-    return about if about.get("kind") == KIND and beside is not None else None
+    return about if about.get("kind") == KIND and contents is not None else None
 
 
 def of_folder(folder: Path) -> Any:
@@ -292,8 +292,8 @@ def last_apart(rows: Rows, share: float) -> tuple[Rows, Rows | None]:
         return rows, None
     last = min(max(1, round(share * len(rows.shards))), len(rows.shards) - 1)
     halves = (rows.shards[:-last], rows.shards[-last:])
-    kept, rest = (Sharded(half, rows.shape[1:], rows.dtype, rows.sound, rows.shuffled) for half in halves)
-    return kept, rest
+    first, rest = (Sharded(half, rows.shape[1:], rows.dtype, rows.sound, rows.shuffled) for half in halves)
+    return first, rest
 
 
 def _array(folder: Path, about: dict[str, Any], name: str) -> Sharded:

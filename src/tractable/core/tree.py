@@ -74,15 +74,15 @@ def summed(part: Callable[[PyTree], tuple[PyTree, PyTree]], over: PyTree) -> tup
 
     def add(carry: tuple[PyTree, PyTree], x: PyTree) -> tuple[tuple[PyTree, PyTree], PyTree]:
         so_far, lost = carry
-        added, kept = part(x)
+        added, outputs = part(x)
         new = jax.tree.map(lambda a, b: a - b, added, lost)
         after = jax.tree.map(jnp.add, so_far, new)
-        return (after, jax.tree.map(lambda t, s, y: (t - s) - y, after, so_far, new)), kept
+        return (after, jax.tree.map(lambda t, s, y: (t - s) - y, after, so_far, new)), outputs
 
     shapes = jax.eval_shape(part, jax.tree.map(lambda a: a[0], over))[0]
     zero = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
-    (found, _), kept = jax.lax.scan(add, (zero, zero), over)
-    return found, kept
+    (found, _), outputs = jax.lax.scan(add, (zero, zero), over)
+    return found, outputs
 
 
 def dot(a: PyTree, b: PyTree) -> jax.Array:

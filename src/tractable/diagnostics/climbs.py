@@ -21,12 +21,12 @@ WIDTHS_WITHIN = (1.0, 0.7, 1.0, 0.4, 1.0, 0.2)  # of places drawn within the pos
 DISTANCES = (3.0, 5.0, 8.0, 12.0, 18.0, 26.0)  # sds from the centre to modes as wide, of places drawn around it
 LIFTED = 20  # most steps of a climb on p/q
 SHELL, FROM_SHELL = 128, 8  # places in a shell, all about as far from the centre, and how many of them may stand out
-ALIKE = 0.9  # cosine of the angle between two places; above it one stands for the other
+SAME_DIRECTION = 0.9  # cosine of the angle between two places; above it one stands for the other
 MODES = 8  # most modes examined
 SAME_MODE = 0.1  # nats, and posterior sds per parameter, within which two climbs ended at one mode
 NEGLIGIBLE = 12.0  # nats below the largest mass at which a mode no longer counts
 LEAST_FALL, MOST_FALL = 0.15, 3.0  # nats that the log density may fall one sd away from a mode; a normal's falls 0.5
-NARROWER = (1.0, 0.1, 0.01)  # widths that a mode may have, as shares of the posterior's
+WIDTHS = (1.0, 0.1, 0.01)  # widths that a mode may have, as shares of the posterior's
 FLAT = 1e-6  # least over largest eigenvalue of a mode's curvature, below which it is a ridge or a plateau
 
 
@@ -122,7 +122,7 @@ def _best_per_direction(x: np.ndarray, places: np.ndarray, above: np.ndarray, be
         i = which[np.argmax(above[which])]
         chosen.append(i)
         left[i] = free[i] = False
-        free &= towards @ towards[i] < ALIKE
+        free &= towards @ towards[i] < SAME_DIRECTION
     return places[chosen]
 
 
@@ -262,7 +262,7 @@ def modes(target: Target, rows: PyTree, ends: Ends, root: np.ndarray) -> list[Mo
     found: list[Mode] = []
     for i in chosen:
         mode = _mode(target, rows, ends.positions[i], float(ends.values[i]), np.sqrt(np.sum(root**2, 1)))
-        if mode is not None and not any(_alike(mode, other) for other in found):
+        if mode is not None and not any(_same_mode(mode, other) for other in found):
             found.append(mode)
     if not found:
         return []
@@ -294,7 +294,7 @@ def _mode(target: Target, rows: PyTree, position: np.ndarray, value: float, widt
 
     Several widths are tried: over the width of a far wider posterior a spike in a slab looks like the slab.
     """
-    for part in NARROWER:
+    for part in WIDTHS:
         curved = precision(target, rows, position, 0.1 * part * width)
         own = np.abs(np.diag(curved))
         if np.all(np.isfinite(curved)) and np.all(own > 0):
@@ -333,6 +333,6 @@ def rounded(target: Target, rows: PyTree, mode: Mode) -> bool:
     return bool(LEAST_FALL <= np.median(falls) <= MOST_FALL)
 
 
-def _alike(one: Mode, other: Mode) -> bool:
+def _same_mode(one: Mode, other: Mode) -> bool:
     away = np.linalg.solve(other.root, one.position - other.position)
     return bool(np.linalg.norm(away) < 0.5 * np.sqrt(len(away)))

@@ -37,11 +37,11 @@ def diagnose(draws: np.ndarray, fixed: np.ndarray | None = None) -> Diagnosed:
     parts = np.array_split(draws, max(1, -(-draws.size // NUMBERS)), axis=2)
     found = [_diagnosed(np.ascontiguousarray(np.moveaxis(part, 2, 0))) for part in parts if part.shape[2]]
     rhat, bulk, tail, mean, sd = np.concatenate(found, 1) if found else np.zeros((5, 0))
-    held = np.zeros(size, bool) if fixed is None else fixed
-    constant = (np.ptp(draws, axis=1) == 0) & ~held  # (chain, k)
+    fixed = np.zeros(size, bool) if fixed is None else fixed
+    constant = (np.ptp(draws, axis=1) == 0) & ~fixed  # (chain, k)
     stuck = constant.any(0)
     rhat, bulk, tail = (
-        np.where(held, np.nan, np.where(stuck, still, a)) for a, still in ((rhat, np.inf), (bulk, 0.0), (tail, 0.0))
+        np.where(fixed, np.nan, np.where(stuck, still, a)) for a, still in ((rhat, np.inf), (bulk, 0.0), (tail, 0.0))
     )
     return Diagnosed(rhat, bulk, tail, mean, sd, int(constant.any(1).sum()))
 
@@ -61,8 +61,8 @@ def _diagnosed(draws: np.ndarray) -> np.ndarray:
         variance = square.mean((1, 2))
         of_square = np.square(square).mean((1, 2)) - variance**2
         mean, sd = draws.std((1, 2), ddof=1) / np.sqrt(own), np.sqrt(of_square / own / variance / 4)
-        told = np.stack([rhat, effective(normal), tail, mean, sd])
-    return np.where(np.isnan(draws).any((1, 2)), np.nan, told)
+        columns = np.stack([rhat, effective(normal), tail, mean, sd])
+    return np.where(np.isnan(draws).any((1, 2)), np.nan, columns)
 
 
 def _halves(draws: np.ndarray) -> np.ndarray:

@@ -28,9 +28,9 @@ def digits_check(data: Data | None) -> list[Check]:
         if not np.isfinite(columns).all():
             columns = np.ma.masked_invalid(columns)
         middle, sd = (np.ma.filled(moment, 0.0) for moment in (columns.mean(0), columns.std(0)))
-        apart = np.spacing(np.abs(middle).astype(np.float32)).astype(np.float64)
+        spacing = np.spacing(np.abs(middle).astype(np.float32)).astype(np.float64)
         varies = (sd > 0) & np.ma.filled(columns.max(0) > columns.min(0), False)  # the sd of equals may be of rounding
-        ratio = np.where(varies, apart * np.sqrt(total) / np.where(varies, sd, 1), 0)
+        ratio = np.where(varies, spacing * np.sqrt(total) / np.where(varies, sd, 1), 0)
         at = int(np.argmax(ratio)) if ratio.size else 0
         if ratio.size and ratio[at] > worst[0]:
             where = jax.tree_util.keystr(path).replace("['y']", "y").replace("['given']", "given")

@@ -38,8 +38,8 @@ class Learnt:
     found: dict[str, Any] = field(default_factory=dict, repr=False)
     seconds: dict[str, float] = field(default_factory=dict)
     interrupted: bool = False
-    standing: PyTree = field(default=None, repr=False)
-    looked: tuple[Check, ...] = field(default=(), repr=False)
+    run_state: PyTree = field(default=None, repr=False)
+    verification: tuple[Check, ...] = field(default=(), repr=False)
 
     @property
     def unconstrained(self) -> np.ndarray | None:

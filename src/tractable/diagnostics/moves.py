@@ -12,7 +12,7 @@ from tractable.diagnostics.target import Target
 Look = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
 State = tuple[np.ndarray, np.ndarray, np.ndarray]  # positions, values, slopes
 BLOCK = 8  # trajectories in a block; first blocks find the step size and do not count
-KEPT = 2  # later blocks, whose positions count
+COUNTED = 2  # later blocks, whose positions count
 LONGEST = 24  # most leapfrog steps in a trajectory
 ACCEPTED = 0.65  # mean acceptance below which the step size is halved
 SMALLEST = 0.02  # step size, in posterior sds, below which the draws cannot be moved
@@ -63,7 +63,7 @@ def move(
     after = [blocks]
     if rate >= ACCEPTED:
         after = []
-        for _ in range(KEPT):
+        for _ in range(COUNTED):
             blocks, state_after, rate = _moved(look, state_after, size, steps, generator)
             after.append(blocks)
     return Moved(place(np.concatenate(after)), rate)

@@ -28,7 +28,7 @@ STEPS = (24, 8)  # leapfrog steps in a trajectory; the fewer where no more can b
 STEP = 2.5e5  # operations counted for each step of a fit besides its gradients: 50 µs
 SEEN = 1000  # rows of data on file from which the work of a gradient is measured
 DRAWS = 200  # most draws of a chain used for R-hat
-NINE_IN_TEN, MIXED, APART = 0.9, 1.05, 1.2  # quantile of the rows' R-hat; its limits for trust and for caution
+NINE_IN_TEN, MIXED, DISAGREE = 0.9, 1.05, 1.2  # quantile of the rows' R-hat; its limits for trust and for caution
 PAIRS, NUMBERS = 64, 1 << 22  # pairs of draws at which widths are judged; most numbers in them, where weights are many
 SUITED, UNTRAINED = 1.5, 4.0  # factors by which variances may differ from those that the bound wants; beyond: reject
 SIGMAS = 2.58  # standard errors that chance explains, 99 %
@@ -141,10 +141,10 @@ def _mixed(learnt: Learnt, data: Data) -> Check:
     Chains that stay where they began are only an ensemble of as many networks, however alike their predictions.
     """
     chains: Any = learnt.belief.positions
-    kept = np.unique(np.linspace(0, chains.shape[1] - 1, min(DRAWS, chains.shape[1])).astype(int))
-    rhat = diagnose(log_likelihoods(learnt.model, np.asarray(chains[:, kept]), data)).rhat
+    chosen = np.unique(np.linspace(0, chains.shape[1] - 1, min(DRAWS, chains.shape[1])).astype(int))
+    rhat = diagnose(log_likelihoods(learnt.model, np.asarray(chains[:, chosen]), data)).rhat
     worst = float(np.quantile(np.where(np.isnan(rhat), np.inf, rhat), NINE_IN_TEN, method="higher"))
-    verdict = "trust" if worst <= MIXED else "caution" if worst <= APART else "reject"
+    verdict = "trust" if worst <= MIXED else "caution" if worst <= DISAGREE else "reject"
     sentence = "R-hat of the rows' log likelihood, nine rows in ten below it; 1 where chains explored the same"
     remedy = ": as an ensemble they may predict well; draw more, or thin="
     return Check("predictions mix", worst, verdict, sentence if verdict == "trust" else sentence + remedy)
@@ -155,7 +155,7 @@ def _moved(learnt: Learnt, data: Data, given: PyTree, affordable: float, seed: i
     side = side_of(learnt)
     if side.model is not learnt.model or learnt.model.space.size > MOST_WEIGHTS or not data.resident:
         return []
-    steps = [s for s in STEPS if (1 + moves.KEPT) * moves.BLOCK * s * WALKERS <= affordable]
+    steps = [s for s in STEPS if (1 + moves.COUNTED) * moves.BLOCK * s * WALKERS <= affordable]
     if not steps:
         return []
     begin = side.some(WALKERS).positions.astype(np.float64)

@@ -19,7 +19,7 @@ from tractable.diagnostics.censoring import completed
 HELD_OUT = "held-out surprise"  # the check that is made wherever rows are held out
 ROWS = 100  # most rows at which two sides are compared
 CLOSE = 10_000  # first rows of data on file, from which they are taken
-HELD = 1000  # most held-out rows scored
+MOST_SCORED = 1000  # most held-out rows scored
 DRAWS = 100  # most draws of the weights used, per side
 # The total variation between two normals is 0.08 if their means are 0.2 sd apart, 0.11 if their sds are as 4 to 5.
 TRUST_UP_TO, REJECT_ABOVE = 0.08, 0.24
@@ -81,7 +81,7 @@ def inputs(data: Data, most: int = ROWS) -> PyTree:
 
 def _some_rows(data: Data, most: int) -> Data:
     """At most ``most`` rows, evenly spaced; of data on file from the first ones."""
-    rows = (data if data.resident else data.take(slice(0, CLOSE))).alike(most)
+    rows = (data if data.resident else data.take(slice(0, CLOSE))).equally_counted(most)
     return rows.take(np.unique(np.linspace(0, rows.size - 1, min(most, rows.size)).astype(int)))
 
 
@@ -123,27 +123,27 @@ def _distances(tables: np.ndarray, sides: np.ndarray) -> np.ndarray:
             halves.append(np.logaddexp.reduce(own[:, :, side], axis=2) - np.log(counts))
     total = np.logaddexp(*halves)
     with np.errstate(invalid="ignore"):
-        apart = np.abs(np.exp(halves[0] - total) - np.exp(halves[1] - total))
-    return np.nanmean(apart, axis=1)
+        differences = np.abs(np.exp(halves[0] - total) - np.exp(halves[1] - total))
+    return np.nanmean(differences, axis=1)
 
 
 def scored(side: Side, data: Data, seed: int) -> Scored:
     """Scores held-out rows by the prediction averaged over draws, beside data drawn from that prediction."""
     side = side.some(DRAWS)
-    index = np.unique(np.linspace(0, data.size - 1, min(HELD, data.size)).astype(int))
+    index = np.unique(np.linspace(0, data.size - 1, min(MOST_SCORED, data.size)).astype(int))
     rows = data.take(index)
     keys = jax.random.split(jax.random.key(seed), rows.size)
     generator = np.random.default_rng(seed)
-    told, own = [], []
+    scores, own = [], []
     for first in range(0, rows.size, ROWS):
         part = slice(first, first + ROWS)
         given = jax.tree.map(lambda a, part=part: np.asarray(a[part]), rows.given)
         y = jax.tree.map(lambda a, part=part: np.asarray(a[part]), rows.y)
         at = jnp.asarray(side.positions)
-        found = _told(side.model, at, given, y, keys[part])
-        told.append(np.asarray(found[0], np.float64))
+        found = _scores(side.model, at, given, y, keys[part])
+        scores.append(np.asarray(found[0], np.float64))
         own.append(np.asarray(found[1], np.float64))
-    densities, drawn = np.concatenate(told), np.concatenate(own)  # (m,), (m, s)
+    densities, drawn = np.concatenate(scores), np.concatenate(own)  # (m,), (m, s)
     ties = np.abs(drawn - densities[:, None]) <= TIE
     below = np.mean((drawn > densities[:, None]) & ~ties, 1)
     ties = np.mean(ties, 1)
@@ -192,7 +192,9 @@ def _crossed(one: Model, other: Model, first: jax.Array, second: jax.Array, give
 
 
 @compiled("model", if_few=COMPILE_FASTEST)
-def _told(model: Model, positions: jax.Array, given: PyTree, y: PyTree, keys: jax.Array) -> tuple[jax.Array, jax.Array]:
+def _scores(
+    model: Model, positions: jax.Array, given: PyTree, y: PyTree, keys: jax.Array
+) -> tuple[jax.Array, jax.Array]:
     """(row,) log p(y | x) of every row; (row, draw) that of a y made by each draw, predicted by the other draws."""
     count = positions.shape[0]
     censored = censors(model, given)
@@ -205,8 +207,8 @@ def _told(model: Model, positions: jax.Array, given: PyTree, y: PyTree, keys: ja
         own = _log_probs(model, positions, x, drawn)
         own = jnp.where(jnp.eye(count, dtype=bool), -jnp.inf, own)
         one = jax.tree.map(lambda a: a[None], seen)
-        told = jax.nn.logsumexp(_log_probs(model, positions, x, one)[0]) - jnp.log(count)
-        return told, jax.nn.logsumexp(own, axis=1) - jnp.log(max(count - 1, 1))
+        score = jax.nn.logsumexp(_log_probs(model, positions, x, one)[0]) - jnp.log(count)
+        return score, jax.nn.logsumexp(own, axis=1) - jnp.log(max(count - 1, 1))
 
     return jax.lax.map(row, (given, y, keys), batch_size=10)
 

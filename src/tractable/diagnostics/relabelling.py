@@ -7,7 +7,7 @@ import numpy as np
 from tractable.core.errors import ModelError
 from tractable.core.latent import LatentModel
 from tractable.core.model import PyTree, whole
-from tractable.core.rows import apart
+from tractable.core.rows import split_weights
 from tractable.core.shared import compiled
 from tractable.core.sums import OfRows
 
@@ -77,7 +77,7 @@ def _heights(model: LatentModel, rows: PyTree, flat: jax.Array) -> jax.Array:
 @compiled("model", "shares")
 def _agreement(model: LatentModel, shares: OfRows, rows: PyTree, flat: jax.Array, pivot: jax.Array) -> jax.Array:
     """The number of rows that component j of the pivot and component k of a draw share, (s, K, K)."""
-    (y, given), weights = apart(rows)
+    (y, given), weights = split_weights(rows)
     x = y if given is None else (y, given)
 
     def of(u: jax.Array) -> jax.Array:

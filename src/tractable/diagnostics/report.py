@@ -37,9 +37,9 @@ class Report(NamedTuple):
 def judge(posterior: Learnt) -> Report:
     """The report of a posterior: its method's checks, those of its verification, and whether the run finished."""
     if posterior.is_point or posterior.count:
-        checks = [*posterior.method.checks(posterior), *posterior.looked]
+        checks = [*posterior.method.checks(posterior), *posterior.verification]
     elif isinstance(posterior.belief, Moments):
-        checks = [*moment_checks(posterior), *posterior.looked]
+        checks = [*moment_checks(posterior), *posterior.verification]
     else:
         checks = [Check("draws", 0, "reject", "the run ended before its first draw")]
     if posterior.interrupted:

@@ -251,12 +251,12 @@ def _log_proposals(proposals: list[Proposal], positions: np.ndarray) -> np.ndarr
     for p in proposals:
         shared.setdefault(id(p.root), []).append(p)
     logs = []
-    for alike in shared.values():
-        inverse = np.linalg.inv(alike[0].root).T
-        white = (positions - alike[0].centre) @ inverse
-        centres = (np.stack([p.centre for p in alike]) - alike[0].centre) @ inverse
+    for fields in shared.values():
+        inverse = np.linalg.inv(fields[0].root).T
+        white = (positions - fields[0].centre) @ inverse
+        centres = (np.stack([p.centre for p in fields]) - fields[0].centre) @ inverse
         away = np.sum(centres**2, 1)[:, None] - 2 * centres @ white.T + np.sum(white**2, 1)
-        height = constant + np.log([p.share for p in alike]) - np.sum(np.log(np.abs(np.diag(alike[0].root))))
+        height = constant + np.log([p.share for p in fields]) - np.sum(np.log(np.abs(np.diag(fields[0].root))))
         logs.append(height[:, None] - (FREEDOM + size) / 2 * np.log1p(np.maximum(away, 0.0) / FREEDOM))
     return _log_sum(np.concatenate(logs))
 

@@ -72,12 +72,12 @@ def slowest(
         ends = values_of(target.model, places[1:].reshape(-1, size)).reshape(2, len(last), -1)
         stuck = flat & np.all(ends[0] == ends[1], axis=-1)
         finite, seen = finite & ~stuck, seen & ~stuck
-    looked = seen if seen.any() else finite
-    if not looked.any():
+    chosen = seen if seen.any() else finite
+    if not chosen.any():
         return -np.inf, False
     if not seen.any():  # the whole way: far below, digits say nothing of the last stretch
-        return float(np.max((last - home)[looked]) / np.log(RADII[2])), False
-    return float(np.max(last[looked] - near[looked]) / np.log(RADII[2] / RADII[1])), True
+        return float(np.max((last - home)[chosen]) / np.log(RADII[2])), False
+    return float(np.max(last[chosen] - near[chosen]) / np.log(RADII[2] / RADII[1])), True
 
 
 def valley(target: Target, rows: PyTree, centre: np.ndarray, sds: np.ndarray, point: bool) -> float:
@@ -142,7 +142,7 @@ def conditional_maxima(
     the density curves upwards there (``SADDLE``), or its curvature is lost in rounding (``BLURRED``).
     """
     count, size = at.shape
-    held = np.arange(count), numbers
+    diagonal = np.arange(count), numbers
     value, found = np.zeros(count), np.full(count, FOUND)
     for _ in range(NEWTON):
         steps = 0.1 * scale[:, :, None] * np.eye(size)
@@ -153,8 +153,12 @@ def conditional_maxima(
         curved = (slopes[:, 1 + size :] - slopes[:, 1 : 1 + size]) / (0.2 * scale[:, :, None])
         curved = (curved + curved.swapaxes(1, 2)) / 2
         # The held parameter takes no part: its row and column are those of the unit matrix.
-        curved[held[0], numbers], curved[held[0], :, numbers], curved[held[0], numbers, numbers] = 0.0, 0.0, 1.0
-        slope[held] = 0.0
+        curved[diagonal[0], numbers], curved[diagonal[0], :, numbers], curved[diagonal[0], numbers, numbers] = (
+            0.0,
+            0.0,
+            1.0,
+        )
+        slope[diagonal] = 0.0
         own = np.diagonal(curved, axis1=1, axis2=2)
         found[~np.isfinite(value) | ~np.all(own > 0, 1)] = SADDLE
         going = (found == FOUND)[:, None]
@@ -167,9 +171,9 @@ def conditional_maxima(
         spectrum = np.where(going, spectrum, 1.0)
         along = np.einsum("vij,vi->vj", basis, own * slope) / spectrum
         at += np.where(going, own * np.einsum("vij,vj->vi", basis, along), 0.0)
-        own[held] = 1.0
+        own[diagonal] = 1.0
         volume = 0.0 if point else np.sum(np.log(own), 1) - np.sum(np.log(spectrum), 1) / 2
-        own[held] = scale[held]
+        own[diagonal] = scale[diagonal]
         scale[:] = np.where(going, own, scale)
     heights = target.at(rows, at) + volume
     return np.where(found == FOUND, heights, np.nan), found

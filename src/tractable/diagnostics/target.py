@@ -81,13 +81,15 @@ class Target(NamedTuple):
         Every evaluation goes through this one program, which is compiled once for a model and its rows.
         """
         count, size = positions.shape
-        together, blocks = _block(rows), _blocks(size)
-        many = together * blocks
+        rows_at_once, blocks = _block(rows), _blocks(size)
+        many = rows_at_once * blocks
         for begin in range(0, count, many):
             part = positions[begin : begin + many]
             places = np.zeros((many, size), jnp.result_type(float))
             places[: len(part)], places[len(part) :] = part, part[-1]
-            yield _values_and_slopes(self, rows, places.reshape(blocks, together, size), -(-len(part) // together))
+            yield _values_and_slopes(
+                self, rows, places.reshape(blocks, rows_at_once, size), -(-len(part) // rows_at_once)
+            )
 
 
 @compiled("target", if_few=COMPILE_FASTEST)

@@ -163,7 +163,7 @@ def verify(learnt: Learnt, how: str | None, again: Callable[..., Learnt], by_row
     if learnt.model.network_weights and learnt.belief.positions is not None and not learnt.model.is_ladder:
         return networks.look(learnt, how == "thorough", WORK, SHARE, again, by_rows)
     reason = unseen(learnt)
-    narrow = method.narrower(learnt) if reason is not None and how == "auto" else None
+    narrow = method.row_space_posterior(learnt) if reason is not None and how == "auto" else None
     if narrow is not None and unseen(narrow) is None:
         sentence = "numbers that the rows tell of, which are verified; what is left of the weights is drawn given them"
         return [Check("rows' span", narrow.model.space.size, "trust", sentence), *verify(narrow, how, again, by_rows)]
@@ -212,7 +212,11 @@ def verify(learnt: Learnt, how: str | None, again: Callable[..., Learnt], by_row
         out.append(_visited(learnt, modes, found))
     # A density that falls more slowly than r^−(d + 2) on a cone of rays has no variance; a ray stands for its cone.
     out.append(_shape(learnt, target, rows, centre, root, found, size, seed, tail.value > -len(centre) - 2))
-    return [*out, _against_other_method(learnt, again(method.beside))] if how == "thorough" and not point else out
+    return (
+        [*out, _against_other_method(learnt, again(method.cross_check_method))]
+        if how == "thorough" and not point
+        else out
+    )
 
 
 def _rounding(target: Target, rows: PyTree, draws: np.ndarray, seed: int) -> list[Check]:
@@ -379,8 +383,8 @@ def _visited(learnt: Learnt, modes: list[Mode], found: Reweighed | None) -> Chec
     missed = np.flatnonzero((share > UNVISITED) & (drawn < share / 4))
     if len(missed):
         worst = missed[int(np.argmax(share[missed]))]
-        where, held = _place(learnt, modes[worst].position), f"about {100 * share[worst]:.0f} %"
-        sentence = f"found; a mode near {where} holds {held} of the mass and {100 * drawn[worst]:.0f} % of the draws"
+        where, mass = _place(learnt, modes[worst].position), f"about {100 * share[worst]:.0f} %"
+        sentence = f"found; a mode near {where} holds {mass} of the mass and {100 * drawn[worst]:.0f} % of the draws"
         better = worst == int(np.argmax(share))
         return Check(
             "modes", float(len(modes)), "reject", sentence, tuple(modes[worst].position.tolist()) if better else None
@@ -470,14 +474,14 @@ def _against(
     """The worst mean or sd against another estimate; None where that estimate's sds are too uncertain."""
     own_mean, own_sd = learnt.flat_moments
     # A parameter held at a kink of its prior has no sd, a constant none to compare.
-    told = np.flatnonzero(~np.isnan(own_sd) & ~learnt.model.fixed)
-    own_mean, own_sd, names = own_mean[told], own_sd[told], [learnt.names[i] for i in told]
-    mean, error, sd, sd_error = mean[told], error[told], sd[told], sd_error[told]
+    checked = np.flatnonzero(~np.isnan(own_sd) & ~learnt.model.fixed)
+    own_mean, own_sd, names = own_mean[checked], own_sd[checked], [learnt.names[i] for i in checked]
+    mean, error, sd, sd_error = mean[checked], error[checked], sd[checked], sd_error[checked]
     with np.errstate(divide="ignore", invalid="ignore"):
         off = np.abs(own_mean - mean) / sd / MEANS_OFF
         ratio = np.abs(np.log(own_sd / sd)) / math.log(SDS_OFF)
         off_error, ratio_error = error / sd / MEANS_OFF, sd_error / math.log(SDS_OFF)
-    if not len(told) or not np.all(np.isfinite(off)) or np.max(sd_error) > UNCERTAIN:
+    if not len(checked) or not np.all(np.isfinite(off)) or np.max(sd_error) > UNCERTAIN:
         return None
     by_mean = off >= ratio
     errors, chances = np.where(by_mean, off, ratio), np.where(by_mean, off_error, ratio_error)
@@ -581,6 +585,6 @@ def _draws(learnt: Learnt, centre: np.ndarray, root: np.ndarray, count: int) -> 
     return np.asarray(learnt.belief.positions, np.float64).reshape(-1, len(centre))[_evenly(learnt, count)]
 
 
-def shape_seen(looked: Sequence[Check]) -> bool:
+def shape_seen(checks: Sequence[Check]) -> bool:
     """Whether means and sds were compared with another estimate, which does not reject them."""
-    return any(c.name == SHAPE and c.verdict != "reject" and not math.isnan(c.value) for c in looked)
+    return any(c.name == SHAPE and c.verdict != "reject" and not math.isnan(c.value) for c in checks)

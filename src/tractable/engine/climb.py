@@ -11,15 +11,15 @@ from tractable.core.curve import SCORES
 from tractable.core.rows import Plan
 from tractable.core.tree import PyTree
 from tractable.engine import run as loop
-from tractable.engine.drawing import joined
+from tractable.engine.drawing import concatenate_traces
 from tractable.engine.leaves import beneath, restored
 from tractable.engine.session import Session
 
-LOOKS = 50  # looks at the held-out rows in a run
+SCORINGS = 50  # looks at the held-out rows in a run
 PATIENCE = 8  # looks in a row at worse held-out predictions after which a climb ends
 
 
-HELD = "held-out best"  # key in ``found``: steps after which the held-out rows were predicted best
+HELD_OUT_STEPS = "held-out best"  # key in ``found``: steps after which the held-out rows were predicted best
 
 
 class HeldOutBest(NamedTuple):
@@ -28,7 +28,7 @@ class HeldOutBest(NamedTuple):
     highest: np.ndarray  # (m,) nats of every row, at the highest mean so far
     rows: np.ndarray  # (m,) nats of every row, at the kept state
     groups: int  # done at the kept state
-    looks: int  # since the kept state
+    scorings: int  # since the kept state
     scores: np.ndarray  # (look, 2) groups done, and the mean score
 
     @classmethod
@@ -49,11 +49,11 @@ class HeldOutBest(NamedTuple):
         lost = highest - rows
         if lost.mean() <= sigmas * lost.std() / np.sqrt(len(lost)):
             return HeldOutBest(highest, rows, groups, 0, scores), True
-        return self._replace(highest=highest, looks=self.looks + 1, scores=scores), False
+        return self._replace(highest=highest, scorings=self.scorings + 1, scores=scores), False
 
     def found(self, group: int) -> dict[str, Any]:
         """Figures for the report; ``group`` is the number of steps in a group."""
-        return {"held-out score": float(self.rows.mean()), HELD: int(self.groups) * group}
+        return {"held-out score": float(self.rows.mean()), HELD_OUT_STEPS: int(self.groups) * group}
 
 
 class LoopState(NamedTuple):
@@ -64,7 +64,7 @@ class LoopState(NamedTuple):
     info: dict[str, np.ndarray]  # traces so far, (start, step)
     moments: loop.Moments | None = None  # of positions since the last cut
     peak: HeldOutBest | None = None  # of the held-out score, where rows are held out
-    kept: PyTree = None  # states at the peak, or what stands for them
+    peak_states: PyTree = None  # states at the peak, or what stands for them
     seen: int = 0  # groups done at the last look at held-out rows
 
     def found(self, group: int) -> dict[str, Any]:
@@ -109,7 +109,7 @@ class Climber(NamedTuple):
             _: np.ndarray | None, info: dict, states: PyTree, done: int, moments: loop.Moments | None
         ) -> None:
             nonlocal at
-            at = at._replace(groups=done, states=states, info=joined(at.info, info), moments=moments)
+            at = at._replace(groups=done, states=states, info=concatenate_traces(at.info, info), moments=moments)
             keep(at)
             self.session.say(self.phase, done * self.shape.group, of * self.shape.group, at.latest())
 
@@ -137,11 +137,11 @@ def climb(
     """
     session = climber.session
     if score is not None:
-        cuts = np.unique(np.ceil(np.linspace(0, cuts[-1], LOOKS + 1)[1:]).astype(int)).tolist()
+        cuts = np.unique(np.ceil(np.linspace(0, cuts[-1], SCORINGS + 1)[1:]).astype(int)).tolist()
     if session.resume is None:
         at = LoopState(0, begin(), {})
         if score is not None:
-            at = at._replace(peak=HeldOutBest.of(score(at.states)), kept=at.states)
+            at = at._replace(peak=HeldOutBest.of(score(at.states)), peak_states=at.states)
     else:
         moments = loop.some_moments() if beneath(session.resume, "moments") else None
         states = jax.eval_shape(begin)
@@ -149,7 +149,7 @@ def climb(
         at = restored(LoopState(0, states, {}, moments, *watched), session.resume)
     keep, interrupted = session.keeper(at.groups, cuts[-1]), False
     for before, cut in zip((0, *cuts), cuts, strict=False):
-        if at.peak is not None and at.peak.looks >= PATIENCE:
+        if at.peak is not None and at.peak.scorings >= PATIENCE:
             break
         if at.groups > cut or (at.groups == cut and cut != cuts[-1] and (score is None or at.seen >= cut)):
             continue
@@ -159,12 +159,12 @@ def climb(
             break
         if score is not None and at.peak is not None:
             peak, good = at.peak.after(score(at.states), at.groups)
-            at = at._replace(peak=peak, kept=at.states if good else at.kept, seen=cut)
+            at = at._replace(peak=peak, peak_states=at.states if good else at.peak_states, seen=cut)
     keep(lambda: at, at.groups, at_once=True)
-    return at if at.peak is None else at._replace(states=at.kept), interrupted
+    return at if at.peak is None else at._replace(states=at.peak_states), interrupted
 
 
 def held_out_best(found: dict[str, Any], verdict: str = "trust", means: str = "") -> Check:
     """The check that says where held-out rows ended a climb."""
     said = f"steps after which held-out rows were predicted best, {found['held-out score']:.4g} nats a row{means}"
-    return Check(HELD, found[HELD], verdict, said)
+    return Check(HELD_OUT_STEPS, found[HELD_OUT_STEPS], verdict, said)

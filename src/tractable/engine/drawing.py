@@ -145,12 +145,12 @@ class Drawing(Method):
                         reached = self.belief(error.partial, session.model, chains.thin)
                         error.partial = Outcome(reached, chains.found, {}, True)
                     raise
-            session.say("drawing", done * shape.kept, groups * shape.kept)
+            session.say("drawing", done * shape.stored, groups * shape.stored)
 
-        kept = saver is None and not session.moments
+        in_memory = saver is None and not session.moments
         result = loop.run(
             program, shape, data, plan, chains.tuned, chains.keys, chains.states,
-            groups=groups, done=chains.groups, moments=chains.moments, keep=kept, trace=kept,
+            groups=groups, done=chains.groups, moments=chains.moments, keep=in_memory, trace=in_memory,
             on_segment=on_segment, stop=session.stop, every=every, long=self.long,
         )  # fmt: skip
         chains = chains._replace(groups=result.groups, states=result.states, moments=result.moments, surplus={})
@@ -166,7 +166,7 @@ class Drawing(Method):
             belief = Moments(counts=counts, means=means, squares=squares, totals=totals, thin=chains.thin)
             return Outcome(belief, chains.found, seconds, result.interrupted, chains)
         new = {POSITION: result.draws, **result.info} if result.draws is not None else {}
-        traces = saver.drawn() if saver is not None else joined(before or {}, new)
+        traces = saver.drawn() if saver is not None else concatenate_traces(before or {}, new)
         chains = chains._replace(surplus={name: trace[:, draws:] for name, trace in traces.items()})
         belief = self.belief({name: trace[:, :draws] for name, trace in traces.items()}, session.model, chains.thin)
         return Outcome(belief, chains.found, seconds, result.interrupted, chains)
@@ -180,15 +180,15 @@ class Drawing(Method):
 
     def extended(self, session: Session, belief: Belief, chains: "Chains", draws: int) -> Outcome:
         """Continue to ``draws`` kept draws a chain in all: the draws are those of one run of that length."""
-        there = joined({POSITION: np.asarray(belief.positions), **belief.info}, chains.surplus)
+        there = concatenate_traces({POSITION: np.asarray(belief.positions), **belief.info}, chains.surplus)
         return self.go_on(session, chains, draws, there)
 
     def cost(self, belief: Belief, found: dict[str, Any], data: Data | None) -> Cost:
         if "gradients" in belief.info:  # a mean over the steps since the last draw
             return Cost(float(np.sum(belief.info["gradients"], dtype=np.float64) * belief.thin), 0.0)
         # Control variates evaluate every batch twice: at the position and at their anchor.
-        looks = 2 if getattr(self, "gradient", "") == "control_variates" else 1
-        return Cost(self.steps(belief) * self.share(data) * looks, 0.0)
+        evaluations = 2 if getattr(self, "gradient", "") == "control_variates" else 1
+        return Cost(self.steps(belief) * self.share(data) * evaluations, 0.0)
 
     def bytes_kept(self, model: Model) -> int:
         return self.chains * self.draws * model.space.size * jnp.result_type(float).itemsize
@@ -294,7 +294,7 @@ def _around(model: Model, jitter: np.ndarray, attempt: int) -> np.ndarray:
     return centre + (width * 0.7**attempt if attempt < ATTEMPTS - 1 else 0.0) * jitter
 
 
-def joined(before: dict[str, np.ndarray], now: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+def concatenate_traces(before: dict[str, np.ndarray], now: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """The traces of two parts of a run, end to end; either may be missing."""
     both = {name: np.concatenate([before[name], now[name]], 1) for name in before.keys() & now.keys()}
     return before | now | both

@@ -37,11 +37,11 @@ class Ended(NamedTuple):
     index: int
     result: Any  # None where it was stopped before it began, or lost
     lost: str = ""  # why there is no result, a sentence; empty where nothing went wrong
-    told: tuple = ()  # warnings of another process, as ``warnings.warn_explicit`` takes them
+    caught_warnings: tuple = ()  # warnings of another process, as ``warnings.warn_explicit`` takes them
 
     def tell(self) -> None:
         """Warn here of what another process warned of."""
-        for message, category, file, line in self.told:
+        for message, category, file, line in self.caught_warnings:
             warnings.warn_explicit(message, category, file, line)
 
 
@@ -104,7 +104,7 @@ def finished(
             f"{what} takes joblib's backends that do not fork a process that runs JAX, which would wait for ever: "
             "loky, threading, dask, ray; got multiprocessing."
         )
-    send = functools.partial(_beside, work)
+    send = functools.partial(_in_thread, work)
     if not getattr(backend, "supports_sharedmem", False):
         sent = _packed_work(work)
         # As an array, which joblib hands to local processes in shared memory, once.
@@ -113,7 +113,7 @@ def finished(
     while left:
         begun: list[int] = []
         try:
-            for found in _together(send, left, n_jobs, backend, begun):
+            for found in _in_pool(send, left, n_jobs, backend, begun):
                 ended = unpacked(found, work) if isinstance(found, bytes) else found
                 left.remove(ended.index)
                 yield ended
@@ -137,13 +137,13 @@ def finished(
                     break  # the others go on beside each other
 
 
-def _together(
+def _in_pool(
     send: Callable, todo: Sequence[int], n_jobs: int | None, backend: object, begun: list[int]
 ) -> Iterator[Ended | bytes]:
     """Jobs as they end; of a backend that hands back everything at once, all at its end."""
     as_they_come = getattr(backend, "supports_return_generator", False)
     pool = joblib.Parallel(n_jobs=n_jobs, return_as="generator_unordered" if as_they_come else "list")
-    with _dead_told(backend):
+    with _report_dead_workers(backend):
         found: Any = pool(joblib.delayed(send)(index) for index in tuple(todo) if not begun.append(index))
         try:
             for one in found:
@@ -157,7 +157,7 @@ def _together(
 
 
 @contextlib.contextmanager
-def _dead_told(backend: object) -> Iterator[None]:
+def _report_dead_workers(backend: object) -> Iterator[None]:
     """Within, Dask's jobs whose worker died have the error for their result, and no job is run in this process.
 
     joblib 1.6 tells nobody of such a job, and would wait for ever; and where one worker is left it runs jobs itself.
@@ -167,13 +167,13 @@ def _dead_told(backend: object) -> Iterator[None]:
         yield
         return
 
-    def told(batch: Sequence, callback: Callable | None = None) -> Any:
+    def submit_and_watch(batch: Sequence, callback: Callable | None = None) -> Any:
         job = submit(batch, callback)
         if callback is not None:
             job.add_done_callback(lambda job: callback([job.exception()] * len(batch)) if job.exception() else None)
         return job
 
-    vars(backend).update(submit=told, effective_n_jobs=lambda n_jobs: max(2, cores(n_jobs)))
+    vars(backend).update(submit=submit_and_watch, effective_n_jobs=lambda n_jobs: max(2, cores(n_jobs)))
     try:
         yield
     finally:  # the class's own are there again
@@ -183,7 +183,7 @@ def _dead_told(backend: object) -> Iterator[None]:
 def _alone(send: Callable, work: functools.partial, index: int, n_jobs: int | None, backend: object) -> Ended:
     """One job in a process that is not this one."""
     try:
-        (found,) = _together(send, [index], n_jobs, backend, [])
+        (found,) = _in_pool(send, [index], n_jobs, backend, [])
         return unpacked(found, work) if isinstance(found, bytes) else found
     except Exception as error:
         if not _is_death(error):
@@ -288,8 +288,8 @@ def _opened(path: str, size: int, start: int, dtype: np.dtype, shape: tuple, str
             f"{'another of that name' if os.path.exists(path) else 'none'} on this one. Put it on a shared disk."
         )
     extent = sum((n - 1) * step for n, step in zip(shape, strides, strict=True)) + dtype.itemsize
-    held: Any = np.memmap(path, np.uint8, "r", start, (extent,))
-    return np.ndarray(shape, dtype, held, 0, strides)
+    mapped: Any = np.memmap(path, np.uint8, "r", start, (extent,))
+    return np.ndarray(shape, dtype, mapped, 0, strides)
 
 
 def _settings() -> tuple[dict[str, Any], dict[str, str]]:
@@ -318,7 +318,7 @@ def _receive(settings: tuple[dict[str, Any], dict[str, str]], sent: np.ndarray) 
         ) from error
 
 
-def _beside(work: Callable, index: int) -> Ended:
+def _in_thread(work: Callable, index: int) -> Ended:
     """A job in a thread, whose warnings go where all of the process's go."""
     return Ended(index, work(index))
 
@@ -339,8 +339,8 @@ def _away(settings: tuple[dict[str, Any], dict[str, str]], digest: str, sent: np
             if only:
                 warnings.simplefilter("always", TractableWarning)
             result = work(index)
-        told = tuple((str(w.message), w.category, w.filename, w.lineno) for w in heard or ())
+        caught = tuple((str(w.message), w.category, w.filename, w.lineno) for w in heard or ())
     try:
-        return packed(Ended(index, result, told=told), work)
+        return packed(Ended(index, result, caught_warnings=caught), work)
     except Exception as error:  # whatever an object's own way of being pickled raises
         return packed(Ended(index, None, f"Its result cannot be sent back to this process ({error}); use n_jobs=1."))

@@ -23,10 +23,10 @@ _open: set[int] = set()  # this process's descriptors of lock files
 
 
 @contextlib.contextmanager
-def held(folder: str | Path | None) -> Iterator[None]:
+def lock(folder: str | Path | None) -> Iterator[None]:
     """Inside, only this thread writes ``folder``, which is made if missing; None needs no lock.
 
-    Uses the system's lock on a file, which ends with the process, however that ends. A thread may nest ``held`` on the
+    Uses the system's lock on a file, which ends with the process, however that ends. A thread may nest ``lock`` on the
     same folder. The file says who holds the lock, and since when.
 
     Raises:

@@ -33,7 +33,7 @@ class Outcome(NamedTuple):
     found: dict[str, Any]  # the settings that warm-up chose, and other figures
     seconds: dict[str, float]
     interrupted: bool = False
-    standing: PyTree = None  # the run's state, for methods whose runs can be extended
+    run_state: PyTree = None  # the run's state, for methods whose runs can be extended
 
 
 class Program(NamedTuple):
@@ -87,7 +87,7 @@ class Method(Settings):
     independent: ClassVar[bool] = False  # its draws are independent
     exact: ClassVar[bool] = False  # its draws come from the exact posterior
     chained: ClassVar[bool] = False  # draws chains, which can be streamed, extended, and spread over devices
-    beside: ClassVar[str] = "nuts"  # the method that a thorough verification compares with
+    cross_check_method: ClassVar[str] = "nuts"  # the method that a thorough verification compares with
     climbs: ClassVar[bool] = False  # climbs from a starting point; is rerun where verification finds a better one
     outside: ClassVar[
         tuple[str, ...]
@@ -149,7 +149,7 @@ class Method(Settings):
         """
         return None
 
-    def narrower(self, posterior: Learnt) -> Learnt | None:
+    def row_space_posterior(self, posterior: Learnt) -> Learnt | None:
         """The posterior of fewer numbers on which this one's verdict depends, where there is one: its other numbers are
         drawn given those, exactly."""
         return None
@@ -180,7 +180,7 @@ class Method(Settings):
         """The model that makes the predictions."""
         return model
 
-    def extended(self, session: Session, belief: Belief, standing: PyTree, draws: int) -> Outcome:
+    def extended(self, session: Session, belief: Belief, run_state: PyTree, draws: int) -> Outcome:
         """Continue to ``draws`` kept draws a chain in all: the draws are those of one run of that length."""
         raise SettingsError(f"{type(self).__name__} has no chains to extend.")
 

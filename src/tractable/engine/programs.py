@@ -68,30 +68,30 @@ def _digest(program: ClosedJaxpr | Jaxpr, seen: dict[int, str]) -> str:
         jaxpr, constants = getattr(program, "jaxpr", program), getattr(program, "consts", [])
         places: dict[Any, int] = {}
 
-        def told(variable: Var | Literal) -> list:
+        def variable_json(variable: Var | Literal) -> list:
             if isinstance(variable, Literal):
-                return [_told(np.asarray(variable.val), seen), str(variable.aval)]
+                return [_as_json(np.asarray(variable.val), seen), str(variable.aval)]
             return [places.setdefault(variable, len(places)), str(variable.aval)]
 
-        parts: list[Any] = [[told(v) for v in jaxpr.constvars], [told(v) for v in jaxpr.invars]]
+        parts: list[Any] = [[variable_json(v) for v in jaxpr.constvars], [variable_json(v) for v in jaxpr.invars]]
         for equation in jaxpr.eqns:
-            ends = [[told(v) for v in equation.invars], [told(v) for v in equation.outvars]]
-            parts.append([equation.primitive.name, *ends, _told(equation.params, seen)])
-        parts += [[told(v) for v in jaxpr.outvars], [_told(constant, seen) for constant in constants]]
+            ends = [[variable_json(v) for v in equation.invars], [variable_json(v) for v in equation.outvars]]
+            parts.append([equation.primitive.name, *ends, _as_json(equation.params, seen)])
+        parts += [[variable_json(v) for v in jaxpr.outvars], [_as_json(constant, seen) for constant in constants]]
         seen[id(program)] = hashlib.sha256(json.dumps(parts).encode()).hexdigest()
     return seen[id(program)]
 
 
-def _told(value: object, seen: dict[int, str]) -> Any:
+def _as_json(value: object, seen: dict[int, str]) -> Any:
     """A parameter or a constant as JSON can hold it, without memory addresses of functions and objects."""
     if isinstance(value, ClosedJaxpr | Jaxpr):
         return _digest(value, seen)
     if isinstance(value, Mapping):
-        return [[str(key), _told(value[key], seen)] for key in sorted(value, key=str)]
+        return [[str(key), _as_json(value[key], seen)] for key in sorted(value, key=str)]
     if isinstance(value, tuple | list):
-        return [_told(part, seen) for part in value]
+        return [_as_json(part, seen) for part in value]
     if isinstance(value, jax.Array) and jnp.issubdtype(value.dtype, jax.dtypes.prng_key):
-        return [str(value.dtype), _told(jax.random.key_data(value), seen)]
+        return [str(value.dtype), _as_json(jax.random.key_data(value), seen)]
     if isinstance(value, jax.Array | np.ndarray | np.generic):
         array = np.ascontiguousarray(value)
         return [str(array.dtype), np.shape(value), hashlib.sha256(array.tobytes()).hexdigest()]

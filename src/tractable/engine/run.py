@@ -42,7 +42,7 @@ class Shape(NamedTuple):
         return max(self.thin, self.block)
 
     @property
-    def kept(self) -> int:
+    def stored(self) -> int:
         return self.group // self.thin
 
 
@@ -152,7 +152,7 @@ def _advance(program, loop, plan, tuned, first, last, rows, keys, states, buffer
             state, info = steps(state, now)
             return state, (program.observe(state), info)
 
-        now = jax.tree.map(lambda x: x.reshape(loop.kept, loop.thin, *x.shape[1:]), randomness(state, jnp.array(0)))
+        now = jax.tree.map(lambda x: x.reshape(loop.stored, loop.thin, *x.shape[1:]), randomness(state, jnp.array(0)))
         state, (positions, info) = jax.lax.scan(emission, state, now)
         return state, positions, info
 
@@ -164,7 +164,7 @@ def _advance(program, loop, plan, tuned, first, last, rows, keys, states, buffer
         )
         fine = placement.every(tree.all_finite(new.position))
         states = tree.where(fine, new, states)
-        at = (g - first) * loop.kept
+        at = (g - first) * loop.stored
 
         def put(buffered: jax.Array, x: jax.Array) -> jax.Array:
             return jax.lax.dynamic_update_slice_in_dim(buffered, jnp.swapaxes(x, 0, 1), at, 0)
@@ -305,10 +305,10 @@ def run(
         else:
             segment = int(np.clip(segment * SEGMENT_SECONDS / max(took, 1e-3), 1, 4 * segment))
         segment = int(placement.gather(segment)[0]) if placement.many_processes else segment
-        count = (reached - g) * loop.kept
-        kept, told = _first(buffer, count)
-        draws = None if kept is None else kept.swapaxes(0, 1)
-        seen = {name: value.swapaxes(0, 1) for name, value in told._asdict().items()}
+        count = (reached - g) * loop.stored
+        draws, info = _first(buffer, count)
+        draws = None if draws is None else draws.swapaxes(0, 1)
+        seen = {name: value.swapaxes(0, 1) for name, value in info._asdict().items()}
         pieces += [draws] if keep and draws is not None else []
         infos += [seen] if trace else []
         g = reached
@@ -368,7 +368,7 @@ def _buffer(loop: Shape, chains: int, observed: jax.ShapeDtypeStruct, info: PyTr
     """Buffers for a segment's draws (None if only moments are kept) and its steps' info."""
 
     def zeros(x: jax.ShapeDtypeStruct) -> jax.Array:  # a copy of NumPy's: JAX's would be a program for each shape
-        return jnp.array(np.zeros((loop.capacity * loop.kept, chains, *x.shape), x.dtype))
+        return jnp.array(np.zeros((loop.capacity * loop.stored, chains, *x.shape), x.dtype))
 
     return None if loop.moments else zeros(observed), jax.tree.map(zeros, info)
 

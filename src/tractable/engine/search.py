@@ -20,7 +20,7 @@ from tractable.engine.ascent import lbfgs
 from tractable.engine.session import Session
 
 INFORMATION = 1000  # parameters up to which standard errors are computed
-TOGETHER = 16  # columns of a Hessian computed at once
+COLUMNS = 16  # columns of a Hessian computed at once
 CURVED = 1 << 13  # rows whose curvature is computed at once
 NEARER = 4  # looks at all rows on the way to the mode, which some of them began
 CLIMB_BYTES = 1 << 30  # most bytes of data for a climb to a starting point
@@ -67,14 +67,14 @@ def maximum(
         return split.without_kinks(position, float(value), np.asarray(gradient, np.float64))
 
     def uphill(extended: np.ndarray) -> tuple[float, np.ndarray]:
-        return split.with_parts(extended, *smooth(split.joined(extended)))
+        return split.with_parts(extended, *smooth(split.original(extended)))
 
     extended, bounds = split.opened(np.asarray(start, np.float64))
     rows = 1 if data is None else max(data.size, 1)
     result = lbfgs(
         uphill, extended, stop, bounds, maxiter=steps, maxfun=4 * steps, ftol=1e-15, gtol=tolerance * rows * 1e-2
     )
-    position, evaluations = split.joined(result.x), int(result.nfev)
+    position, evaluations = split.original(result.x), int(result.nfev)
     if not len(split.index) and len(start) <= INFORMATION and np.all(np.isfinite(position)):
         position, extra = _polish(model, batch, position, prior, jacobian, start.dtype)
         evaluations += extra
@@ -102,7 +102,7 @@ class _Split(NamedTuple):
             bounds[i] = (0, None)
         return extended, bounds
 
-    def joined(self, extended: np.ndarray) -> np.ndarray:
+    def original(self, extended: np.ndarray) -> np.ndarray:
         """The position (d,) of an extended one."""
         position = extended[: self.size].copy()
         position[self.index] = self.centre + extended[self.index] - extended[self.size :]
@@ -195,9 +195,9 @@ def standard_errors(model: Model, data: Data | None, position: np.ndarray, prior
         if len(free) == len(position):
             out["covariance"] = slope @ inverse @ slope.T
         else:  # Laplace priors live on the reals: only the free parameters pass through the delta method
-            held = np.setdiff1d(np.arange(len(position)), free)
+            at_kinks = np.setdiff1d(np.arange(len(position)), free)
             out["covariance"] = slope[:, free] @ inverse[np.ix_(free, free)] @ slope[:, free].T
-            out["covariance"][np.any(slope[:, held] != 0, axis=1)] = np.nan
+            out["covariance"][np.any(slope[:, at_kinks] != 0, axis=1)] = np.nan
         out["information"] = information
     else:
         warnings.warn(
@@ -316,9 +316,9 @@ def curvature(model: Model, position: jax.Array, batch: Batch | None, prior: boo
 
     def hessian(value: Callable) -> jax.Array:
         gradient, size = jax.grad(value), position.size
-        together = min(TOGETHER, size)
-        directions = jnp.eye(-(-size // together) * together, size)  # a remainder would compile a second program
-        columns = jax.lax.map(lambda e: jax.jvp(gradient, (position,), (e,))[1], directions, batch_size=together)
+        at_once = min(COLUMNS, size)
+        directions = jnp.eye(-(-size // at_once) * at_once, size)  # a remainder would compile a second program
+        columns = jax.lax.map(lambda e: jax.jvp(gradient, (position,), (e,))[1], directions, batch_size=at_once)
         return columns[:size]
 
     if batch is None or batch.mask.shape[0] <= CURVED:

@@ -32,7 +32,7 @@ class Saver(Protocol):
         """What kept it from saving, where that is not raised at once."""
         ...
 
-    def save(self, standing: PyTree, drawn: dict[str, np.ndarray] | None = None) -> None:
+    def save(self, run_state: PyTree, drawn: dict[str, np.ndarray] | None = None) -> None:
         """Save the run's state, and the traces drawn since the last save, each (chain, draw, ...)."""
 
     def drawn(self) -> dict[str, np.ndarray]:
@@ -72,7 +72,7 @@ class Session(NamedTuple):
         return self.alone()._replace(saver=None if self.saver is None else self.saver.inside(name))
 
     def keeper(self, done: int = 0, of: int | None = None) -> Callable:
-        """A function ``keep(standing, done=0, at_once=False)`` that saves ``standing()``, but not too often.
+        """A function ``keep(run_state, done=0, at_once=False)`` that saves ``run_state()``, but not too often.
 
         Args:
             done: how much of the run was done when it was last saved.
@@ -81,12 +81,12 @@ class Session(NamedTuple):
         """
         saver, last, due = self.saver, done, 0.0
 
-        def keep(standing: Callable[[], PyTree], done: int = 0, at_once: bool = False) -> None:
+        def keep(run_state: Callable[[], PyTree], done: int = 0, at_once: bool = False) -> None:
             nonlocal last, due
             began = time.monotonic()
             if saver is None or not (at_once or (began >= due if of is None else (done - last) * PARTS >= of)):
                 return
-            saver.save(standing())
+            saver.save(run_state())
             last, ended = done, time.monotonic()
             due = ended + (ended - began) / SAVING
 

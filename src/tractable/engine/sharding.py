@@ -18,7 +18,7 @@ import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from tractable.core.errors import SettingsError
-from tractable.core.rows import SHUFFLE, Batch, Data, Laid, Plan, apart
+from tractable.core.rows import SHUFFLE, Batch, Data, PlacedRows, Plan, split_weights
 from tractable.core.tree import PyTree
 from tractable.engine.placement import OneDevice
 
@@ -81,7 +81,7 @@ class OverDevices(OneDevice):
     def rows_of(self, data: Data, plan: Plan | None) -> PyTree:
         if not self.divides_rows:
             return super().rows_of(data, plan)
-        return self.laid(data) if plan is None else self.windows(data, plan.width)
+        return self.placed_rows(data) if plan is None else self.windows(data, plan.width)
 
     def rows_and_counts(self, data: Data) -> tuple[PyTree, jax.Array]:
         return self.lay(data.rows, data.weights)
@@ -103,10 +103,10 @@ class OverDevices(OneDevice):
             counts = np.concatenate([counts, np.zeros(lacking, counts.dtype)])
         return self.spread((rows, np.asarray(counts, jnp.result_type(float))), ROWS)
 
-    def laid(self, data: Data) -> Laid:
+    def placed_rows(self, data: Data) -> PlacedRows:
         """All rows of ``data``."""
         rows, counts = self.lay(data.rows, data.weights)
-        return Laid(rows, counts, data.size, self)
+        return PlacedRows(rows, counts, data.size, self)
 
     def windows(self, data: Data, width: int) -> PyTree:
         """``data.windows``, whose row i lies in shard i mod ``shards``: any window is a slice of every shard."""
@@ -129,7 +129,7 @@ class OverDevices(OneDevice):
             each = a.shape[0] // count
             return jnp.stack([jax.lax.dynamic_slice_in_dim(a, s * each + first[s], width) for s in range(count)])
 
-        data, weights = apart(jax.tree.map(cut, windows))
+        data, weights = split_weights(jax.tree.map(cut, windows))
         number = (first[:, None] + jnp.arange(width)) * self.shards + mine[:, None]
         mask = (number < start + rows).astype(jnp.result_type(float))
         mask = mask if weights is None else mask * weights
@@ -165,7 +165,7 @@ class OverDevices(OneDevice):
         """A device's part of the batch that ``read`` read."""
         if not self.divides_rows:
             return super().windowed(cut, plan, rows, index)
-        data, weights = apart(self.by_shard(cut))
+        data, weights = split_weights(self.by_shard(cut))
         width = jax.tree.leaves(data)[0].shape[1]
         mine = jax.lax.axis_index(ROWS) * self.shards_here + jnp.arange(self.shards_here)
         places = mine[:, None] * width + jnp.arange(width)
@@ -297,7 +297,7 @@ class OverDevices(OneDevice):
         mine = _paired(slices if devices == 1 else jax.lax.all_to_all(slices, ROWS, 0, 0, tiled=True))
         return self._from_all(mine).reshape(-1)[: len(a)]
 
-    def by_rows(self, function: Callable, laid: PyTree, others: tuple, count: int) -> PyTree:
+    def by_rows(self, function: Callable, placed: PyTree, others: tuple, count: int) -> PyTree:
         """``function((rows, *others))`` of every shard by itself; the answers of all ``count`` rows, on every device.
 
         Args:
@@ -311,7 +311,7 @@ class OverDevices(OneDevice):
             out = jax.lax.map(function, self.by_shard(each))
             return jax.tree.map(lambda a: a.reshape(-1, *a.shape[2:]), out)
 
-        out = self.replicate(self.map_devices(mine, (BY_ROW,), BY_ROW)((laid, *others)))
+        out = self.replicate(self.map_devices(mine, (BY_ROW,), BY_ROW)((placed, *others)))
         return jax.tree.map(lambda a: a[:count], out)
 
     def sum_rows(self, function: Callable) -> Callable:
@@ -323,8 +323,10 @@ class OverDevices(OneDevice):
                 sums = jax.lax.map(lambda s: function(theta, batch._replace(data=s[0], mask=s[1])), shards)
                 return self._added(sums)
 
-            laid = PartitionSpec(ROWS)
-            return self.map_devices(part, (PartitionSpec(), laid, laid), PartitionSpec())(theta, batch.data, batch.mask)
+            placed = PartitionSpec(ROWS)
+            return self.map_devices(part, (PartitionSpec(), placed, placed), PartitionSpec())(
+                theta, batch.data, batch.mask
+            )
 
         return over_all
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from tractable.core import approximations, tree
 from tractable.core.model import Objective, PyTree
-from tractable.core.rows import SHUFFLE, Data, Plan, apart, place, window
+from tractable.core.rows import SHUFFLE, Data, Plan, place, split_weights, window
 from tractable.core.shared import compiled
 from tractable.engine import run as loop
 from tractable.engine.climb import Climber, HeldOutBest, LoopState
@@ -181,7 +181,7 @@ def _begun(method: Any, session: Session, start_key: jax.Array, run_key: jax.Arr
         nothing = np.zeros((method.starts, 0))
         like = _first(problem, states, nothing[0], nothing, 0.0, {}).on(moments=loop.some_moments())
         if session.held_out is not None:
-            like = like.on(peak=HeldOutBest.of(nothing[0]), kept=nothing)
+            like = like.on(peak=HeldOutBest.of(nothing[0]), peak_states=nothing)
         return problem, restored(like, session.resume)
     means, sds = method.begin(session, start_key)
     positions = method.positions(model, means, sds)
@@ -193,7 +193,7 @@ def _begun(method: Any, session: Session, start_key: jax.Array, run_key: jax.Arr
     if session.held_out is None:
         return problem, first
     begun = problem.vector(positions)
-    return problem, first.on(peak=HeldOutBest.of(_predicted(problem, begun)), kept=begun)
+    return problem, first.on(peak=HeldOutBest.of(_predicted(problem, begun)), peak_states=begun)
 
 
 def _first(
@@ -242,7 +242,7 @@ def _stage(problem: Problem, at: Ascent, most: int) -> tuple[Ascent, bool]:
             if _over(at):
                 return at, False
         parts, after = (at.groups - at.begun) // half, np.asarray(at.loop.moments.mean)
-        history = at.loop.info["objective"][:, at.begun * shape.kept :]
+        history = at.loop.info["objective"][:, at.begun * shape.stored :]
         is_doubled = parts > 1 and parts & (parts - 1) == 0
         gains = functools.partial(problem.bound.gains, problem.tuned, problem.tree, at.before, after)
         if is_doubled and settled(history) and not gains(problem.method.tolerance):
@@ -280,7 +280,7 @@ def _compared(problem: Problem, at: Ascent, averaged: np.ndarray, temperature: f
 
 def _chosen(problem: Problem, at: Ascent, averaged: np.ndarray, interrupted: bool) -> Climbed:
     """The best start's φ, and figures about the climb; with held-out rows, the φ that predicted them best."""
-    pair = problem.tree(averaged if at.loop.kept is None else at.loop.kept)
+    pair = problem.tree(averaged if at.loop.peak_states is None else at.loop.peak_states)
     values = problem.bound.values(problem.tuned, pair)
     best = int(np.argmax(values.mean(1)))
     phi, more = jax.tree.map(lambda a: a[best], pair), {}
@@ -312,7 +312,7 @@ def _look_at_held_out(problem: Problem, at: Ascent) -> Ascent:
     few = problem.session.model.space.size <= FEW_NUMBERS
     begins = peak.groups == 0 or (at.stage == 0 and (few or not _suits(problem, now)))
     peak, good = peak.after(_predicted(problem, now), at.groups, SURE, begins)
-    return at.on(peak=peak, kept=now if good else at.loop.kept)
+    return at.on(peak=peak, peak_states=now if good else at.loop.peak_states)
 
 
 def _suits(problem: Problem, phis: np.ndarray) -> bool:
@@ -323,30 +323,30 @@ def _suits(problem: Problem, phis: np.ndarray) -> bool:
     if problem.method.divergence == "forward":
         return True  # its objective is no function of q's width alone
     tree = problem.tree(phis)
-    wider, narrower = (
+    wider, less_wide = (
         problem.bound.values(problem.tuned, approximations.widen(tree, math.exp(by))) for by in (WIDER, -WIDER)
     )
-    share = 1 - (wider - narrower).mean(1) / (2 * WIDER) / problem.session.model.space.size
+    share = 1 - (wider - less_wide).mean(1) / (2 * WIDER) / problem.session.model.space.size
     return bool(np.all(np.abs(np.log(np.maximum(share, 1e-30))) < math.log(SUITED)))
 
 
 def _over(at: Ascent) -> bool:
     """Whether the climb has gone twice as far as the φ that predicts the held-out rows best."""
     peak = at.loop.peak
-    return peak is not None and peak.looks >= PATIENCE and at.groups >= 2 * peak.groups
+    return peak is not None and peak.scorings >= PATIENCE and at.groups >= 2 * peak.groups
 
 
 def _predicted(problem: Problem, phis: np.ndarray) -> np.ndarray:
     """(m,) log p(y* | x) of held-out rows, p averaged over draws of q, at the start that predicts best."""
-    model, held = problem.session.model, problem.session.held_out
-    seen = held if held.resident else held.take(slice(0, HELD_ROWS))
+    model, held_out = problem.session.model, problem.session.held_out
+    seen = held_out if held_out.resident else held_out.take(slice(0, HELD_ROWS))
     each = [jax.tree.map(lambda a, i=i: a[i], problem.tree(phis)) for i in range(len(phis))]
     rows, key = seen.arrays(), problem.bound.key
-    told = [
+    scores = [
         np.asarray(_score(problem.climber.program, problem.method.flat(model, phi), rows, key), np.float64)
         for phi in each
     ]
-    return max(told, key=np.sum)
+    return max(scores, key=np.sum)
 
 
 @compiled("program")
@@ -354,13 +354,13 @@ def _score(program: Climb, phi: PyTree, rows: PyTree, key: jax.Array) -> jax.Arr
     model, method = program.model, program.method
     q = method.family(model.space.size)  # pyright: ignore[reportAttributeAccessIssue]
     eps = jax.random.normal(key, (DRAWN, q.noise), phi["mean"].dtype)
-    unweighted, weights = apart(rows)
+    unweighted, weights = split_weights(rows)
 
     def one(eps: jax.Array) -> jax.Array:
         return model.log_likelihoods(model.params(q.sample(phi, eps)), unweighted)
 
-    told = jax.nn.logsumexp(jax.lax.map(one, eps), axis=0) - math.log(DRAWN)
-    return told if weights is None else weights * told
+    log_scores = jax.nn.logsumexp(jax.lax.map(one, eps), axis=0) - math.log(DRAWN)
+    return log_scores if weights is None else weights * log_scores
 
 
 def judged_on(data: Data, plan: Plan) -> Data:
@@ -397,8 +397,10 @@ class Bound(NamedTuple):
 
     def gain(self, tuned: PyTree, unravel: Callable, before: np.ndarray, after: np.ndarray) -> tuple[float, float]:
         """The gain of ``after`` (start, p) on ``before`` at the start that gains most surely, and its error."""
-        values, held = (self.values(tuned, unravel(phis)) for phis in (after, before))  # one program for all looks
-        gains = values - held
+        values, values_before = (
+            self.values(tuned, unravel(phis)) for phis in (after, before)
+        )  # one program for all looks
+        gains = values - values_before
         errors = gains.std(1, ddof=1) / math.sqrt(gains.shape[1])
         worst = int(np.argmax(gains.mean(1) - SIGMAS * errors))
         return float(gains[worst].mean()), float(errors[worst])

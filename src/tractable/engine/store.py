@@ -212,8 +212,8 @@ class DrawStore:
         about = _description(self.path)
         if "sums" not in about:
             return ""
-        told = {name: sums[: count // self.chunk] for name, sums in about["sums"].items()}
-        parts = [self.chains, self.chunk, about["fields"], told]
+        saved_sums = {name: sums[: count // self.chunk] for name, sums in about["sums"].items()}
+        parts = [self.chains, self.chunk, about["fields"], saved_sums]
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
     def _sums(self, count: int) -> dict[str, list[int]]:

@@ -119,10 +119,10 @@ class Bayesian(Spelt, BaseEstimator):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
-        kept = self.__dict__.get("posterior_")
-        if isinstance(kept, dict):
+        fitted = self.__dict__.get("posterior_")
+        if isinstance(fitted, dict):
             with in_double(self._double):
-                self._keep(Posterior(self._model(), None, **kept))
+                self._keep(Posterior(self._model(), None, **fitted))
 
 
 class Scored:
@@ -141,14 +141,14 @@ class Explaining(Bayesian):
     method: Learner
     verify: Verify
     _measured: ClassVar[bool]  # whether y is numbers, not classes
-    _several: ClassVar[bool] = False  # whether y may be (n, K)
+    _multi_output: ClassVar[bool] = False  # whether y may be (n, K)
     _scaled = True
     _standardised: ClassVar[bool] = True  # whether y is standardised, if numbers
     _fit: Callable[..., Any]  # (X, y, sample_weight, posterior of earlier rows or None) -> self
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
-        tags.target_tags.multi_output = self._several
+        tags.target_tags.multi_output = self._multi_output
         return tags
 
     def fit(self, X: object, y: object, sample_weight: object = None) -> Any:
@@ -194,7 +194,7 @@ class Explaining(Bayesian):
         self._check_settings()
         table: Any = (x, y)
         table = validate_data(
-            self, *table, reset=first, dtype=np.float64, y_numeric=self._measured, multi_output=self._several
+            self, *table, reset=first, dtype=np.float64, y_numeric=self._measured, multi_output=self._multi_output
         )
         found, targets = np.asarray(table[0]), np.asarray(table[1], np.float64 if self._measured else None)
         return found, targets, self._weights(sample_weight, found)
@@ -225,7 +225,7 @@ class Explaining(Bayesian):
             # The report is made while the rows are at hand; the posterior is kept without them, with the first prior.
             found = fitted.found | ({"double": True} if self._double else {})
             report = fitted.report()
-            self._keep(dataclasses.replace(fitted, model=model, data=None, standing=None, judged=report, found=found))
+            self._keep(dataclasses.replace(fitted, model=model, data=None, run_state=None, judged=report, found=found))
         warn_of(self.report_)
 
     def _targets(self, y: np.ndarray) -> np.ndarray:
@@ -254,11 +254,11 @@ class Explaining(Bayesian):
         scaled = [self._scaling.inputs(block).astype(dtype) for (block,) in blocks]
         return tables.padded(np.concatenate(scaled) if scaled else x.astype(dtype), count)
 
-    def _told(self, x: np.ndarray, level: float = 0.9) -> Prediction:
+    def _predictive(self, x: np.ndarray, level: float = 0.9) -> Prediction:
         """The predictive distribution at checked rows, in standardised units."""
         with in_double(self._double):
-            told = self._inside.predict(self._inputs(x, tables.length(len(x))), level, draws=DRAWS)
-        return jax.tree.map(lambda a: a[: len(x)], told)
+            prediction = self._inside.predict(self._inputs(x, tables.length(len(x))), level, draws=DRAWS)
+        return jax.tree.map(lambda a: a[: len(x)], prediction)
 
 
 class BayesianRegressor(RegressorMixin, Explaining):
@@ -271,9 +271,9 @@ class BayesianRegressor(RegressorMixin, Explaining):
 
     def _fit(self, x: object, y: object, sample_weight: object, before: Posterior | None) -> Any:
         x, y, weight = self._validated(x, y, sample_weight, before is None)
-        held = self._kept_out("calibration", weight)
-        self._learn(x, y, np.where(held, 0.0, weight), before)
-        self.scores_ = self._scores(x[held], y[held]) if np.any(held) else None
+        held_out = self._kept_out("calibration", weight)
+        self._learn(x, y, np.where(held_out, 0.0, weight), before)
+        self.scores_ = self._scores(x[held_out], y[held_out]) if np.any(held_out) else None
         return self
 
     def predict(self, X: object, return_std: bool = False, quantiles: Sequence[float] | None = None) -> Any:
@@ -297,8 +297,8 @@ class BayesianRegressor(RegressorMixin, Explaining):
             return self._quantiles(x, quantiles, return_std)
         if not return_std:
             return self._mean(x)
-        told = self._told(x, self.level)
-        return self._mean(x, told), self._scaling.spread * told.sd
+        prediction = self._predictive(x, self.level)
+        return self._mean(x, prediction), self._scaling.spread * prediction.sd
 
     def _quantiles(self, x: np.ndarray, quantiles: Sequence[float], return_std: bool) -> np.ndarray:
         wanted = np.asarray(quantiles, np.float64)
@@ -313,10 +313,10 @@ class BayesianRegressor(RegressorMixin, Explaining):
         ends = zip(wanted, levels.round(9).tolist(), strict=True)
         return np.stack([found[level][..., int(q > 0.5)] for q, level in ends], -1)
 
-    def _mean(self, x: np.ndarray, told: Prediction | None = None) -> np.ndarray:
+    def _mean(self, x: np.ndarray, prediction: Prediction | None = None) -> np.ndarray:
         """(n,) or (n, K), the predictive mean at checked rows, in y's units; ``told``: their prediction, if made."""
-        told = self._told(x, self.level) if told is None else told
-        return self._scaling.middle + self._scaling.spread * told.mean
+        prediction = self._predictive(x, self.level) if prediction is None else prediction
+        return self._scaling.middle + self._scaling.spread * prediction.mean
 
     def predict_interval(self, X: object, level: float | None = None) -> np.ndarray:
         """Intervals that hold a new y with probability ``level``.
@@ -339,11 +339,11 @@ class BayesianRegressor(RegressorMixin, Explaining):
         return self._interval(self._checked(X), float(self.level if level is None else level))
 
     def _interval(self, x: np.ndarray, level: float) -> np.ndarray:
-        told = self._told(x, level)
-        lower, upper = told.lower, told.upper
+        prediction = self._predictive(x, level)
+        lower, upper = prediction.lower, prediction.upper
         if self.scores_ is not None:
-            half = split_conformal(self.scores_, level) * told.sd
-            lower, upper = told.mean - half, told.mean + half
+            half = split_conformal(self.scores_, level) * prediction.sd
+            lower, upper = prediction.mean - half, prediction.mean + half
         middle, spread = self._scaling.middle, self._scaling.spread
         return np.stack([middle + spread * end for end in (lower, upper)], -1)
 
@@ -363,8 +363,8 @@ class BayesianRegressor(RegressorMixin, Explaining):
         return self
 
     def _scores(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
-        told = self._told(x, self.level)
-        return np.sort(np.abs(self._scaling.targets(y) - told.mean) / told.sd, axis=0)
+        prediction = self._predictive(x, self.level)
+        return np.sort(np.abs(self._scaling.targets(y) - prediction.mean) / prediction.sd, axis=0)
 
 
 class BayesianClassifier(ClassifierMixin, Explaining):
@@ -407,7 +407,7 @@ class BayesianClassifier(ClassifierMixin, Explaining):
 
     def predict_proba(self, X: object) -> np.ndarray:
         """Probabilities averaged over the posterior, (n, C), in the order of ``classes_``."""
-        p = np.asarray(self._told(self._checked(X)).probabilities, np.float64)
+        p = np.asarray(self._predictive(self._checked(X)).probabilities, np.float64)
         return p / p.sum(1, keepdims=True)
 
     def predict_log_proba(self, X: object) -> np.ndarray:
@@ -427,9 +427,9 @@ def warn_of(report: Report, stacklevel: int = 5) -> None:
         return
     poor = [check for check in report.checks if check.verdict == "reject"]
     unfinished = any(check.name in UNFINISHED for check in poor)
-    told = "; ".join(f"{check.name} {number(float(check.value))}, {check.sentence}" for check in poor)
+    reasons = "; ".join(f"{check.name} {number(float(check.value))}, {check.sentence}" for check in poor)
     warnings.warn(
-        f"Do not use this posterior: {told}. report_ has every check.",
+        f"Do not use this posterior: {reasons}. report_ has every check.",
         ConvergenceWarning if unfinished else TractableWarning,
         stacklevel=stacklevel,
     )

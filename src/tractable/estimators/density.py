@@ -154,7 +154,7 @@ class Density(Scored, DensityMixin, Bayesian):
             sentence = f"steps: the next left the finite numbers, or their digits. {COLLAPSED}"
             checks.append(Check("ended early", steps, "reject", sentence))
         report = found.report()._replace(verdict=worst(checks), checks=tuple(checks))
-        fields |= {"model": self._model(), "data": None, "standing": None, "judged": report}
+        fields |= {"model": self._model(), "data": None, "run_state": None, "judged": report}
         self.posterior_ = dataclasses.replace(found, **fields)
         self.__dict__.update(self._attributes())
         if not self.converged_:

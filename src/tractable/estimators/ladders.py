@@ -81,7 +81,7 @@ class LadderTransformer(Scored, ClassNamePrefixFeaturesOutMixin, TransformerMixi
         method, model = lowered(self._method(), len(x)), self._model()
         self._scaling = self._scale(np.asarray(x, np.float64))
         fitted = self._inferred(model, Data(self._units(x)), method)
-        self._keep(dataclasses.replace(fitted, data=None, standing=None, judged=fitted.report()))
+        self._keep(dataclasses.replace(fitted, data=None, run_state=None, judged=fitted.report()))
         self.bound_ = float(fitted.found["bound"]) - self._log_scale()
         warn_of(self.report_, stacklevel=3)
         return self

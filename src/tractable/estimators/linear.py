@@ -15,7 +15,7 @@ from tractable.estimators.base import BayesianClassifier, BayesianRegressor, Hel
 from tractable.glm.families import with_offset
 from tractable.glm.linear import generalised_linear, weight_scale_for, with_priors
 from tractable.methods import INLA, NUTS, FullRank, MeanField, Method
-from tractable.networks.multi_output import beside, several_linear
+from tractable.networks.multi_output import several_linear, side_by_side
 from tractable.posterior.posterior import Posterior
 from tractable.posterior.predict import Prediction
 from tractable.vi.quadrature import MOST, MOST_TOGETHER
@@ -70,7 +70,7 @@ class BayesianLinearRegression(BayesianRegressor):
     verify: Verify = "auto"
     priors: Priors = None
 
-    _several: ClassVar[bool] = True
+    _multi_output: ClassVar[bool] = True
 
     def _model(self) -> Model:
         count, scales = self._scaling.outputs, (_scale(self, "normal"), self.intercept_scale)
@@ -80,7 +80,7 @@ class BayesianLinearRegression(BayesianRegressor):
         model = several_linear([f"y{k}" for k in range(count)], self.n_features_in_, "normal", *scales)
         if not self.priors or model.parts is None:
             return model
-        return beside({name: with_priors(part, self.priors) for name, part in model.parts.items()}, "normal")
+        return side_by_side({name: with_priors(part, self.priors) for name, part in model.parts.items()}, "normal")
 
     def _chosen(self) -> Method:
         return _auto(self) if self.method == AUTO else super()._chosen()
@@ -93,7 +93,7 @@ class BayesianLinearRegression(BayesianRegressor):
         at_zero = by.middle + by.spread * _moments(self, "intercept")[0] - self.coef_ @ by.centre
         self.intercept_ = float(at_zero) if by.outputs is None else at_zero
 
-    def _mean(self, x: np.ndarray, told: Prediction | None = None) -> np.ndarray:
+    def _mean(self, x: np.ndarray, prediction: Prediction | None = None) -> np.ndarray:
         return x @ self.coef_.T + self.intercept_
 
 

@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Literal
 from tractable.core.model import Model
 from tractable.diagnostics.verify import Verify
 from tractable.estimators.base import BayesianClassifier, BayesianRegressor, HeldOut, Learner, Level, RandomState
-from tractable.networks.multi_output import several
+from tractable.networks.multi_output import multi_output_likelihood
 from tractable.networks.network import mlp, neural_network
 
 METHOD = "bbb"  # the default
@@ -66,13 +66,15 @@ class BayesianMLPRegressor(BayesianRegressor):
     random_state: RandomState = None
     verify: Verify = "auto"
 
-    _several: ClassVar[bool] = True
+    _multi_output: ClassVar[bool] = True
 
     def _model(self) -> Model:
         count = self._scaling.outputs
         outputs = OUTPUTS[self.likelihood] * (count or 1)
         network = mlp(self.n_features_in_, self.hidden, outputs, self.activation)
-        likelihood, extra = (self.likelihood, None) if count is None else several(self.likelihood, count)
+        likelihood, extra = (
+            (self.likelihood, None) if count is None else multi_output_likelihood(self.likelihood, count)
+        )
         return replace(neural_network(network, likelihood, prior=self.prior, extra=extra), shared=True)
 
 

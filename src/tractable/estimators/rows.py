@@ -57,9 +57,9 @@ def distinct(x: np.ndarray, y: np.ndarray, weight: np.ndarray) -> Rows:
     >>> distinct(np.array([[2.0], [1.0], [2.0]]), np.array([0.0, 0.0, 0.0]), np.array([1.0, 3.0, 1.0])).weight
     array([3., 2.])
     """
-    kept = weight > 0
+    counts = weight > 0
     table = np.column_stack([x, y])
-    table, weight = table if kept.all() else table[kept], weight[kept]
+    table, weight = table if counts.all() else table[counts], weight[counts]
     table += 0.0  # −0 is 0
     order, new = _in_order(table)
     table, weight = table[order], weight[order]
@@ -74,8 +74,8 @@ def _in_order(table: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     Sorting by every column takes longer than most fits. It sorts by the columns up to the first that tells most rows
     apart, and by the others only among rows still equal.
     """
-    apart = [len(np.unique(column)) > len(column) / 2 for column in table[:SEEN].T]
-    first = 1 + (apart.index(True) if any(apart) else len(apart) - 1)
+    distinct = [len(np.unique(column)) > len(column) / 2 for column in table[:SEEN].T]
+    first = 1 + (distinct.index(True) if any(distinct) else len(distinct) - 1)
     order = np.lexsort(table[:, :first].T[::-1])
     new = np.append(True, np.any(table[order[1:], :first] != table[order[:-1], :first], axis=1))
     tied = np.flatnonzero(~(new & np.append(new[1:], True)))
@@ -184,8 +184,8 @@ def compiled(forms: object, step: str, over: OverDevices | None = None) -> Calla
     if over is None:
         return jax.jit(function)
 
-    def of_all(theta: PyTree, laid: PyTree, count: int) -> PyTree:
-        return over.by_rows(lambda each: function(theta, each[0]), laid, (), count)
+    def of_all(theta: PyTree, placed_rows: PyTree, count: int) -> PyTree:
+        return over.by_rows(lambda each: function(theta, each[0]), placed_rows, (), count)
 
     program = jax.jit(of_all, static_argnames="count")
     return lambda theta, rows: over.run(functools.partial(program, count=len(rows)), theta, over.lay(rows)[0])

@@ -106,14 +106,14 @@ def next_beta(log_ratios: ArrayLike, beta: float, share: float = 0.5) -> float:
     ratios = np.asarray(log_ratios, np.float64)
     ratios = ratios[np.isfinite(ratios)]
 
-    def kept(step: float) -> float:
+    def share_left(step: float) -> float:
         weights = np.exp(step * (ratios - ratios.max()))
         return float(weights.sum() ** 2 / (len(weights) * np.sum(weights**2)))
 
     low, high = 0.0, 1.0 - beta
-    if kept(high) >= share:
+    if share_left(high) >= share:
         return 1.0
     for _ in range(HALVINGS):
         middle = (low + high) / 2
-        low, high = (middle, high) if kept(middle) >= share else (low, middle)
+        low, high = (middle, high) if share_left(middle) >= share else (low, middle)
     return beta + low

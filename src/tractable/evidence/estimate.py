@@ -166,7 +166,7 @@ def by_enumeration(problem: Problem, watch: Watch) -> Evidence:
 
 def _terms(targets: Targets) -> jax.Array:
     """(N,) log p(x_n|θ), z summed out."""
-    rows, over = targets.rows, targets.lying
+    rows, over = targets.rows, targets.placement
     if over is None:
         return targets.model.log_likelihoods(targets.shared, rows)
     return over.by_rows(lambda x: targets.model.log_likelihoods(targets.shared, x[0]), rows.rows, (), rows.size)
@@ -301,10 +301,10 @@ def _sandwich(
     forward, back = log_weights[0], None if back is None else back[0]
     lower, upper, gap = stochastic_bound(forward), math.inf, [evidence.gap_check(None, NO_WAY_BACK)]
     if back is not None and posterior is not None:
-        upper, apart = -stochastic_bound(-back), log_mean(forward) + log_mean(-back)
+        upper, gap = -stochastic_bound(-back), log_mean(forward) + log_mean(-back)
         error = math.hypot(relative_error(forward), relative_error(-back))
-        sigmas = abs(apart) / error if error > 0 else 0.0
-        agrees = sigmas <= 3 or abs(apart) <= 0.1
+        sigmas = abs(gap) / error if error > 0 else 0.0
+        agrees = sigmas <= 3 or abs(gap) <= 0.1
         judged = posterior.report().verdict
         how = (
             "exact, by rejection" if posterior.method.exact
@@ -313,7 +313,7 @@ def _sandwich(
         gap = [
             evidence.size_check(effective(-back), 50.0, 20.0, "the same, of inverse weights", "reverse ESS"),
             evidence.gap_check(upper - lower, "nats between the stochastic bounds"),
-            Check("agreement", apart, "trust" if agrees else "caution" if abs(apart) <= 1 else "reject",
+            Check("agreement", gap, "trust" if agrees else "caution" if abs(gap) <= 1 else "reject",
                   f"nats, forward less backward estimate; {sigmas:.2g} standard errors"),
             Check("posterior draws", len(back), judged, how),
         ]  # fmt: skip
@@ -355,12 +355,12 @@ def _tail_check(log_weights: np.ndarray) -> Check:
 
 def _mode_check(modes: np.ndarray) -> Check:
     """Of the numbers of modes that were found of every target."""
-    several, none = int(np.sum(modes > 1)), int(np.sum(modes == 0))
+    with_modes, none = int(np.sum(modes > 1)), int(np.sum(modes == 0))
     said = "places that climbs ended at"
     if len(modes) > 1:
-        said = f"most places that a datum's climbs ended at; {several} of {len(modes)} data have several"
+        said = f"most places that a datum's climbs ended at; {with_modes} of {len(modes)} data have several"
     said += f", {none} none with a curvature" if none else ""
-    return Check("modes", int(modes.max()), "caution" if several or none else "trust", said)
+    return Check("modes", int(modes.max()), "caution" if with_modes or none else "trust", said)
 
 
 METHODS: dict[str, Callable[[Problem, Watch], Evidence]] = {

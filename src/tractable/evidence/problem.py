@@ -39,7 +39,7 @@ class Problem(NamedTuple):
     @property
     def placed(self) -> Targets:
         """The targets with their rows over the devices of the mesh, if there is one."""
-        return self.targets.laid(self.over)
+        return self.targets.placed_rows(self.over)
 
     def on_mesh(self, mesh: int | str | Mesh | None) -> "Problem":
         """The same over a mesh; raises where there are no rows, or where they are not summed by themselves."""

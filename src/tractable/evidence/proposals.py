@@ -22,7 +22,7 @@ from tractable.latent.gradient_em import climbed
 Propose = Callable[[Any, jax.Array], tuple[jax.Array, jax.Array]]
 CURVED = 1000  # most parameters for which a curvature is formed
 CLIMB = 40  # L-BFGS steps to a mode of a cause
-APART = 0.5  # sds, root mean square over coordinates, by which distinct modes of a cause differ
+DISTINCT = 0.5  # sds, root mean square over coordinates, by which distinct modes of a cause differ
 MASS = 20.0  # nats below the largest mass at which a mode no longer counts
 LOG_2PI = math.log(2 * math.pi)
 
@@ -159,14 +159,14 @@ def modes_of_causes(
         mass = values + size * LOG_2PI / 2 - jnp.sum(jnp.log(jnp.diagonal(factors, axis1=1, axis2=2)), 1)
         mass = jnp.where(jnp.isfinite(mass) & jnp.all(jnp.isfinite(ends), axis=1), mass, -jnp.inf)
         off = jnp.einsum("kji,klj->kli", factors, ends[None] - ends[:, None])  # (k, l, d): l from k, in sds of k
-        near = jnp.sum(jnp.square(off), 2) < APART**2 * size
+        near = jnp.sum(jnp.square(off), 2) < DISTINCT**2 * size
         earlier = jnp.tril(jnp.ones((count, count), bool), -1).T  # k before l
         found = jnp.isfinite(mass) & (mass >= jnp.max(mass) - MASS)
-        kept = found & ~jnp.any(near & earlier & found[:, None], axis=0)
-        modes = jnp.sum(kept)
+        distinct = found & ~jnp.any(near & earlier & found[:, None], axis=0)
+        modes = jnp.sum(distinct)
         alone = jnp.arange(count) == jnp.argmax(jnp.where(jnp.isfinite(values), values, -jnp.inf))
-        share = jnp.where(modes > 0, jax.nn.softmax(jnp.where(kept, mass, -jnp.inf)), alone.astype(mass.dtype))
-        factors = jnp.where((kept & (modes > 0))[:, None, None], factors, jnp.eye(size, dtype=factors.dtype))
+        share = jnp.where(modes > 0, jax.nn.softmax(jnp.where(distinct, mass, -jnp.inf)), alone.astype(mass.dtype))
+        factors = jnp.where((distinct & (modes > 0))[:, None, None], factors, jnp.eye(size, dtype=factors.dtype))
         places = jnp.where(jnp.isfinite(ends), ends, 0) * spread
         return Mixture(places, factors / spread[:, None], share, degrees), modes
 

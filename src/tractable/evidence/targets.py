@@ -16,11 +16,11 @@ from numpyro.distributions.transforms import IdentityTransform
 from tractable.core import tree
 from tractable.core.latent import LatentModel
 from tractable.core.model import Data, Model, PyTree, batch_log_likelihood, is_distribution, log_density
-from tractable.core.rows import Laid, apart, whole
+from tractable.core.rows import PlacedRows, split_weights, whole
 from tractable.engine.sharding import BY_ROW, ON_ALL, OverDevices
 
-HELD = 1 << 24  # most numbers (rows × draws) in memory at once
-TOGETHER = 1024  # most draws or targets computed at once
+MOST_NUMBERS = 1 << 24  # most numbers (rows × draws) in memory at once
+MOST_AT_ONCE = 1024  # most draws or targets computed at once
 WORK = 64  # about how many numbers a draw of a cause needs besides its datum
 
 
@@ -61,41 +61,41 @@ class Targets:
     many: bool
 
     @property
-    def lying(self) -> OverDevices | None:
+    def placement(self) -> OverDevices | None:
         """The mesh that the rows lie over."""
-        return self.rows.over if isinstance(self.rows, Laid) else None
+        return self.rows.over if isinstance(self.rows, PlacedRows) else None
 
     @property
     def count(self) -> int:
         if not self.many:
             return 1
-        return self.rows.size if isinstance(self.rows, Laid) else jax.tree.leaves(self.rows)[0].shape[0]
+        return self.rows.size if isinstance(self.rows, PlacedRows) else jax.tree.leaves(self.rows)[0].shape[0]
 
-    def laid(self, over: OverDevices | None) -> "Targets":
+    def placed_rows(self, over: OverDevices | None) -> "Targets":
         """The same with the rows over the devices of a mesh, if there is one."""
         if over is None:
             return self
-        rows, weights = apart(self.rows)
-        laid = Laid(*over.lay(rows, weights), jax.tree.leaves(rows)[0].shape[0], over)
-        return dataclasses.replace(self, rows=laid)
+        rows, weights = split_weights(self.rows)
+        placed_rows = PlacedRows(*over.lay(rows, weights), jax.tree.leaves(rows)[0].shape[0], over)
+        return dataclasses.replace(self, rows=placed_rows)
 
     def ran(self, function: Callable, *args: PyTree, **static: Any) -> Any:
         """``function(targets, *args, **static)``, also where the rows lie over devices of other processes."""
         function = functools.partial(function, **static)
-        return function(self, *args) if self.lying is None else self.lying.run(function, self, *args)
+        return function(self, *args) if self.placement is None else self.placement.run(function, self, *args)
 
     def some(self, count: int) -> "Targets":
         """The same for at most ``count`` rows, evenly spaced."""
         index = np.linspace(0, self.count - 1, min(self.count, count)).astype(int)
         return dataclasses.replace(self, rows=jax.tree.map(lambda a: a[index], self.rows))
 
-    def together(self, draws: int) -> int:
+    def at_once(self, draws: int) -> int:
         """How many draws of one target, or how many targets with all their draws, fit in memory at once."""
-        rows, parts = (self.rows.rows, self.rows.over.shards) if isinstance(self.rows, Laid) else (self.rows, 1)
+        rows, parts = (self.rows.rows, self.rows.over.shards) if isinstance(self.rows, PlacedRows) else (self.rows, 1)
         numbers = sum(max(1, math.prod(leaf.shape[self.many :])) for leaf in jax.tree.leaves(rows)) or 1
         if self.many:
-            return int(min(self.count, TOGETHER, max(1, HELD // (draws * (numbers + WORK)))))
-        most = int(min(draws, TOGETHER, max(1, HELD // (numbers // parts + self.model.space.size))))
+            return int(min(self.count, MOST_AT_ONCE, max(1, MOST_NUMBERS // (draws * (numbers + WORK)))))
+        most = int(min(draws, MOST_AT_ONCE, max(1, MOST_NUMBERS // (numbers // parts + self.model.space.size))))
         return -(-draws // -(-draws // most))  # groups of one size where that can be: the rest is another program
 
     def each(self, function: Callable, key: jax.Array, own: PyTree = None, draws: int = 1) -> Any:
@@ -105,10 +105,10 @@ class Targets:
             return function(self.target(self.model, self.shared, each[0]), each[1], each[2])
 
         def some(each: tuple[PyTree, jax.Array, PyTree]) -> Any:
-            return jax.lax.map(one, each, batch_size=self.together(draws))
+            return jax.lax.map(one, each, batch_size=self.at_once(draws))
 
         keys = jax.random.split(key, self.count)
-        if not isinstance(self.rows, Laid):
+        if not isinstance(self.rows, PlacedRows):
             return some((self.rows, keys, own))
         return self.rows.over.by_rows(some, self.rows.rows, (keys, own), self.count)
 
@@ -136,10 +136,10 @@ class Targets:
 
         def all_draws(rows: PyTree, each: tuple[jax.Array, PyTree]) -> tuple:
             target = self.target(self.model, self.shared, rows)
-            return jax.lax.map(lambda x: function(target, *x), each, batch_size=self.together(draws))
+            return jax.lax.map(lambda x: function(target, *x), each, batch_size=self.at_once(draws))
 
-        if self.lying is not None:
-            all_draws = self.lying.map_devices(all_draws, (BY_ROW, ON_ALL), ON_ALL)
+        if self.placement is not None:
+            all_draws = self.placement.map_devices(all_draws, (BY_ROW, ON_ALL), ON_ALL)
         values, info = all_draws(self.rows, (jax.random.split(key, draws), own))
         return values, _mean(info)
 

@@ -16,7 +16,14 @@ from tractable.core.errors import ModelError
 from tractable.core.model import Model, PyTree, Through
 from tractable.core.shared import shared
 
-SEVERAL = ("normal", "lognormal", "gamma", "weibull", "exponential", "beta")  # families that several targets may have
+MULTI_OUTPUT = (
+    "normal",
+    "lognormal",
+    "gamma",
+    "weibull",
+    "exponential",
+    "beta",
+)  # families that several targets may have
 
 LARGE = 8.0  # argument of the gamma function from which Stirling's series is exact in single precision
 DEGREES = 4.0  # of freedom of "student-t": tails that outliers fit, and a variance that exists

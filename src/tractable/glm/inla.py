@@ -20,7 +20,7 @@ from tractable.core.causes import log_prob_of
 from tractable.core.check import Check
 from tractable.core.errors import ModelError, RunError
 from tractable.core.model import Model, PyTree, log_density
-from tractable.core.rows import Data, apart
+from tractable.core.rows import Data, split_weights
 from tractable.core.settings import Count, Positive
 from tractable.core.shared import compiled
 from tractable.diagnostics.importance import KHAT_USED, khat, khat_limit
@@ -107,7 +107,7 @@ class INLA(Method):
                 "other numbers, on data in memory; this model has another shape. Use Laplace() or NUTS()."
             )
         count = Counter(session, "climbing", 64)
-        given = [(_Given if each.nested else _Together)(*each[:3], count) for each in blocks]
+        given = [(_Given if each.nested else _AllParameters)(*each[:3], count) for each in blocks]
         layers = [self._layers(each, block.pool, session) for each, block in zip(given, blocks, strict=True)]
         climbed = time.perf_counter()
         rng = np.random.default_rng(np.asarray(jax.random.key_data(session.key)).tolist())
@@ -119,11 +119,13 @@ class INLA(Method):
         shapes = [shape for *_, shape in drawn if not np.isnan(shape)]
         weights, shape = None, max(shapes, default=float("nan"))
         if logs and shape != -np.inf:
-            together, of_all = _weighed(sum(logs, np.zeros(len(positions))))
-            weights, shape = together[None], shape if len(logs) == 1 else of_all
+            joint, of_all = _weighed(sum(logs, np.zeros(len(positions))))
+            weights, shape = joint[None], shape if len(logs) == 1 else of_all
         tops = [max(layer.log_density for layer in each) for each in layers]
-        held = [[a for a in each if a.log_density > top - FALL / 2] for each, top in zip(layers, tops, strict=True)]
-        places = [layer.places for each in held for layer in each]
+        heavy_layers = [
+            [a for a in each if a.log_density > top - FALL / 2] for each, top in zip(layers, tops, strict=True)
+        ]
+        places = [layer.places for each in heavy_layers for layer in each]
         heights = [[layer.log_density for layer in each] for each in layers if each[1:]]
         heights += [[place.log_density for place in each] for each in places if each[1:] or not heights]
         found = {
@@ -136,7 +138,7 @@ class INLA(Method):
         return Outcome(Draws(positions=positions[None], info=info, weights=weights), found, seconds, session.stop())
 
     def _weighed(
-        self, rng: np.random.Generator, given: "_Given | _Together", layers: list["_Layer"]
+        self, rng: np.random.Generator, given: "_Given | _AllParameters", layers: list["_Layer"]
     ) -> tuple[np.ndarray, np.ndarray | None, float]:
         """Draws of a block, their log weights where these are known, and the k-hat of these."""
         counts = [self.draws] if len(layers) == 1 else _shared(rng, [layer.log_density for layer in layers], self.draws)
@@ -167,7 +169,7 @@ class INLA(Method):
     def weigh(self, info: Mapping[str, jax.Array | np.ndarray]) -> Any:
         return info.get("weight")
 
-    def _layers(self, given: "_Given | _Together", pool: "_Pool | None", session: Session) -> list["_Layer"]:
+    def _layers(self, given: "_Given | _AllParameters", pool: "_Pool | None", session: Session) -> list["_Layer"]:
         """The normals given each scale s of pooled weights at grid points of log s; one layer where none are pooled."""
         if pool is None:
             return [_Layer(0.0, None, self._places(given, session, FALL))]
@@ -188,7 +190,7 @@ class INLA(Method):
         return [found[v] for v in _grid(at, found, session.stop, 0.0, FALL_POOLED)]
 
     def _places(
-        self, given: "_Given | _Together", session: Session, fall: float, like: list["_Place"] | None = None
+        self, given: "_Given | _AllParameters", session: Session, fall: float, like: list["_Place"] | None = None
     ) -> list["_Place"]:
         """β̂ and H at grid points of u to where its density has fallen; a single point where there is no u.
 
@@ -211,7 +213,7 @@ class INLA(Method):
         start = max(before, key=lambda p: p.log_density).u if before else 0.0
         return [found[u] for u in _grid(at, found, session.stop, start, fall)]
 
-    def _conditional(self, given: "_Given | _Together", u: float, beta: np.ndarray, session: Session) -> "_Place":
+    def _conditional(self, given: "_Given | _AllParameters", u: float, beta: np.ndarray, session: Session) -> "_Place":
         """Newton steps to β̂(u), halved while they do not climb."""
         value, slope, precision = given.slope(beta, u)
         if not np.isfinite(value):
@@ -252,7 +254,7 @@ class INLA(Method):
             out.append(Check("k-hat", shape, verdict, f"tail of the draws' importance weights, good up to {limit:.2g}"))
         return out
 
-    def narrower(self, posterior: Learnt) -> Learnt | None:
+    def row_space_posterior(self, posterior: Learnt) -> Learnt | None:
         model, data = posterior.model, posterior.data
         if data is None or model.parts or data.size >= model.space.size:
             return None
@@ -262,10 +264,10 @@ class INLA(Method):
             return None
         positions = narrow.projected(np.asarray(posterior.belief.positions)[0])
         belief = replace(posterior.belief, positions=positions[None])
-        return replace(posterior, model=narrow.model, belief=belief, looked=())
+        return replace(posterior, model=narrow.model, belief=belief, verification=())
 
     def otherwise(self, posterior: Learnt) -> tuple[Method, Check] | None:
-        wrong = [c for c in (*self.checks(posterior), *posterior.looked) if c.verdict == "reject"]
+        wrong = [c for c in (*self.checks(posterior), *posterior.verification) if c.verdict == "reject"]
         if self.instead is None or not wrong or posterior.data is None or any(c.name == "tails" for c in wrong):
             return None  # no method draws from what has no finite mass
         method = NUTS(dense=posterior.model.space.size <= DENSE)
@@ -350,7 +352,7 @@ class _Rows(NamedTuple):
 
     @classmethod
     def of(cls, model: Model, data: Data) -> "_Rows":
-        (y, given), counts = apart(data.arrays())
+        (y, given), counts = split_weights(data.arrays())
         features = quadrature.features_of(model, given)
         (y, (offsets, features)), counts = in_blocks((y, features), counts)
         return cls(y, offsets, features, counts)
@@ -429,14 +431,14 @@ class _Given:
         return np.asarray(_curvature(self.model, self.linear.other, self.rows, flat, u), np.float64)
 
 
-class _Together:
+class _AllParameters:
     """log p(y, z) and its slope and curvature in all parameters z (d,)."""
 
     quadratic = compared = False
 
     def __init__(self, model: Model, data: Data, linear: Linear, count: Counter) -> None:
         self.model, self.linear, self.count, self.size = model, linear, count, data.size
-        self.rows = in_blocks(*apart(data.arrays()))
+        self.rows = in_blocks(*split_weights(data.arrays()))
 
     def scaled(self, scale: np.ndarray | None) -> None:
         """No weights are pooled."""

@@ -13,7 +13,7 @@ from jax.typing import ArrayLike
 
 from tractable.core.causes import base_of, log_prob_of
 from tractable.core.model import Model, PyTree, Through, is_distribution
-from tractable.core.rows import Data, apart
+from tractable.core.rows import Data, split_weights
 from tractable.core.shared import compiled
 from tractable.glm.families import SphericalT
 
@@ -51,14 +51,14 @@ def narrowed(model: Model, data: Data | None) -> Narrow | None:
     if len(wide) != 1:
         return None
     (name,) = wide
-    y, given = apart(data.arrays())[0]
+    y, given = split_weights(data.arrays())[0]
     prior, shape = base_of(model.prior[name]), model.prior[name].shape()
     place, scale = (np.broadcast_to(np.ravel(np.asarray(a, np.float64)), shape[:1]) for a in _place(prior))
     slopes = np.asarray(_slopes(model, name, given, jax.random.key(0)), np.float64)  # (row, D)
     _, values, basis = np.linalg.svd(slopes * scale, full_matrices=False)
     basis = basis[values > LEAST * values[0]].T
     put = _Put(*(jnp.asarray(a, jnp.result_type(float)) for a in (place, scale, basis)))
-    if len(basis.T) == 0 or not _agree(model, put, name, given) or _beside(model, name, y, given):
+    if len(basis.T) == 0 or not _agree(model, put, name, given) or _outside_predictor(model, name, y, given):
         return None
     inner: Any = model.likelihood
     # Arrays of a Partial are arguments of programs, so that all tables of this size share these.
@@ -174,7 +174,7 @@ def _slopes(model: Model, name: str, given: PyTree, key: jax.Array) -> jax.Array
 
 
 @compiled("model", "name")
-def _beside(model: Model, name: str, y: PyTree, given: PyTree) -> jax.Array:
+def _outside_predictor(model: Model, name: str, y: PyTree, given: PyTree) -> jax.Array:
     """Whether the likelihood sees the parameter other than through η, as a noise that depends on it."""
     likelihood: Any = model.likelihood
     params = model.params(jax.random.normal(jax.random.key(2), (model.space.size,)) / 8)

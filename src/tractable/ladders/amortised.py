@@ -19,7 +19,7 @@ from tractable.core.shared import compiled
 from tractable.diagnostics.learnt import Learnt
 from tractable.engine import run as loop
 from tractable.engine.ascend import ascend
-from tractable.engine.climb import HELD, Climber, climb, held_out_best
+from tractable.engine.climb import HELD_OUT_STEPS, Climber, climb, held_out_best
 from tractable.engine.drawing import capacity, chain_keys
 from tractable.engine.method import Check, Method, Optimiser, Outcome, Program, Session, plan_batches
 from tractable.engine.placement import ONE_DEVICE
@@ -106,7 +106,7 @@ class Amortised(Method):
             raise DataError("A ladder looks at no inputs: give Data(x) without given=.")
         began = time.perf_counter()
         start_key, run_key, look_key = jax.random.split(session.key, 3)
-        first = self.initial(ladder, start_key, data.take(slice(0, FIRST)).alike().rows[0])
+        first = self.initial(ladder, start_key, data.take(slice(0, FIRST)).equally_counted().rows[0])
         program = Amortising(ladder, self, not data.resident, placement=session.placement)
         alone = program._replace(placement=ONE_DEVICE)
         shape = loop.shape(self.epochs * plan.count, 1, 1, 1)
@@ -150,16 +150,16 @@ class Amortised(Method):
         ladder: Any = posterior.model
         out = judged(posterior.found, ladder.depth)
         found = posterior.found
-        if HELD not in found:
+        if HELD_OUT_STEPS not in found:
             return out
-        stopped = found[HELD] < found["steps"]  # later states predicted worse, so that it need not climb on
+        stopped = found[HELD_OUT_STEPS] < found["steps"]  # later states predicted worse, so that it need not climb on
         return [held_out_best(found), *[check for check in out if check.name != "trend" or not stopped]]
 
 
 def some_rows(data: Data) -> Data:
     """At most a thousand rows of weight 1 that represent the data."""
     index = np.unique(np.linspace(0, data.size - 1, min(LOOKED_AT, data.size)).astype(int))
-    return data.take(index).alike(LOOKED_AT)
+    return data.take(index).equally_counted(LOOKED_AT)
 
 
 def signal_at_end(program: Amortising, plan: Plan, data: Data, state: PyTree, key: jax.Array) -> float:

@@ -99,8 +99,8 @@ class AutoEncoding(Amortised):
         first, second = (bounds(ladder, p, some_rows(data), key, DRAWS) for p in (before, after))
         gain = second.elbo - first.elbo
         cost = (second.costs - first.costs).sum(1)
-        told = gain.mean(), gain.std() / math.sqrt(len(gain)), cost.mean()
-        return {name: float(value) for name, value in zip(FOR_ITSELF, told, strict=True)}
+        measured = gain.mean(), gain.std() / math.sqrt(len(gain)), cost.mean()
+        return {name: float(value) for name, value in zip(FOR_ITSELF, measured, strict=True)}
 
     def checks(self, posterior: Learnt) -> list[Check]:
         found = super().checks(posterior)

@@ -15,9 +15,9 @@ from tractable.core.model import Data, PyTree
 from tractable.core.shared import compiled
 from tractable.ladders.ladder import Ladder
 
-HELD = 1 << 23  # most numbers (draws and layers' outputs) in memory at once
+MOST_NUMBERS = 1 << 23  # most numbers (draws and layers' outputs) in memory at once
 CACHED = 1 << 19  # the same on a CPU, so that they fit a core's cache: half the time of HELD
-TOGETHER = 128  # draws of a row made from one key
+DRAWS_A_KEY = 128  # draws of a row made from one key
 
 
 class Bounds(NamedTuple):
@@ -39,7 +39,7 @@ class Bounds(NamedTuple):
 
 def numbers() -> int:
     """Most numbers in memory at once; the draws do not depend on it."""
-    return CACHED if jax.default_backend() == "cpu" else HELD
+    return CACHED if jax.default_backend() == "cpu" else MOST_NUMBERS
 
 
 def log_weights(ladder: Ladder, params: PyTree, x: PyTree, h: tuple, q: list) -> tuple[jax.Array, jax.Array]:
@@ -58,7 +58,7 @@ def bounds(ladder: Ladder, params: PyTree, data: Data, key: jax.Array, samples: 
         samples: K ≥ 1 draws a row.
     """
     units = sum(layer.size for layer in ladder.layers)
-    width = max(1, min(data.size, numbers() // (units * min(samples, TOGETHER))))
+    width = max(1, min(data.size, numbers() // (units * min(samples, DRAWS_A_KEY))))
     parts = []
     for start in range(0, data.size, width):
         # Every part has the same shape, so that one program serves them all.
@@ -81,25 +81,25 @@ def bounds(ladder: Ladder, params: PyTree, data: Data, key: jax.Array, samples: 
 @compiled("ladder", "samples")
 def _bounds(ladder: Ladder, samples: int, params: PyTree, rows: PyTree, index: jax.Array, key: jax.Array) -> tuple:
     """Sums over draws: Σ log w, Σ (log w)², log Σ w and log Σ w² of every row, (n,), and Σ log q − log p, (L, n)."""
-    n, together = len(index), min(samples, TOGETHER)
+    n, at_once = len(index), min(samples, DRAWS_A_KEY)
     keys = jax.vmap(lambda i: jax.random.split(jax.random.fold_in(key, i)))(index)
     x = jax.vmap(lambda key, row: ladder.look(key, row[None])[0])(keys[:, 0], rows)
 
     def of_row(key: jax.Array, x: PyTree) -> tuple[jax.Array, jax.Array]:
-        h, q = ladder.drawn(key, params, x[None], together)
+        h, q = ladder.drawn(key, params, x[None], at_once)
         log_w, costs = log_weights(ladder, params, x[None], h, q)
         return log_w[:, 0], costs[..., 0]
 
     def some(sums: tuple, first: jax.Array) -> tuple[tuple, None]:
         now = jax.vmap(lambda key: jax.random.fold_in(key, first))(keys[:, 1])
         log_w, costs = jax.vmap(of_row, out_axes=-1)(now, x)
-        counts = (first + jnp.arange(together) < samples)[:, None]
-        kept = jnp.where(counts, log_w, -jnp.inf)
+        counts = (first + jnp.arange(at_once) < samples)[:, None]
+        counted = jnp.where(counts, log_w, -jnp.inf)
         added = (
             jnp.sum(jnp.where(counts, log_w, 0), 0),
             jnp.sum(jnp.where(counts, jnp.square(log_w), 0), 0),
-            jax.nn.logsumexp(kept, axis=0),
-            jax.nn.logsumexp(2 * kept, axis=0),
+            jax.nn.logsumexp(counted, axis=0),
+            jax.nn.logsumexp(2 * counted, axis=0),
             jnp.sum(jnp.where(counts[None], costs, 0), 1),
         )
         ways = (jnp.add, jnp.add, jnp.logaddexp, jnp.logaddexp, jnp.add)
@@ -107,9 +107,9 @@ def _bounds(ladder: Ladder, samples: int, params: PyTree, rows: PyTree, index: j
 
     dtype = jnp.result_type(float)
     zero, none = jnp.zeros(n, dtype), jnp.full(n, -jnp.inf, dtype)
-    times = -(-samples // together)
+    times = -(-samples // at_once)
     begin = zero, zero, none, none, jnp.zeros((ladder.depth, n), dtype)
-    return jax.lax.scan(some, begin, jnp.arange(times) * together)[0]
+    return jax.lax.scan(some, begin, jnp.arange(times) * at_once)[0]
 
 
 def moments(p: Distribution) -> tuple[jax.Array, jax.Array]:

@@ -12,7 +12,7 @@ from tractable.core.rows import Data
 from tractable.core.shared import compiled
 from tractable.core.tree import PyTree
 from tractable.diagnostics.evidence import grade
-from tractable.ladders.bounds import HELD, bounds, coded
+from tractable.ladders.bounds import MOST_NUMBERS, bounds, coded
 from tractable.ladders.ladder import Ladder
 
 ACTIVE = 0.01  # Var_x E[h | x] above which a unit is active (Burda, Grosse & Salakhutdinov 2016, section 5.2)
@@ -34,11 +34,11 @@ class Sight(NamedTuple):
     divergence: float | None  # mean KL(q(h | x) ‖ p(h | x)), nats a row; None where h cannot be enumerated
 
     def found(self) -> dict[str, Any]:
-        told = {"elbo": self.elbo, "bound": self.bound, "samples": self.samples}
-        told |= {"weights' sample size": self.effective / self.samples}
-        told |= {f"cost h{i + 1}": cost for i, cost in enumerate(self.costs)}
-        told |= {f"active h{i + 1}": count for i, count in enumerate(self.active)}
-        return told if self.divergence is None else told | {"q against the posterior": self.divergence}
+        values = {"elbo": self.elbo, "bound": self.bound, "samples": self.samples}
+        values |= {"weights' sample size": self.effective / self.samples}
+        values |= {f"cost h{i + 1}": cost for i, cost in enumerate(self.costs)}
+        values |= {f"active h{i + 1}": count for i, count in enumerate(self.active)}
+        return values if self.divergence is None else values | {"q against the posterior": self.divergence}
 
 
 def sight(ladder: Ladder, params: PyTree, data: Data, key: jax.Array, draws: int) -> Sight:
@@ -56,8 +56,8 @@ def sight(ladder: Ladder, params: PyTree, data: Data, key: jax.Array, draws: int
 def active_units(ladder: Ladder, params: PyTree, x: jax.Array, key: jax.Array, draws: int) -> list[int]:
     """Units in each layer with Var_x E_q[h | x] > 0.01 for any of their levels, Monte-Carlo variance subtracted."""
     units = sum(layer.seen for layer in ladder.layers[1:])
-    together = int(np.clip(HELD // (4 * units * len(x)), 1, draws))
-    spreads = zip(ladder.layers[1:], _spreads(ladder, together, params, x, key), strict=True)
+    draws_at_once = int(np.clip(MOST_NUMBERS // (4 * units * len(x)), 1, draws))
+    spreads = zip(ladder.layers[1:], _spreads(ladder, draws_at_once, params, x, key), strict=True)
     varies = (np.asarray(spread).reshape(layer.size, -1) > ACTIVE for layer, spread in spreads)
     return [int(layer.any(1).sum()) for layer in varies]
 
@@ -66,15 +66,15 @@ def active_units(ladder: Ladder, params: PyTree, x: jax.Array, key: jax.Array, d
 def _spreads(ladder: Ladder, draws: int, params: PyTree, x: jax.Array, key: jax.Array) -> list[jax.Array]:
     """Var_x E_q[h^i | x], (m,) for each layer."""
     look_key, draw_key = jax.random.split(key)
-    told = coded(ladder, params, ladder.look(look_key, x), draw_key, draws)
-    return [jnp.var(mean, axis=0) - jnp.mean(error, axis=0) for mean, _, error in told]
+    codes = coded(ladder, params, ladder.look(look_key, x), draw_key, draws)
+    return [jnp.var(mean, axis=0) - jnp.mean(error, axis=0) for mean, _, error in codes]
 
 
 def divergence(ladder: Ladder, params: PyTree, x: jax.Array) -> np.ndarray:
     """KL(q(h | x) ‖ p(h | x)) in nats, (n,), by summing over all h; for as many rows as fit in memory."""
     count = jax.tree.leaves(ladder.causes)[0].shape[0]
     units = sum(layer.seen for layer in ladder.layers)
-    return np.asarray(_divergence(ladder, params, x[: max(1, HELD // (4 * units * count))]))
+    return np.asarray(_divergence(ladder, params, x[: max(1, MOST_NUMBERS // (4 * units * count))]))
 
 
 @compiled("ladder")

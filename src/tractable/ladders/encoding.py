@@ -164,16 +164,16 @@ def _sandwich(ladder: Ladder, params: PyTree, count: int, samples: int, seed: in
 
 def held_out(posterior: Learnt, data: Data | PyTree, *, samples: int = 100, seed: int = 0) -> Bound:
     """K-sample bounds of held-out rows, and of up to 1000 fitted rows, nats per row."""
-    kept = as_data(data)
+    held_out = as_data(data)
     learnt = posterior.data
     if learnt is None:
         raise DataError("held_out(data) holds rows against those learnt from: load the posterior with its data.")
-    if kept.fingerprint == learnt.fingerprint:
+    if held_out.fingerprint == learnt.fingerprint:
         raise DataError("held_out(data) needs rows kept out of the fit; got those that were fitted.")
     some = learnt.take(np.unique(np.linspace(0, learnt.size - 1, min(HELD_AGAINST, learnt.size)).astype(int)))
-    mine, theirs = (log_evidence(posterior, rows, samples=samples, seed=seed) for rows in (some, kept))
+    mine, theirs = (log_evidence(posterior, rows, samples=samples, seed=seed) for rows in (some, held_out))
     error = float(np.hypot(np.nan_to_num(mine.mean_error), np.nan_to_num(theirs.mean_error)))
-    return Bound(mine.mean, theirs.mean, mine.mean - theirs.mean, error, kept.size)
+    return Bound(mine.mean, theirs.mean, mine.mean - theirs.mean, error, held_out.size)
 
 
 def gap_check(posterior: Learnt, data: Data | PyTree) -> Check:
@@ -271,9 +271,9 @@ def _encoded(
     def one(key: jax.Array, x: jax.Array) -> tuple:
         look_key, draw_key, moment_key = jax.random.split(key, 3)
         x = ladder.look(look_key, x[None])
-        told = coded(ladder, params, x, moment_key, averaged)
+        codes = coded(ladder, params, x, moment_key, averaged)
         drawn = jax.tree.map(lambda a: a[:, 0], ladder.drawn(draw_key, params, x, draws)[0]) if draws else ()
-        return [mean[0] for mean, _, _ in told], [variance[0] for _, variance, _ in told], drawn
+        return [mean[0] for mean, _, _ in codes], [variance[0] for _, variance, _ in codes], drawn
 
     return each_row(one, key, index, rows)
 

@@ -132,9 +132,9 @@ def completed(
     mean = jnp.sum(weights[:, None] * mean, axis=0, keepdims=True)
     if mean.shape != x.shape:
         mean = jnp.argmax(mean.reshape(*x.shape, -1), axis=-1)
-    told, h = resampled(told_key, h, log_w, draws)
+    filled, h = resampled(told_key, h, log_w, draws)
     mean = jnp.where(seen[None], x, mean)[0]
-    return mean, told, jax.tree.map(lambda a: a[0], h), 1 / jnp.sum(jnp.square(weights))
+    return mean, filled, jax.tree.map(lambda a: a[0], h), 1 / jnp.sum(jnp.square(weights))
 
 
 def picked(key: jax.Array, log_w: jax.Array, count: int) -> jax.Array:

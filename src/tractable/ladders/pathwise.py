@@ -64,7 +64,7 @@ def with_prior(ladder: Ladder, params: PyTree, gradient: PyTree, batch: Batch) -
     return gradient | {"theta": jax.tree.map(jnp.add, gradient["theta"], prior)}
 
 
-def looked(ladder: Ladder, noise: jax.Array, batch: Batch) -> tuple[jax.Array, PyTree]:
+def keyed_inputs(ladder: Ladder, noise: jax.Array, batch: Batch) -> tuple[jax.Array, PyTree]:
     """Each row's key for its draws, (n,), and its x, (n, …): both depend on the row's place in the batch alone."""
     keys = jax.vmap(jax.random.split)(batch.keys(noise))
     return keys[:, 1], each_row(ladder.look, keys[:, 0], batch.data[0])
@@ -130,7 +130,7 @@ def autoencoding(
             costs = [jnp.mean(unit_costs(*each, i in closed), axis=0) for i, each in enumerate(layers)]
             return jnp.mean(p[0].log_prob(above), axis=0), costs
 
-        return each_row(of_row, *looked(ladder, noise, batch))
+        return each_row(of_row, *keyed_inputs(ladder, noise, batch))
 
     def bound(likelihood: jax.Array, costs: list[jax.Array]) -> jax.Array:
         return likelihood - sum(jnp.sum(cost, -1) for cost in costs)
@@ -154,8 +154,8 @@ def autoencoding(
             price = sum(jnp.sum(on * cost, -1) for on, cost in zip(paid, costs, strict=True))
             return likelihood - weight * price, jnp.sum(part.counted(bound(likelihood, costs)))
 
-        slopes, told = climbed(ladder, params, terms, batch)
-        return batch.scale * told + ladder.log_prior(params["theta"]), slopes, step + 1
+        slopes, bound_value = climbed(ladder, params, terms, batch)
+        return batch.scale * bound_value + ladder.log_prior(params["theta"]), slopes, step + 1
 
     return Objective(keys, value, lambda params: jnp.zeros((), jnp.int32), slope)
 
@@ -182,11 +182,11 @@ def importance_weighted(ladder: Ladder, *, samples: int = 5, gradient: str = "do
             h, q = ladder.drawn(key, params, x, samples, pathwise=True)
             return k_sample(log_weights(ladder, params, x, h, q)[0])
 
-        return each_row(of_row, *looked(ladder, noise, part))
+        return each_row(of_row, *keyed_inputs(ladder, noise, part))
 
     def slope(noise: jax.Array, params: PyTree, batch: Batch, memory: PyTree) -> tuple:
         def of(params: PyTree, part: Batch) -> tuple[jax.Array, PyTree]:
-            keys, x = looked(ladder, noise, part)
+            keys, x = keyed_inputs(ladder, noise, part)
 
             def weighed(theta: PyTree, h: tuple) -> jax.Array:  # log w (K, n), q's own parameters held
                 q = _fixed_q(ladder, params, x, h)
@@ -194,15 +194,15 @@ def importance_weighted(ladder: Ladder, *, samples: int = 5, gradient: str = "do
 
             h, back = jax.vjp(lambda params: drawn(ladder, keys, params, x, samples, pathwise=True), params)
             log_w, pull = jax.vjp(weighed, params["theta"], h)
-            told, along = jax.value_and_grad(lambda log_w: jnp.sum(part.counted(k_sample(log_w))))(log_w)
+            bound_value, along = jax.value_and_grad(lambda log_w: jnp.sum(part.counted(k_sample(log_w))))(log_w)
             share = jax.nn.softmax(log_w, axis=0)
             theta, through = pull(along)  # of draw k and row n: w̃_k ∂log w_k
             slopes = back(again(share, through))[0]
-            return told, slopes | {"theta": jax.tree.map(jnp.add, theta, slopes["theta"])}
+            return bound_value, slopes | {"theta": jax.tree.map(jnp.add, theta, slopes["theta"])}
 
-        told, slopes = batch.summed(of, params)
-        told = batch.scale * told + ladder.log_prior(params["theta"])
-        return told, with_prior(ladder, params, slopes, batch), memory
+        bound_value, slopes = batch.summed(of, params)
+        bound_value = batch.scale * bound_value + ladder.log_prior(params["theta"])
+        return bound_value, with_prior(ladder, params, slopes, batch), memory
 
     return Objective(keys, valued(ladder, terms), slope=slope if gradient == "doubly" else None)
 

@@ -17,7 +17,7 @@ from tractable.core.model import Batch, Objective, PyTree
 from tractable.core.settings import Count, at_least, expect
 from tractable.ladders.ladder import Ladder
 from tractable.ladders.layers import mapped
-from tractable.ladders.pathwise import climbed, drawn, k_sample, keys, looked, valued
+from tractable.ladders.pathwise import climbed, drawn, k_sample, keyed_inputs, keys, valued
 
 Walk = Callable[[PyTree], tuple[tuple, list]]  # params -> (h, [q(h¹ | ·), …]), leading axes (draw, row)
 Walked = Callable[[Batch], tuple[Any, Walk]]  # rows -> (x, their walk)
@@ -158,11 +158,11 @@ def slope_at(
     def terms(params: PyTree, part: Batch) -> tuple[jax.Array, tuple]:
         x, walk = walked(part)
         log_p, log_q, h = _terms(ladder, params, x, walk)
-        told = jax.lax.stop_gradient(signals(log_p, log_q, local=switches.local))
-        guess = jnp.zeros_like(told)
+        learning_signal = jax.lax.stop_gradient(signals(log_p, log_q, local=switches.local))
+        guess = jnp.zeros_like(learning_signal)
         if switches.baseline is not None:
-            guess = baselines(params["psi"], seen_below(ladder, params, x, h, switches.baseline), told.shape)
-        residual = told - jax.lax.stop_gradient(guess)
+            guess = baselines(params["psi"], seen_below(ladder, params, x, h, switches.baseline), learning_signal.shape)
+        residual = learning_signal - jax.lax.stop_gradient(guess)
         of_inference, of_baseline = centred(switches, residual, memory)
         mine = jnp.sum(log_p, 0) + jnp.sum(of_inference * log_q + of_baseline * guess, 0)
         bound = jnp.mean(jnp.sum(log_p, 0) - jnp.sum(log_q, 0), axis=0)
@@ -189,8 +189,8 @@ def multisample_slope_at(ladder: Ladder, params: PyTree, walked: Walked, batch: 
 
 def signals(log_p: jax.Array, log_q: jax.Array, *, local: bool) -> jax.Array:
     """l_i of every layer, (L, draw, row), nats: log p(h^{i−1} | h^i) + Σ_{j≥i} [log p(h^j | ·) − log q(h^j | ·)]."""
-    told = log_p[:-1] + jax.lax.cumsum(log_p[1:] - log_q, axis=0, reverse=True)
-    return told if local else jnp.broadcast_to(told[:1], told.shape)
+    learning_signal = log_p[:-1] + jax.lax.cumsum(log_p[1:] - log_q, axis=0, reverse=True)
+    return learning_signal if local else jnp.broadcast_to(learning_signal[:1], learning_signal.shape)
 
 
 def gains(log_w: jax.Array) -> jax.Array:
@@ -283,7 +283,7 @@ def check(ladder: Ladder, switches: Reductions, samples: int) -> None:
 
 def _walked(ladder: Ladder, samples: int, noise: jax.Array, batch: Batch) -> tuple[Any, Walk]:
     """x of a batch's rows, and how h is drawn for them."""
-    keys, x = looked(ladder, noise, batch)
+    keys, x = keyed_inputs(ladder, noise, batch)
 
     def walk(params: PyTree) -> tuple[tuple, list]:
         h = drawn(ladder, keys, params, x, samples)

@@ -12,7 +12,7 @@ from numpyro.distributions import constraints
 from tractable.core.tree import PyTree
 from tractable.glm.families import BernoulliLogits
 
-TOGETHER = 8  # factors, each at most 2, under one logarithm: no format overflows at 2⁸
+FACTORS = 8  # factors, each at most 2, under one logarithm: no format overflows at 2⁸
 
 
 class BinaryUnits(dist.Independent):
@@ -36,9 +36,9 @@ def sum_softplus(t: jax.Array) -> jax.Array:
     hundred multiplications behind it. A factor's rounding error, ½ ulp of 1, is below that of the sum.
     """
     n = t.shape[-1]
-    whole = n - n % TOGETHER
+    whole = n - n % FACTORS
     small = jnp.exp(-jnp.abs(t))
-    factors = (1 + small[..., :whole]).reshape(*t.shape[:-1], TOGETHER, whole // TOGETHER)
+    factors = (1 + small[..., :whole]).reshape(*t.shape[:-1], FACTORS, whole // FACTORS)
     logs = jnp.sum(jnp.log(jnp.prod(factors, axis=-2)), axis=-1) + jnp.sum(jnp.log1p(small[..., whole:]), axis=-1)
     return jnp.sum(jnp.maximum(t, 0), axis=-1) + logs
 

@@ -79,8 +79,8 @@ def gradient_variance(
     rows = min(rows, data.size)
     index = np.sort(np.asarray(jax.random.choice(pick, data.size, (rows,), replace=False)))
     x = ladder.look(look, jax.tree.map(lambda a: jnp.asarray(a[index]), data.rows[0]))
-    told = _measured(ladder, tuple(chosen.values()), draws // 2, params, x, data.size / rows, first, pairs)
-    halves, crosses = (np.asarray(a, float) for a in told)  # (pair, setting, L)
+    measured = _measured(ladder, tuple(chosen.values()), draws // 2, params, x, data.size / rows, first, pairs)
+    halves, crosses = (np.asarray(a, float) for a in measured)  # (pair, setting, L)
     root = math.sqrt(draws // 2)
     return Variances(
         tuple(chosen), halves.mean(0), halves.std(0, ddof=1) / root, crosses.mean(0), crosses.std(0, ddof=1) / root
@@ -112,8 +112,8 @@ def _measured(
 
         def of(weights: jax.Array) -> tuple[jax.Array, jax.Array]:
             alone = jnp.eye(ladder.depth)[:, :, None, None] * weights[None]  # one layer at a time
-            apart, together = (jnp.stack([square(w) for w in each]) for each in (alone * sign[None], alone))
-            return apart / 2, (together - apart) / 4
+            separate, shared = (jnp.stack([square(w) for w in each]) for each in (alone * sign[None], alone))
+            return separate / 2, (shared - separate) / 4
 
         return jax.lax.map(of, scale * weights)
 
@@ -124,10 +124,10 @@ def _residual(ladder: Ladder, setting: score.Reductions, psi: PyTree, params: Py
     """l_i − C_i, (L, draw, row)."""
     rows = jax.tree.map(lambda a: a[None], x)
     log_p, log_q = jnp.stack(ladder.log_p(params["theta"], rows, h)), jnp.stack(ladder.log_q(params, rows, h))
-    told = score.signals(log_p, log_q, local=setting.local)
+    signal = score.signals(log_p, log_q, local=setting.local)
     if setting.baseline is None or not psi:
-        return told
-    return told - score.baselines(psi, score.seen_below(ladder, params, x, h, setting.baseline), told.shape)
+        return signal
+    return signal - score.baselines(psi, score.seen_below(ladder, params, x, h, setting.baseline), signal.shape)
 
 
 def _fixed(
@@ -138,10 +138,10 @@ def _fixed(
     h, _ = ladder.drawn(draw_key, params, x, FIRST)
     psi = () if setting.baseline is None else params.get("psi", ())
     if setting.baseline is not None and not psi:
-        told = _residual(ladder, setting, (), params, x, h)
+        residual_of_rows = _residual(ladder, setting, (), params, x, h)
         begun = score.begin_baselines(ladder, psi_key, HIDDEN, baseline=setting.baseline)
         seen = score.seen_below(ladder, params, x, h, setting.baseline)
-        psi = {name: _regressed(begun[name], *each) for name, *each in zip(begun, seen, told, strict=True)}
+        psi = {name: _regressed(begun[name], *each) for name, *each in zip(begun, seen, residual_of_rows, strict=True)}
     residual = _residual(ladder, setting, psi, params, x, h)
     one = jnp.ones((), residual.dtype)
     return psi, score.Memory(jnp.mean(residual, (1, 2)), jnp.var(residual, (1, 2)), one)
@@ -152,9 +152,9 @@ def _regressed(psi: dict[str, jax.Array], seen: jax.Array, target: jax.Array) ->
     units = jnp.tanh(seen @ psi["weight"] + psi["bias"][None, None])
     units = jnp.broadcast_to(units, (*target.shape, units.shape[-1])).reshape(target.size, -1)
     mean, level = jnp.mean(units, axis=0), jnp.mean(target)
-    apart = units - mean[None]
-    gram = apart.T @ apart / target.size + RIDGE * jnp.eye(units.shape[1])
-    out = jnp.linalg.solve(gram, apart.T @ (target.reshape(-1) - level) / target.size)
+    separate = units - mean[None]
+    gram = separate.T @ separate / target.size + RIDGE * jnp.eye(units.shape[1])
+    out = jnp.linalg.solve(gram, separate.T @ (target.reshape(-1) - level) / target.size)
     return psi | {"out": out, "answer": level - mean @ out}
 
 

@@ -11,7 +11,7 @@ from tractable.core.errors import SettingsError
 from tractable.core.model import Batch, Objective, PyTree
 from tractable.core.settings import Count, NotNegative, expect
 from tractable.ladders.ladder import Ladder
-from tractable.ladders.pathwise import climbed, drawn, each_row, k_sample, keys, looked
+from tractable.ladders.pathwise import climbed, drawn, each_row, k_sample, keyed_inputs, keys
 
 
 def wake_sleep(ladder: Ladder) -> Objective:
@@ -80,15 +80,15 @@ def slope_at(
 
     def halves(params: dict[str, PyTree], part: Batch) -> tuple[jax.Array, jax.Array]:
         x, h, dream = draw(part)
-        held = params | {"theta": jax.lax.stop_gradient(params["theta"])}  # an inference network may share θ
+        fixed = params | {"theta": jax.lax.stop_gradient(params["theta"])}  # an inference network may share θ
         seen = jax.tree.map(lambda a: a[None], x)
         log_p = tree.total(ladder.log_p(params["theta"], seen, h))  # (K, n)
-        log_q = tree.total(ladder.log_q(held, seen, h))
+        log_q = tree.total(ladder.log_q(fixed, seen, h))
         log_w = jax.lax.stop_gradient(log_p - log_q)
         weighed = log_p + wake_phi * log_q if wake_phi else log_p
         terms = jnp.sum(jax.nn.softmax(log_w, axis=0) * weighed, axis=0)  # (n,)
         if sleep_phi and dream is not None:
-            terms = terms + sleep_phi * tree.total(ladder.log_q(held, *jax.tree.map(lambda a: a[None], dream)))[0]
+            terms = terms + sleep_phi * tree.total(ladder.log_q(fixed, *jax.tree.map(lambda a: a[None], dream)))[0]
         return terms, jnp.sum(part.counted(k_sample(log_w)))
 
     gradient, bound = climbed(ladder, params, halves, batch)
@@ -98,7 +98,7 @@ def slope_at(
 def _climbed(ladder: Ladder, samples: int, wake_phi: float, sleep_phi: float) -> Objective:
     def slope(noise: jax.Array, params: PyTree, batch: Batch, memory: tuple) -> tuple[jax.Array, PyTree, tuple]:
         def draw(part: Batch) -> tuple[PyTree, tuple, Any]:
-            keys, x = looked(ladder, noise, part)
+            keys, x = keyed_inputs(ladder, noise, part)
             draw_keys, dream_keys = jax.vmap(jax.random.split, out_axes=1)(keys)
             h = drawn(ladder, draw_keys, params, x, samples)
             dream = each_row(lambda key: ladder.dreamt(key, params["theta"], 1), dream_keys) if sleep_phi else None

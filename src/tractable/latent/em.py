@@ -132,7 +132,7 @@ def online_em(
         share = jnp.where(state.time > 0, gamma(state.time), 1.0)
         statistics = jax.tree.map(
             lambda old, new: ((1 - share) * old + share * batch.scale * new).astype(new.dtype),
-            _alike(state.statistics, found.statistics),
+            _in_newest_frame(state.statistics, found.statistics),
             found.statistics,
         )
         position = _like(m_step(statistics), state.position)
@@ -209,7 +209,7 @@ def _objective(log_likelihood: jax.Array, log_prior: Callable | None, theta: PyT
     return jnp.asarray(value, dtype_of(theta))
 
 
-def _alike(old: PyTree, new: PyTree) -> PyTree:
+def _in_newest_frame(old: PyTree, new: PyTree) -> PyTree:
     """The old statistics; those with a coordinate frame are expressed in the new ones' frame."""
     return jax.tree.map(
         lambda a, b: a.in_frame_of(b) if hasattr(a, "in_frame_of") else a,

@@ -238,7 +238,7 @@ def _from_prior(model: LatentModel, keys: jax.Array) -> PyTree:
 def starting_points(begin: Callable[[jax.Array, PyTree], PyTree], data: Data, key: jax.Array, count: int) -> PyTree:
     """``begin`` at several keys, with a leading axis of starts; evenly spaced rows represent data on file."""
     seen = data if data.resident else data.take(slice(0, None, max(1, data.size // LOOKED_AT)))
-    rows = jax.tree.map(np.asarray, seen.alike().rows)
+    rows = jax.tree.map(np.asarray, seen.equally_counted().rows)
     rows = rows[0] if rows[1] is None else rows
     found = [begin(k, rows) for k in chain_keys(key, count)]
     dtype = jnp.result_type(float)
@@ -287,9 +287,13 @@ def chosen(reached: Reached, model: Any, data: Data) -> tuple[int, dict[str, Any
         best = int(np.argmax(np.where(fine, values, -np.inf)))
     trace = reached.trace[best][np.isfinite(reached.trace[best])]
     gains = np.diff(np.append(trace, values[best]))
-    several = model.observations(data)
-    near = np.isfinite(values) & (values >= values[best] - SAME * (data.total if several is None else several)) & fine
-    found = ({} if several is None else {"observations": several}) | {
+    observations = model.observations(data)
+    near = (
+        np.isfinite(values)
+        & (values >= values[best] - SAME * (data.total if observations is None else observations))
+        & fine
+    )
+    found = ({} if observations is None else {"observations": observations}) | {
         "objective": float(values[best]),
         "evaluations": int(np.sum(np.isfinite(reached.trace))),
         "steps": len(trace),

@@ -106,7 +106,9 @@ def passed(
     return Passed(filtered, filtered * beta, ratio), jnp.sum(jnp.log(scale) + largest, axis=0)
 
 
-def in_pieces(initial: jax.Array, transition: jax.Array, log_b: Callable, pieces: PyTree, told: Callable) -> tuple:
+def in_pieces(
+    initial: jax.Array, transition: jax.Array, log_b: Callable, pieces: PyTree, sums_of_piece: Callable
+) -> tuple:
     """The sums of ``told``, p(z_1 | x) and log p(x), by passes over pieces of consecutive steps that stay in a cache.
 
     ``told`` takes a piece (``pieces`` have a leading axis), its ``Passed``, and α_T A diag(ratio), (K, K, …), into the
@@ -123,7 +125,7 @@ def in_pieces(initial: jax.Array, transition: jax.Array, log_b: Callable, pieces
         found = passed(ahead, transition, log_b(piece), False, later[0])[0]
         across = _along(transition, 1 + found.ratio[0].ndim) * found.filtered[-1][:, None] * later[1][None]
         ends = _moved(found.ratio[0], transition.T), found.ratio[0]
-        return ends, (told(piece, found, across), found.smoothed[0])
+        return ends, (sums_of_piece(piece, found, across), found.smoothed[0])
 
     shape = jax.eval_shape(log_b, jax.tree.map(lambda a: a[0], pieces))
     begun = jnp.broadcast_to(_along(initial, len(shape.shape) - 1), shape.shape[1:]).astype(shape.dtype)

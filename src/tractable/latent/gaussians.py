@@ -131,7 +131,7 @@ class Setting(NamedTuple):
 
     def summed(self, theta: Any, share: jax.Array, y: jax.Array) -> Moments:
         """The statistics for responsibilities (K, n)."""
-        return self._told(self.frame(theta), share, y)
+        return self._moments_about(self.frame(theta), share, y)
 
     def statistics(self, batch: Batch, responsibilities: ArrayLike) -> Moments:
         """The statistics for guessed responsibilities (n, K)."""
@@ -142,9 +142,9 @@ class Setting(NamedTuple):
         count = jnp.sum(share, axis=1)[:, None]
         means = jnp.matmul(share, x, precision="highest") / jnp.where(count > 0, count, 1)
         frame = Frame(means, self.units(share.dtype))
-        return self._told(frame, share, self.within(frame, x))
+        return self._moments_about(frame, share, self.within(frame, x))
 
-    def _told(self, frame: Frame, share: jax.Array, y: jax.Array) -> Moments:
+    def _moments_about(self, frame: Frame, share: jax.Array, y: jax.Array) -> Moments:
         count = jnp.sum(share, axis=1)
         first = jnp.einsum("kin,kn->ki", y, share, precision="highest")
         if is_matrix(self.covariance):  # one component at a time is twice as fast as all at once
@@ -173,9 +173,9 @@ class Setting(NamedTuple):
 
         They are finite for an empty component.
         """
-        count, first, second, told = jax.tree.map(jnp.asarray, statistics)
+        count, first, second, frame_sums = jax.tree.map(jnp.asarray, statistics)
         total = jnp.sum(count)
-        frame = Frame(*(leaf / jnp.where(total > 0, total, 1) for leaf in told))
+        frame = Frame(*(leaf / jnp.where(total > 0, total, 1) for leaf in frame_sums))
         frame = frame._replace(roots=jnp.where(total > 0, frame.roots, self.units(frame.roots.dtype)))
         count = count + 10 * jnp.finfo(count.dtype).eps
         shift = first / count[:, None]

@@ -167,12 +167,12 @@ def weighed(weights: jax.Array, terms: jax.Array) -> jax.Array:
     return jnp.sum(jnp.where(spread > 0, spread * terms, 0), axis=0)
 
 
-def written(buffer: PyTree, values: PyTree, index: jax.Array, kept: jax.Array | int) -> PyTree:
+def written(buffer: PyTree, values: PyTree, index: jax.Array, stored: jax.Array | int) -> PyTree:
     """The buffer with ``values`` written at ``index`` if ``kept``."""
 
     def write(a: jax.Array, v: jax.Array) -> jax.Array:
         at = jnp.clip(index, 0, a.shape[0] - 1)
-        return a.at[at].set(jnp.where(kept, v.astype(a.dtype), a[at]))
+        return a.at[at].set(jnp.where(stored, v.astype(a.dtype), a[at]))
 
     return jax.tree.map(write, buffer, values)
 

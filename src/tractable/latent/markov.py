@@ -330,13 +330,13 @@ class Chain(NamedTuple):
         def log_b(piece: tuple) -> jax.Array:
             return emission.log_density(theta.emission, emission.arrange(piece[0]))
 
-        def told(piece: tuple, found: fb.Passed, across: jax.Array) -> tuple[PyTree, jax.Array]:
+        def sums_of_piece(piece: tuple, found: fb.Passed, across: jax.Array) -> tuple[PyTree, jax.Array]:
             y, counted, later = piece
             sums = emission.sums(theta.emission, emission.arrange(y), found.smoothed * counted[:, None], total / count)
             moves = fb.moves(theta.transition, found, counted[1:])
             return sums, moves + jnp.sum((across * later[None, None]).reshape(k, k, -1), axis=2)
 
-        (sums, moves), first, log_prob = fb.in_pieces(theta.initial, theta.transition, log_b, pieces, told)
+        (sums, moves), first, log_prob = fb.in_pieces(theta.initial, theta.transition, log_b, pieces, sums_of_piece)
         first = (first * counted[0, 0][None]).reshape(k, -1).sum(1)
         return Expected(Passes(first, moves, sums), jnp.sum(weights * log_prob))
 

@@ -202,8 +202,8 @@ def observed_information(
     count, means = chains * draws.length, total / draws.length
     mean = jnp.mean(means, axis=1)  # (n, d)
     missing = (outer - count * jnp.einsum("n,nd,ne->de", here, mean, mean)) / (count - 1)
-    apart = means - mean[:, None]
-    noise = jnp.einsum("n,ncd,nce->de", jnp.square(here), apart, apart) / (chains * (chains - 1))
+    deviations = means - mean[:, None]
+    noise = jnp.einsum("n,ncd,nce->de", jnp.square(here), deviations, deviations) / (chains * (chains - 1))
     return Information((complete + complete.T) / 2, missing, noise)
 
 

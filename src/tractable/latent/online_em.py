@@ -262,13 +262,13 @@ def _looked_back(
     if not np.any(np.all(np.isfinite(ends), axis=1)):
         raise RunError("No climb of OnlineEM ended at finite numbers. Larger batches, more patience, or a prior help.")
 
-    def looked(theta: PyTree) -> tuple[float, PyTree]:
+    def objective_and_statistics(theta: PyTree) -> tuple[float, PyTree]:
         found = expected(e_step, theta, data, method.chunk)
         return float(found.log_likelihood) + (0.0 if prior is None else float(prior(theta))), found.statistics
 
     dtype = jnp.result_type(float)
     thetas = [_params(model, jnp.asarray(end, dtype)) for end in ends]
-    seen = [looked(theta) for theta in thetas]
+    seen = [objective_and_statistics(theta) for theta in thetas]
     values = np.array([value for value, _ in seen])
     best = int(np.argmax(np.where(np.isfinite(values), values, -np.inf)))
     theta = thetas[best]
@@ -276,7 +276,7 @@ def _looked_back(
     finite = values[np.isfinite(values)]
     found = {
         "objective": float(values[best]),
-        "gain to come": looked(after)[0] - float(values[best]),
+        "gain to come": objective_and_statistics(after)[0] - float(values[best]),
         "agreement": float(values[best] - finite.min()) if finite.size else math.nan,
         "starts that agree": int(np.sum(np.isfinite(values) & (values >= values[best] - SAME * data.total))),
     }

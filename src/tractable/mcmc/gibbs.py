@@ -34,7 +34,7 @@ class State(NamedTuple):
     hidden: PyTree  # z of the rows; () where there is none
 
 
-class Told(NamedTuple):
+class BlockInfo(NamedTuple):
     """What a block says of its move."""
 
     gradients: Any  # evaluations, about
@@ -99,8 +99,8 @@ def gibbs(blocks: Sequence[Block], hidden: Callable, names: Sequence[str] = (), 
 
     def step(noise: PyTree, state: State, batch: Batch | None = None) -> tuple[State, Any]:
         if not random_scan:
-            state, told = in_turn(blocks).move(noise, state)
-            return state, info(told)
+            state, info_of_blocks = in_turn(blocks).move(noise, state)
+            return state, info(info_of_blocks)
 
         def pick(state: State, now: PyTree) -> tuple[State, PyTree]:
             which, each = now
@@ -116,9 +116,9 @@ def gibbs(blocks: Sequence[Block], hidden: Callable, names: Sequence[str] = (), 
 
             return jax.lax.switch(which, [branch(b) for b in range(count_of)], state, each)
 
-        state, told = jax.lax.scan(pick, state, noise)
+        state, info_of_blocks = jax.lax.scan(pick, state, noise)
         # A block is picked once a sweep in the mean, so that sums are means over many sweeps.
-        return state, info(jax.tree.map(lambda a: jnp.sum(a, 0), told))
+        return state, info(jax.tree.map(lambda a: jnp.sum(a, 0), info_of_blocks))
 
     return Kernel(lambda key, position: State(position, hidden(key, position)), draw, step)
 
@@ -129,8 +129,8 @@ def info_of(names: tuple[str, ...]) -> Callable:
     fields = ["gradients", *(["divergent"] if names else []), *(f"acceptance_{name}" for name in names)]
     kind: Any = namedtuple("Info", fields)
 
-    def info(told: PyTree) -> Any:
-        each: list[Told] = jax.tree.leaves(told, is_leaf=lambda one: type(one) is Told)
+    def info(info_of_blocks: PyTree) -> Any:
+        each: list[BlockInfo] = jax.tree.leaves(info_of_blocks, is_leaf=lambda one: type(one) is BlockInfo)
         moved = [one for one in each if not isinstance(one.acceptance, tuple)]
         gradients = functools.reduce(jnp.add, [one.gradients for one in each])
         if not names:
@@ -154,14 +154,14 @@ def exact(target: Target, family: Family, leaves: Sequence[int], gradients: int 
         gradients: what finding the conditional costs.
     """
 
-    def move(key: jax.Array, state: State) -> tuple[State, Told]:
+    def move(key: jax.Array, state: State) -> tuple[State, BlockInfo]:
         theta = target.params(state.position)
         x, put = gather_leaves(theta, leaves, family.flat)
         eta = family.found(lambda x: jnp.sum(target.terms(put(x), state.hidden)), x)
         new, position = put(family.drawn(key, eta)), state.position
         for i in leaves:
             position = position.at[slice(*target.places[i])].set(target.inverse(i, new[i]).astype(position.dtype))
-        return State(position, state.hidden), Told(jnp.full((), gradients, position.dtype))
+        return State(position, state.hidden), BlockInfo(jnp.full((), gradients, position.dtype))
 
     return keyed(move)
 
@@ -232,17 +232,17 @@ def moved(
         noise = inner.draw(key, count * steps, inner.init(key, state.position[where]), None)
         return jax.tree.map(lambda a: a.reshape(count, steps, *a.shape[1:]), noise)
 
-    def move(noise: PyTree, state: State) -> tuple[State, Told]:
+    def move(noise: PyTree, state: State) -> tuple[State, BlockInfo]:
         inner = kernel(state)
         begun = inner.init(jax.random.key(0), state.position[where])
         after, info = jax.lax.scan(lambda s, n: inner.step(n, s, None), begun, noise)
         zero = jnp.zeros((), state.position.dtype)
         gradients = getattr(info, "gradients", None)
-        told = Told(
+        info_of_blocks = BlockInfo(
             zero + steps if gradients is None else jnp.sum(gradients), jnp.mean(info.acceptance),
             jnp.sum(getattr(info, "divergent", zero)),
         )  # fmt: skip
-        return State(state.position.at[where].set(after.position), state.hidden), told
+        return State(state.position.at[where].set(after.position), state.hidden), info_of_blocks
 
     return Block(draw, move)
 
@@ -250,9 +250,9 @@ def moved(
 def allocations(target: Target) -> Block:
     """z of every row from p(z | x, θ)."""
 
-    def move(key: jax.Array, state: State) -> tuple[State, Told]:
+    def move(key: jax.Array, state: State) -> tuple[State, BlockInfo]:
         z = target.hidden(key, target.params(state.position))
-        return State(state.position, z), Told(jnp.ones((), state.position.dtype))
+        return State(state.position, z), BlockInfo(jnp.ones((), state.position.dtype))
 
     return keyed(move)
 
@@ -260,9 +260,9 @@ def allocations(target: Target) -> Block:
 def joint_draw(position: Callable, theta_given: Callable) -> Block:
     """All of θ at once, ``theta_given(key, z) -> θ`` from p(θ | x, z), and ``position(θ)``."""
 
-    def move(key: jax.Array, state: State) -> tuple[State, Told]:
+    def move(key: jax.Array, state: State) -> tuple[State, BlockInfo]:
         new = position(theta_given(key, state.hidden)).astype(state.position.dtype)
-        return State(new, state.hidden), Told(jnp.ones((), new.dtype))
+        return State(new, state.hidden), BlockInfo(jnp.ones((), new.dtype))
 
     return keyed(move)
 
@@ -273,11 +273,11 @@ def in_turn(blocks: Sequence[Block]) -> Block:
     def draw(key: jax.Array, count: int, state: State) -> list:
         return [block.draw(jax.random.fold_in(key, b), count, state) for b, block in enumerate(blocks)]
 
-    def move(noise: list, state: State) -> tuple[State, list[Told]]:
-        told = []
+    def move(noise: list, state: State) -> tuple[State, list[BlockInfo]]:
+        info_of_blocks = []
         for block, own in zip(blocks, noise, strict=True):
             state, one = block.move(own, state)
-            told.append(one)
-        return state, told
+            info_of_blocks.append(one)
+        return state, info_of_blocks
 
     return Block(draw, move)

@@ -27,7 +27,7 @@ from tractable.mcmc.hamiltonian_methods import NUTS, divergences
 from tractable.mcmc.metropolis_methods import DENSE, Averaging, around_modes, root_of_covariance
 
 EXACT = "exact"
-LOOKED = 64  # draws whose labels are compared
+COMPARED = 64  # draws whose labels are compared
 FAMILIES = "normal, gamma and inverse gamma, beta, Dirichlet, Wishart and inverse Wishart"
 Blocks = Annotated[
     tuple | None,
@@ -281,7 +281,7 @@ class Gibbs(Drawing):
 def _switching(model: LatentModel, rows: PyTree, positions: np.ndarray) -> Check:
     """Whether exchangeable components keep their labels."""
     flat = positions.reshape(-1, positions.shape[-1])
-    orders = labels(model, rows, flat[np.linspace(0, len(flat) - 1, min(LOOKED, len(flat))).astype(int)])
+    orders = labels(model, rows, flat[np.linspace(0, len(flat) - 1, min(COMPARED, len(flat))).astype(int)])
     share = float(np.mean(np.any(orders != np.arange(orders.shape[1]), axis=1)))
     sentence = "share of draws whose components are labelled otherwise than in the likeliest draw"
     if not share:
@@ -370,8 +370,13 @@ class Tuning:
             self.averaging, self.seen = Averaging.around(self.step), []
             return
         self.averaging, self.step = self.averaging.updated(by.aim(size) - acceptance)
-        looks = {max(1, round(rounds * share)) for share in (0.15, 0.35, 0.75)}
-        if getattr(by, "preconditioner", "auto") and round_ + 1 in looks and round_ + 1 < rounds and len(self.seen) > 1:
+        tuning_rounds = {max(1, round(rounds * share)) for share in (0.15, 0.35, 0.75)}
+        if (
+            getattr(by, "preconditioner", "auto")
+            and round_ + 1 in tuning_rounds
+            and round_ + 1 < rounds
+            and len(self.seen) > 1
+        ):
             self.scale = root_of_covariance(np.concatenate(self.seen, 1), self.dense, self.laplace)
             self.step, self.seen = float(by.first_step(size)), []
             self.averaging = Averaging.around(self.step)

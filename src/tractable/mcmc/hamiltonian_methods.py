@@ -32,7 +32,7 @@ def divergences(posterior: Learnt, remedy: str) -> Check:
     """
     divergent = posterior.info["divergent"]
     share = float(np.mean(divergent)) if divergent.size else 0.0
-    few = share < FEW or shape_seen(posterior.looked)
+    few = share < FEW or shape_seen(posterior.verification)
     verdict = "trust" if share == 0 else "caution" if few else "reject"
     sentence = f"trajectories that left the density's true shape; {remedy}"
     return Check("divergences", float(np.sum(divergent) * posterior.thin), verdict, sentence)
@@ -53,7 +53,7 @@ class NUTS(Drawing):
     """
 
     label: ClassVar[str] = "nuts"
-    beside: ClassVar[str] = "hmc"
+    cross_check_method: ClassVar[str] = "hmc"
     algorithm: ClassVar[str] = "nuts"
     summands: ClassVar[bool] = False
     sums_rows: ClassVar[bool] = True

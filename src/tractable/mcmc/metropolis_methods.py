@@ -53,8 +53,8 @@ class Metropolis(Drawing):
 
     def density(self, model: Model, rows: PyTree) -> Any:
         """The log density, as its summands where float32 needs them; of rows over devices there is only the sum."""
-        apart = rows is not None and in_terms(jax.tree.leaves(rows)[0].shape[0])
-        return log_density(model, rows, flat=True, terms=apart)
+        in_summands = rows is not None and in_terms(jax.tree.leaves(rows)[0].shape[0])
+        return log_density(model, rows, flat=True, terms=in_summands)
 
     def go_on(self, session: Session, chains: Chains, *args: Any, **more: Any) -> Outcome:
         program, data, states = self.program(session), session.data, chains.states
@@ -84,7 +84,7 @@ class Metropolis(Drawing):
         rows = loop.rows_of(program, session.data, None)
         states = loop.begin(program, tuned, rows, keys, positions)
         rounds = max(1, self.warmup // shape.group)
-        looks = [round(rounds * share) for share in (0.15, 0.35, 0.75)] if self.preconditioner else []
+        tuning_rounds = [round(rounds * share) for share in (0.15, 0.35, 0.75)] if self.preconditioner else []
         averaging = Averaging.around(step)
         seen: list[np.ndarray] = []
         acceptance, searching = float("nan"), True
@@ -107,8 +107,8 @@ class Metropolis(Drawing):
                 averaging, seen = Averaging.around(step), []
             else:
                 averaging, step = averaging.updated(self.aim(size) - acceptance)
-            if looks and round_ + 1 >= looks[0] and round_ + 1 < rounds and len(seen) > 1:
-                looks = looks[1:]
+            if tuning_rounds and round_ + 1 >= tuning_rounds[0] and round_ + 1 < rounds and len(seen) > 1:
+                tuning_rounds = tuning_rounds[1:]
                 scale = jnp.asarray(root_of_covariance(np.concatenate(seen, 1), dense, laplace), dtype)
                 step, seen = self.first_step(size), []
                 averaging = Averaging.around(step)

@@ -192,8 +192,8 @@ def _kl_forward(mean: jax.Array, rho: jax.Array, *prior: ArrayLike) -> tuple[jax
     return normal_kl(mean, rho, *prior), (mean, rho, *prior)
 
 
-def _kl_backward(kept: tuple, cotangent: jax.Array) -> tuple:
-    mean, rho, centre, scale = kept
+def _kl_backward(residuals: tuple, cotangent: jax.Array) -> tuple:
+    mean, rho, centre, scale = residuals
     sd, rate = softplus(rho), softplus_rate(rho)
     inverse = 1 / jnp.square(jnp.asarray(scale, rho.dtype))
     relative = jnp.where(rho < -15, 1.0, rate / jnp.where(rho < -15, 1.0, sd))  # dlog σ/dρ

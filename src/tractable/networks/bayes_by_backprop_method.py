@@ -15,7 +15,7 @@ from tractable.core.approximations import Approximation
 from tractable.core.belief import Belief, Cost
 from tractable.core.errors import SettingsError, TractableWarning
 from tractable.core.model import Kernel, Model, Objective, PyTree, log_posterior, whole
-from tractable.core.rows import Data, Laid, Plan
+from tractable.core.rows import Data, PlacedRows, Plan
 from tractable.core.settings import Count, Positive, Range
 from tractable.core.tree import row_shapes
 from tractable.engine import run as loop
@@ -126,7 +126,7 @@ class BayesByBackprop(Variational):
         return approximations.mean_field(size)
 
     def objective(self, model: Model, rows: PyTree, tuned: PyTree) -> Objective:
-        laid, rows = rows, rows.rows if isinstance(rows, Laid) else rows
+        placed, rows = rows, rows.rows if isinstance(rows, PlacedRows) else rows
         given = None if rows is None or rows[1] is None else row_shapes(rows[1])
         full = 1 if rows is None else jax.tree.leaves(rows)[0].shape[0]
         objective = bayes_by_backprop(
@@ -134,7 +134,7 @@ class BayesByBackprop(Variational):
             size=full if self.batch_size is None else min(full, self.batch_size), given=given,
             likelihood=anchored(model, tuned["anchor"]) if "anchor" in tuned else None,
         )  # fmt: skip
-        return on_all_rows(objective, laid) if self.batch_size is None else objective
+        return on_all_rows(objective, placed) if self.batch_size is None else objective
 
     def kernel(self, model: Model, rows: PyTree, tuned: PyTree) -> Kernel:
         optimizer = self.optimizer
@@ -210,9 +210,9 @@ class BayesByBackprop(Variational):
         new = self.positions(model, flat["mean"][None], jnp.exp(found.log_sd)[None])
         before, after = (problem.vector(phis) for phis in (jax.tree.map(lambda a: a[None], phi), new))
         gain, chance = problem.bound.gain(problem.tuned, problem.tree, before, after)
-        told = {"gradients for σ": found.gradients, "error of 1/σ²": found.error, "gain by σ": gain}
+        found_by_search = {"gradients for σ": found.gradients, "error of 1/σ²": found.error, "gain by σ": gain}
         lost = gain < -max(self.tolerance, SIGMAS * chance)
-        return phi if lost else jax.tree.map(lambda a: a[0], new), told
+        return phi if lost else jax.tree.map(lambda a: a[0], new), found_by_search
 
     def _spread(
         self, session: Session, plan: Plan | None, key: jax.Array, mean: jax.Array, log_sd: np.ndarray, most: int,

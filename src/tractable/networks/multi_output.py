@@ -11,14 +11,14 @@ import numpyro.distributions as dist
 from tractable.core.errors import ModelError
 from tractable.core.model import Model, PyTree, Through
 from tractable.core.shared import shared
-from tractable.glm.families import FAMILIES, SEVERAL
+from tractable.glm.families import FAMILIES, MULTI_OUTPUT
 from tractable.glm.linear import generalised_linear
 from tractable.networks.network import SD_FLOOR
 
 DF = 4.0  # degrees of freedom of student-t
 
 
-def beside(parts: Mapping[str, Model], family: str) -> Model:
+def side_by_side(parts: Mapping[str, Model], family: str) -> Model:
     """A model of y (K,) made of a model for each of its numbers; they share only x.
 
         y_k | x ~ family(η_k, θ_k),   η_k of x and θ_k,   p(θ) = Π_k p_k(θ_k)   so that   p(θ | y) = Π_k p(θ_k | y_k)
@@ -33,8 +33,8 @@ def beside(parts: Mapping[str, Model], family: str) -> Model:
     Returns:
         A Model whose parameters are those of each part under its name: {"a": {"weights", "intercept", "noise"}, …}.
     """
-    if family not in SEVERAL:
-        raise ModelError(f"Several targets are numbers of one family, {', '.join(SEVERAL)}; got {family!r}.")
+    if family not in MULTI_OUTPUT:
+        raise ModelError(f"Several targets are numbers of one family, {', '.join(MULTI_OUTPUT)}; got {family!r}.")
     kind = FAMILIES[family]
     others = list(kind.others(0))
 
@@ -42,10 +42,12 @@ def beside(parts: Mapping[str, Model], family: str) -> Model:
         each: Any = kind.observe({other: jnp.stack([params[name][other] for name in parts]) for other in others}, eta)
         return each.to_event(1)
 
-    return joined(parts, observe, parts=dict(parts))
+    return with_stacked_predictors(parts, observe, parts=dict(parts))
 
 
-def joined(models: Mapping[str, Model], observe: Callable[..., dist.Distribution], **fields: Any) -> Model:
+def with_stacked_predictors(
+    models: Mapping[str, Model], observe: Callable[..., dist.Distribution], **fields: Any
+) -> Model:
     """A model whose η (K,) has one predictor from each part; parameters are named ``name.parameter``."""
     predictors: dict[str, Callable] = {}
     for name, part in models.items():
@@ -70,17 +72,19 @@ def several_linear(
     names: Sequence[str], features: int, family: str = "normal", weight_scale: float | None = 2.5,
     intercept_scale: float = 5.0,
 ) -> Model:  # fmt: skip
-    """``generalised_linear`` for each target, joined by ``beside``. Equal arguments give the same Model object.
+    """``generalised_linear`` for each target, joined by ``side_by_side``. Equal arguments give the same Model object.
 
     >>> several_linear(["height", "weight"], 1).names[:3]
     ['height.intercept', 'height.noise', 'height.weights[0]']
     """
     part = generalised_linear(features, family, None, weight_scale, intercept_scale)
-    return beside(dict.fromkeys(names, part), family)
+    return side_by_side(dict.fromkeys(names, part), family)
 
 
 @functools.cache
-def several(likelihood: str, count: int) -> tuple[Callable[..., dist.Distribution], dict[str, dist.Distribution]]:
+def multi_output_likelihood(
+    likelihood: str, count: int
+) -> tuple[Callable[..., dist.Distribution], dict[str, dist.Distribution]]:
     """The likelihood of ``count`` numbers per row, each with its own noise, and the noises' priors.
 
     The numbers are independent given the network, whose hidden layers they share. Equal arguments give the same object.

@@ -15,9 +15,9 @@ from tractable.gallery.failures import failure as failure_of
 from tractable.inference import infer
 from tractable.kernels import gaussian
 from tractable.methods import HMC, MALA, MAP, NUTS, SGLD, FullRank, Laplace, MeanField, Method, RandomWalk
-from tractable.pages.exhibit import Exhibit, Table
 from tractable.pages.plots import dots, drawing, tidy
 from tractable.pages.render import write
+from tractable.pages.sections import Section, Table
 from tractable.pages.style import COLOURS, INK, MUTED
 from tractable.posterior.posterior import Posterior
 
@@ -74,19 +74,19 @@ def answers(failure: Failure, seed: int = 0) -> list[Answer]:
 
 def write_failures(
     folder: str | pathlib.Path, say: Callable[[str], object] = lambda text: None, names: Iterable[str] | None = None
-) -> tuple[pathlib.Path, Exhibit]:
+) -> tuple[pathlib.Path, Section]:
     """Write ``report.html`` with every method's answers to targets on which some fail; its path, and the verdicts."""
     shown, verdicts = [], []
     for failure in FAILURES.values() if names is None else map(failure_of, names):
         say(f"{failure.name}: {failure.title}")
         found = answers(failure)
-        shown.append(exhibit(failure, found))
+        shown.append(section(failure, found))
         verdicts.append([failure.name, *("; ".join(a.method for a in found if a.verdict == word) for word in WORDS)])
-    summary = Exhibit("", [Table(["target", *WORDS], verdicts, WORDS, "wide")], MEANT)
+    summary = Section("", [Table(["target", *WORDS], verdicts, WORDS, "wide")], MEANT)
     return write(folder, "Where methods fail", [summary, *shown], "Every method with its defaults"), summary
 
 
-def exhibit(failure: Failure, found: Iterable[Answer]) -> Exhibit:
+def section(failure: Failure, found: Iterable[Answer]) -> Section:
     """The target's picture with every method's draws over it, and a table of their answers."""
     found, names = list(found), failure.build()[0].names
     mean, sd = failure.exact()
@@ -94,7 +94,7 @@ def exhibit(failure: Failure, found: Iterable[Answer]) -> Exhibit:
     table = Table(["method", *names, "verdict", "why"], [row(answer) for answer in found], [*names, "why"], "wide")
     grid = failure.grid()
     shown = [over(grid, failure, answer.posterior, caption=answer.method) for answer in found if answer.posterior]
-    return Exhibit(failure.title, [exactly, table, Exhibit("", shown, layout="panels")], failure.notes)
+    return Section(failure.title, [exactly, table, Section("", shown, layout="panels")], failure.notes)
 
 
 def around(mean: float | np.floating, sd: float | np.floating) -> str:

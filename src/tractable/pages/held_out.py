@@ -19,8 +19,8 @@ from tractable.core.shared import COMPILE_FASTEST, compiled
 from tractable.diagnostics import calibration
 from tractable.diagnostics.censoring import concordance
 from tractable.diagnostics.censoring import crps as bounded
-from tractable.pages.exhibit import Cell, Exhibit, Table, text
 from tractable.pages.plots import bare, drawing
+from tractable.pages.sections import Cell, Section, Table, text
 from tractable.pages.style import COLOURS, INK, MUTED
 from tractable.posterior.pointwise import replicated
 from tractable.posterior.posterior import Posterior
@@ -106,8 +106,8 @@ def held_out_scores(
         scores.append(
             Score("AUROC shifted", value, f"chance that a shifted row has more {what}; 0.5 where blind to it")
         )
-    told = [] if below is None else [misfit(below, encoder), *_in_order(posterior, data, below, encoder)]
-    return HeldOut(scores, y, p, below, " ".join(filter(None, told)))
+    notes = [] if below is None else [misfit(below, encoder), *_in_order(posterior, data, below, encoder)]
+    return HeldOut(scores, y, p, below, " ".join(filter(None, notes)))
 
 
 def scores_of_numbers(
@@ -118,9 +118,9 @@ def scores_of_numbers(
     mean, lower, upper = (
         unit * np.broadcast_to(a, y.shape) for a in (predicted.mean, predicted.lower, predicted.upper)
     )
-    several = encoder is not None and bool(encoder.others)
-    whose = [f" {aim.name}" for aim in encoder.targets] if encoder is not None and several else [""]
-    columns = (a.T if several else a[None] for a in (unit * y, mean, lower, upper, unit * crps))
+    multi_output = encoder is not None and bool(encoder.others)
+    whose = [f" {aim.name}" for aim in encoder.targets] if encoder is not None and multi_output else [""]
+    columns = (a.T if multi_output else a[None] for a in (unit * y, mean, lower, upper, unit * crps))
     each = list(zip(whose, *columns, strict=True))
     width = "mean width of the 90 % interval"
     return [
@@ -137,10 +137,12 @@ def scores_of_numbers(
 def misfit(below: np.ndarray, encoder: Encoder | None = None) -> str:
     """A sentence where intervals hold more or fewer rows than they should, by more than chance; else nothing."""
     count = below.size
-    held = np.array([round(count * covered(below, level)) for level in LEVELS])
-    chances = 2 * np.minimum(stats.binom.cdf(held, count, LEVELS), stats.binom.sf(held - 1, count, LEVELS))
+    covered_rows = np.array([round(count * covered(below, level)) for level in LEVELS])
+    chances = 2 * np.minimum(
+        stats.binom.cdf(covered_rows, count, LEVELS), stats.binom.sf(covered_rows - 1, count, LEVELS)
+    )
     worst = int(np.argmin(chances))
-    share, level = held[worst] / count, LEVELS[worst]
+    share, level = covered_rows[worst] / count, LEVELS[worst]
     said = f"{100 * share:.0f} % of the held-out rows lie inside their {100 * level:g} % interval: predictions are too "
     said += "wide" if share > level else "narrow"
     # Few rows say by counts only what is gross; how close they lie to the middle says more: Σ z² is χ² of their number.
@@ -168,17 +170,17 @@ def _in_order(posterior: Posterior, data: Data, below: np.ndarray, encoder: Enco
     moving = [] if encoder is None or encoder.formula else [f for f in encoder.features if f.endswith(": trend")]
     if encoder is None or not moving or posterior.data is None or not posterior.data.resident:
         return []
-    at, held = encoder.features.index(moving[0]), sampled(data)
+    at, held_out = encoder.features.index(moving[0]), sampled(data)
     fitted, new = (
         np.asarray(rows.given["x"] if isinstance(rows.given, dict) else rows.given)[:, at]
-        for rows in (posterior.data, held)
+        for rows in (posterior.data, held_out)
     )
-    count = held.size * max(1, FOLLOWED // held.size)
-    last = np.argsort(fitted, kind="stable")[-min(count, len(fitted) // held.size * held.size) :]
-    parts = np.split(last, len(last) // held.size) if len(fitted) >= held.size else []
+    count = held_out.size * max(1, FOLLOWED // held_out.size)
+    last = np.argsort(fitted, kind="stable")[-min(count, len(fitted) // held_out.size * held_out.size) :]
+    parts = np.split(last, len(last) // held_out.size) if len(fitted) >= held_out.size else []
     among = new >= fitted[last].min()
     of_rows = [*(transforms(posterior, posterior.data.take(part))[0] for part in parts), below[among]]
-    return [follows(np.concatenate(of_rows), np.append(fitted[last[: held.size * len(parts)]], new[among]),
+    return [follows(np.concatenate(of_rows), np.append(fitted[last[: held_out.size * len(parts)]], new[among]),
                     moving[0].removesuffix(": trend"))]  # fmt: skip
 
 
@@ -191,13 +193,14 @@ def follows(below: np.ndarray, times: np.ndarray, name: str) -> str:
     order = np.lexsort((np.random.default_rng(0).random(len(times)), times))
     scores = stats.norm.ppf(np.clip(below, 1 / (2 * DRAWN), 1 - 1 / (2 * DRAWN)))[order].reshape(len(times), -1)
     scores -= scores.mean(0)
-    alike = np.sum(scores[1:] * scores[:-1], 0) / np.maximum(np.sum(scores**2, 0), 1e-300)
-    if stats.norm.sf(alike.max() * math.sqrt(len(times))) > UNLIKELY / TESTS / len(alike):
+    correlation = np.sum(scores[1:] * scores[:-1], 0) / np.maximum(np.sum(scores**2, 0), 1e-300)
+    if stats.norm.sf(correlation.max() * math.sqrt(len(times))) > UNLIKELY / TESTS / len(correlation):
         return ""
     return (
-        f"Errors follow one another in {name}: those of neighbouring rows have a correlation of {alike.max():.2f}. "
-        "What the model leaves out lasts from row to row, so that effects, and predictions of later times above all, "
-        "are less certain than told: give the target's last value as a column, or fit a model of sequences."
+        f"Errors follow one another in {name}: those of neighbouring rows have a correlation of "
+        f"{correlation.max():.2f}. What the model leaves out lasts from row to row, so that effects, and above all "
+        "predictions of later times, are less certain than reported: give the target's last value as a column, or fit "
+        "a model of sequences."
     )
 
 
@@ -228,10 +231,10 @@ def score_table(scores: Sequence[Score]) -> Table:
     return Table(heads, scores, heads[2:])
 
 
-def exhibits(posterior: Posterior, data: Data, encoder: Encoder | None, shifted: PyTree = None) -> list[Exhibit]:
+def sections(posterior: Posterior, data: Data, encoder: Encoder | None, shifted: PyTree = None) -> list[Section]:
     """How well the rows are predicted: facts, a figure of the calibration, and the scores."""
     if posterior.count == 0 and not posterior.is_point:
-        return [Exhibit("Held-out data", note="Without kept draws there are no predictions.")]
+        return [Section("Held-out data", note="Without kept draws there are no predictions.")]
     found = held_out_scores(posterior, data, encoder, shifted)
     log, *others = found.scores
     facts = {
@@ -242,24 +245,24 @@ def exhibits(posterior: Posterior, data: Data, encoder: Encoder | None, shifted:
     if found.probabilities is not None and found.y is not None:
         parts = classes(facts, found.probabilities, found.y.astype(int), encoder)
     elif found.below is not None and found.y is not None:
-        told = {score.name: score.value for score in others}
-        of_each = [name for name in told if name.startswith("RMSE")]
+        values = {score.name: score.value for score in others}
+        of_each = [name for name in values if name.startswith("RMSE")]
         if of_each:
             sds = np.atleast_1d(unit_of(encoder) * (found.y.std(0) if of_each[1:] else found.y.std()))
             for name, sd in zip(of_each, sds, strict=True):
-                facts[name] = Cell(told[name], aside=f"sd of the data {text(float(sd))}")
+                facts[name] = Cell(values[name], aside=f"sd of the data {text(float(sd))}")
         else:
             facts["censored"] = Cell(f"{100 * np.mean(~seen(found.y)):.1f} %")
-            facts["concordance"] = Cell(told["concordance"], ".3f", "0.5 by chance")
+            facts["concordance"] = Cell(values["concordance"], ".3f", "0.5 by chance")
         parts = calibrated(found.below)
     if parts:
-        parts.append(Exhibit("Scores", [score_table([s for s in others if not s.name.startswith(FACTS)])]))
-    return [Exhibit("Held-out data", [facts, *parts], found.misfit)]
+        parts.append(Section("Scores", [score_table([s for s in others if not s.name.startswith(FACTS)])]))
+    return [Section("Held-out data", [facts, *parts], found.misfit)]
 
 
 def classes(
     facts: dict[str, Cell], probability: np.ndarray, codes: np.ndarray, encoder: Encoder | None
-) -> list[Exhibit]:
+) -> list[Section]:
     """A figure of how often classes happened against their predicted probability; adds two facts to ``facts``."""
     two = probability.shape[1] == 2
     facts["accuracy"] = Cell(f"{100 * np.mean(probability.argmax(-1) == codes):.1f} %")
@@ -269,18 +272,18 @@ def classes(
     names = () if encoder is None else encoder.target.classes
     which = f"of {names[1] if names else 'class 1'}" if two else "of every class"
     note = f"How often it happened against the predicted probability {which}; on the line if they are calibrated."
-    return [Exhibit("", [drawn], note, "panels two")]
+    return [Section("", [drawn], note, "panels two")]
 
 
-def calibrated(below: np.ndarray) -> list[Exhibit]:
+def calibrated(below: np.ndarray) -> list[Section]:
     """A figure of each number's probability integral transform, and a table of the intervals' coverage."""
     rows = []
     for level in LEVELS:
         error = math.sqrt(level * (1 - level) / below.size)
         rows.append([f"{100 * level:g} %", f"{100 * covered(below, level):.1f} %", f"± {100 * error:.1f}"])
-    coverage = Exhibit("Coverage", [Table(["interval", "held", "error expected"], rows)])
+    coverage = Section("Coverage", [Table(["interval", "held", "error expected"], rows)])
     note = "The share of its prediction below each number: level, mostly between the dashed lines, if calibrated."
-    return [Exhibit("", [pit(below.ravel()), coverage], note, "panels two")]
+    return [Section("", [pit(below.ravel()), coverage], note, "panels two")]
 
 
 def places(data: Data) -> np.ndarray:

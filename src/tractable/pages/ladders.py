@@ -16,8 +16,8 @@ from tractable.core.tree import PyTree
 from tractable.ladders import encoding as coding
 from tractable.ladders.bounds import moments
 from tractable.ladders.ladder import Ladder
-from tractable.pages.exhibit import Cell, Exhibit, Picture, Table
 from tractable.pages.plots import WIDE, bare, dots, drawing, tidy
+from tractable.pages.sections import Cell, Picture, Section, Table
 from tractable.pages.style import COLOURS, INK, MUTED
 from tractable.posterior.posterior import Posterior
 
@@ -34,7 +34,7 @@ OVERLAID = 60  # rows in one figure of lines
 PALEST = 246  # of 255, so that a picture's edges show on white
 
 
-def exhibits(posterior: Posterior, shape: Shape = None) -> list[Exhibit]:
+def sections(posterior: Posterior, shape: Shape = None) -> list[Section]:
     """Layers, rows drawn, reconstructions, codes and traversals, as far as each applies."""
     ladder, theta = coding.theta_of(posterior, "report")
     shape = picture(ladder.visible.size, shape)
@@ -74,7 +74,7 @@ def pixels(ladder: Ladder, values: np.ndarray) -> np.ndarray:
     return values.reshape(*values.shape[:-1], -1, levels) @ np.arange(levels)
 
 
-def layers(ladder: Ladder, found: Mapping[str, Any]) -> Exhibit:
+def layers(ladder: Ladder, found: Mapping[str, Any]) -> Section:
     """A table of the model's layers."""
     rows = []
     for i in range(ladder.depth, -1, -1):
@@ -88,10 +88,10 @@ def layers(ladder: Ladder, found: Mapping[str, Any]) -> Exhibit:
     note = (
         "From the top down. A unit is active where its mean depends on x; the cost is what the bound pays for a layer."
     )
-    return Exhibit("Layers", [Table(heads, rows)], note)
+    return Section("Layers", [Table(heads, rows)], note)
 
 
-def drawn_rows(posterior: Posterior, ladder: Ladder, data: np.ndarray | None, shape: Shape) -> Exhibit:
+def drawn_rows(posterior: Posterior, ladder: Ladder, data: np.ndarray | None, shape: Shape) -> Section:
     """Rows drawn from the model beside the data's."""
     made = coding.generate(posterior, DRAWN if shape else OVERLAID)
     mean, x = pixels(ladder, made.mean), np.asarray(made.x, float)
@@ -103,22 +103,22 @@ def drawn_rows(posterior: Posterior, ladder: Ladder, data: np.ndarray | None, sh
         for name, rows in sets.items()
     ]
     note = "h from the top down; then the mean of x given h¹, and x drawn from it."
-    return Exhibit("Drawn from the model", drawn, note, "panels")
+    return Section("Drawn from the model", drawn, note, "panels")
 
 
-def reconstructions(posterior: Posterior, ladder: Ladder, data: np.ndarray, shape: Shape) -> Exhibit:
+def reconstructions(posterior: Posterior, ladder: Ladder, data: np.ndarray, shape: Shape) -> Section:
     """Rows and their reconstructions."""
     again = pixels(ladder, coding.reconstruct(posterior, data, draws=1))
     data = pixels(ladder, data)
     limits = spread({"data": data, "again": again})
     if shape is None:
         drawn = [lines(b[None], limits, dotted=a) for a, b in zip(data[:6], again[:6], strict=True)]
-        return Exhibit("Rows again", drawn, "A row, dotted, and its mean given one h ~ q(h | x).", "panels")
+        return Section("Rows again", drawn, "A row, dotted, and its mean given one h ~ q(h | x).", "panels")
     both = mosaic(np.concatenate([data, again]), shape, len(data), limits, "rows above, their reconstructions below")
-    return Exhibit("Rows again", [both], "Above rows of data; below their mean given one h ~ q(h | x).")
+    return Section("Rows again", [both], "Above rows of data; below their mean given one h ~ q(h | x).")
 
 
-def codes(posterior: Posterior, ladder: Ladder, data: np.ndarray) -> Exhibit:
+def codes(posterior: Posterior, ladder: Ladder, data: np.ndarray) -> Section:
     """Where rows lie in the space of the highest layer with active units."""
     active = [i for i in range(ladder.depth) if posterior.found.get(f"active h{i + 1}", 1)]
     at = max(active, default=0)
@@ -133,10 +133,10 @@ def codes(posterior: Posterior, ladder: Ladder, data: np.ndarray) -> Exhibit:
         share = np.square(sizes[:2]).sum() / max(np.square(sizes).sum(), 1e-300)
         drawn = scatter(left[:, :2] * sizes[:2], ["first component", "second component"])
         note = f"The means of {name} given each row: two principal components, {share:.0%} of the variance of {count}."
-    return Exhibit("Codes", [drawn], note, "chart")
+    return Section("Codes", [drawn], note, "chart")
 
 
-def traversals(ladder: Ladder, theta: PyTree, data: np.ndarray | None, shape: Shape) -> list[Exhibit]:
+def traversals(ladder: Ladder, theta: PyTree, data: np.ndarray | None, shape: Shape) -> list[Section]:
     """What each unit of a small normal top layer does: it moves from −2 to 2 sd, the others stay at their mean."""
     top, normal = ladder.layers[-1], all(layer.family.name == "Normal" for layer in ladder.layers[1:])
     if not normal or top.size > TRAVERSED:
@@ -149,9 +149,9 @@ def traversals(ladder: Ladder, theta: PyTree, data: np.ndarray | None, shape: Sh
     note = f"{what} for each unit of {name}, from −2 to 2 sd of it, the others at their mean"
     note += "; layers between at theirs." if ladder.depth > 1 else "."
     if shape is not None:
-        return [Exhibit("Traversals", [mosaic(sets["traversed"], shape, STEPS, limits, f"traversals of {name}")], note)]
+        return [Section("Traversals", [mosaic(sets["traversed"], shape, STEPS, limits, f"traversals of {name}")], note)]
     drawn = [lines(rows, limits, ordered=True, caption=f"{name}[{i}]") for i, rows in enumerate(mean)]
-    return [Exhibit("Traversals", drawn, note + " Darker is higher.", "panels")]
+    return [Section("Traversals", drawn, note + " Darker is higher.", "panels")]
 
 
 @compiled("ladder")

@@ -9,8 +9,8 @@ from matplotlib.figure import Figure as Canvas
 from matplotlib.ticker import MaxNLocator
 from scipy import stats
 
-from tractable.pages.exhibit import Cell, Exhibit, Table, decimals, duration
 from tractable.pages.plots import WIDE, dots, drawing, squares, triangle
+from tractable.pages.sections import Cell, Section, Table, decimals, duration
 from tractable.pages.style import BAD, COLOURS, LINE, MUTED, PAPER
 from tractable.selection import CRITERIA, Selection
 
@@ -87,9 +87,9 @@ class States(NamedTuple):
         return pd.DataFrame(columns)
 
 
-def state_exhibits(
+def state_sections(
     found: Selection, states: States, rows: np.ndarray, paths: np.ndarray, held_out: int
-) -> list[Exhibit]:
+) -> list[Section]:
     """The choice, the states, their transitions, the sequences and the climbs of EM.
 
     Args:
@@ -108,13 +108,13 @@ def state_exhibits(
     note = "The column drawn is the one in which states differ most; each step has the colour of its likeliest path."
     drawn = sequences(states, rows, paths)
     return [
-        Exhibit("How many states", parts, said),
+        Section("How many states", parts, said),
         *states_shown(states),
-        Exhibit("Sequences", [drawn], note, "chart"),
+        Section("Sequences", [drawn], note, "chart"),
     ]
 
 
-def states_shown(states: States) -> list[Exhibit]:
+def states_shown(states: States) -> list[Section]:
     """Tables of the states and of their transitions."""
     steps = f"steps of {states.unit}" if states.unit else "steps"
     lines: list[list[Any]] = [
@@ -135,15 +135,15 @@ def states_shown(states: States) -> list[Exhibit]:
         error = states.errors[i, j]
         moves[i].append(Cell(float(p), ".3f", f"± {error:.3f}" if np.isfinite(error) else ""))
     return [
-        Exhibit("States", [Table(heads, lines)], f"By the share of time spent in them. Of each column {what}."),
-        Exhibit("What follows what", [Table(["", *(f"to {head}" for head in heads[1:])], moves)],
+        Section("States", [Table(heads, lines)], f"By the share of time spent in them. Of each column {what}."),
+        Section("What follows what", [Table(["", *(f"to {head}" for head in heads[1:])], moves)],
                 "Probabilities of the next step's state, ± standard error."),
     ]  # fmt: skip
 
 
-def exhibits(
+def sections(
     found: Selection, components: Components, rows: np.ndarray, likeliest: np.ndarray, covariance: str, held_out: int
-) -> list[Exhibit]:
+) -> list[Section]:
     """The choice, the components, the rows and the climbs of EM.
 
     Args:
@@ -165,7 +165,7 @@ def exhibits(
         said += " What is rejected is not chosen; a cross in the figures."
     parts = [*found.remarks, *criteria(table, found.best), tried_table(table, found.best)]
     return [
-        Exhibit("How many components", parts, said),
+        Section("How many components", parts, said),
         components_of(components, len(rows), covariance),
         rows_of(components, rows, likeliest),
     ]
@@ -218,7 +218,7 @@ def tried_table(table: pd.DataFrame, best: int, noun: str = "components") -> Tab
     return Table(heads, rows, layout="wide")
 
 
-def criteria(table: pd.DataFrame, best: int, noun: str = "components") -> list[Exhibit]:
+def criteria(table: pd.DataFrame, best: int, noun: str = "components") -> list[Section]:
     """A panel for each criterion over the numbers of components."""
     drawn = []
     for name in ("BIC", *more_of(table)) if len(table) > 1 else ():
@@ -226,10 +226,10 @@ def criteria(table: pd.DataFrame, best: int, noun: str = "components") -> list[E
         if np.isfinite(values).sum() > 1:
             caption = f"{name}, {'less' if name == 'BIC' else 'more'} is better"
             drawn.append(criterion(table["components"].to_numpy(), values, best, unsound(table), noun, caption=caption))
-    return [Exhibit("", drawn, layout="panels two")] if drawn else []
+    return [Section("", drawn, layout="panels two")] if drawn else []
 
 
-def components_of(found: Components, rows: int, covariance: str) -> Exhibit:
+def components_of(found: Components, rows: int, covariance: str) -> Section:
     """A table of each component's weight, means and sds."""
     lines: list[list[Any]] = [["weight π", *(Cell(float(w), ".3f") for w in found.weights)]]
     if np.isfinite(found.errors).any():
@@ -240,26 +240,26 @@ def components_of(found: Components, rows: int, covariance: str) -> Exhibit:
         lines.append([name, *(Cell(float(m), form, f"± {s:{form}}") for m, s in zip(means, sds, strict=True))])
     heads = ["", *(str(k + 1) for k in range(len(found.weights)))]
     note = f"By weight. Of each column the mean, ± sd, in the table's units; covariances are {covariance}."
-    return Exhibit("Components", [Table(heads, lines)], note)
+    return Section("Components", [Table(heads, lines)], note)
 
 
-def rows_of(found: Components, rows: np.ndarray, likeliest: np.ndarray) -> Exhibit:
+def rows_of(found: Components, rows: np.ndarray, likeliest: np.ndarray) -> Section:
     """The rows, coloured by their likeliest component, and the components' ellipses."""
-    kept = most_distinct(found)
+    shown = most_distinct(found)
     some = np.linspace(0, len(rows) - 1, min(DRAWN, len(rows))).astype(int)
     few = found._replace(
-        names=[name if len(name) <= LABEL else f"{name[: LABEL - 1]}…" for name in np.array(found.names)[kept]],
-        means=found.means[:, kept], covariances=found.covariances[:, kept][:, :, kept],
+        names=[name if len(name) <= LABEL else f"{name[: LABEL - 1]}…" for name in np.array(found.names)[shown]],
+        means=found.means[:, shown], covariances=found.covariances[:, shown][:, :, shown],
     )  # fmt: skip
     note = "Rows in the colour of their likeliest component"
-    note += ", with ellipses that hold 90 % of each; on the diagonal" if len(kept) > 1 else ";"
+    note += ", with ellipses that hold 90 % of each; on the diagonal" if len(shown) > 1 else ";"
     note += " the histogram of all, and each component's density by its weight."
-    if len(kept) < len(found.names):
-        note += f" The {len(kept)} columns of {len(found.names)} in which components differ most."
+    if len(shown) < len(found.names):
+        note += f" The {len(shown)} columns of {len(found.names)} in which components differ most."
     if len(some) < len(rows):
         note += f" {len(some):,} rows of {len(rows):,}, evenly chosen."
-    drawn = ellipses(few, rows[np.ix_(some, kept)], likeliest[some])
-    return Exhibit("Rows and components", [drawn], note, "chart pairs")
+    drawn = ellipses(few, rows[np.ix_(some, shown)], likeliest[some])
+    return Section("Rows and components", [drawn], note, "chart pairs")
 
 
 def most_distinct(found: Components) -> np.ndarray:
@@ -304,7 +304,7 @@ def ellipses(canvas: Canvas, found: Components, values: np.ndarray, likeliest: n
             x = mean + sd * np.linspace(-3.5, 3.5, 120)
             axes.plot(x, found.weights[i] * stats.norm.pdf(x, mean, sd), color=colour)
 
-    def together(axes: Axes, column: int, row: int) -> None:
+    def pair(axes: Axes, column: int, row: int) -> None:
         at = [column, row]
         for i, colour in enumerate(every):
             if (its := likeliest == i).any():
@@ -317,7 +317,7 @@ def ellipses(canvas: Canvas, found: Components, values: np.ndarray, likeliest: n
             x, y = found.means[i][at]
             axes.text(x, y, str(i + 1), color=colour, fontsize=7, ha="center", va="center", bbox=around)
 
-    triangle(canvas, found.names, alone, together)
+    triangle(canvas, found.names, alone, pair)
 
 
 @drawing(

@@ -12,8 +12,8 @@ from numpyro.distributions.transforms import Transform
 from tractable.core import approximations
 from tractable.core.causes import base_of
 from tractable.core.model import is_distribution
-from tractable.pages.exhibit import Cell, Exhibit, Table
 from tractable.pages.parameters import is_ensemble, is_weight, listed
+from tractable.pages.sections import Cell, Section, Table
 from tractable.posterior.posterior import Posterior
 
 KL_DRAWS = 200  # draws for the KL of a leaf whose prior is not normal
@@ -76,7 +76,7 @@ def divergence(mean: jax.Array, sd: jax.Array, prior: Distribution, bijection: T
     return jnp.mean(jnp.sum(q.log_prob(draws).reshape(KL_DRAWS, -1), 1) - jax.vmap(log_prior)(draws))
 
 
-def layers(posterior: Posterior) -> list[Exhibit]:
+def layers(posterior: Posterior) -> list[Section]:
     """A table of the network's layers."""
     if not posterior.model.network_weights or listed(posterior.model).all():
         return []
@@ -85,13 +85,13 @@ def layers(posterior: Posterior) -> list[Exhibit]:
     note += " σ is how far members differ." if is_ensemble(posterior) else " |μ|/σ is low where the data said little."
     if "KL from prior" in table.heads:
         note += " KL(q ‖ prior), in nats, is what was learnt: the price that the bound pays."
-    return [Exhibit("Layers", [table], note)]
+    return [Section("Layers", [table], note)]
 
 
-def members(posterior: Posterior) -> list[Exhibit]:
+def members(posterior: Posterior) -> list[Section]:
     """A table of an ensemble's members."""
     if not is_ensemble(posterior):
         return []
     heights = (posterior.found.get(f"objective {i}", math.nan) for i in range(posterior.chains))
     rows = [[i + 1, Cell(float(height), ",.2f")] for i, height in enumerate(heights)]
-    return [Exhibit("Members", [Table(["member", "log posterior density, in nats"], rows)], MEMBERS)]
+    return [Section("Members", [Table(["member", "log posterior density, in nats"], rows)], MEMBERS)]

@@ -1,4 +1,4 @@
-"""How a notebook shows a result: the few exhibits of its page that fit below a cell."""
+"""How a notebook shows a result: the few sections of its page that fit below a cell."""
 
 import functools
 
@@ -8,8 +8,8 @@ from tractable.comparison import Comparison
 from tractable.diagnostics.report import Report
 from tractable.pages import parameters, render, verdict
 from tractable.pages.comparison import results_table
-from tractable.pages.exhibit import Exhibit, Figure, Part, Table
 from tractable.pages.page import usual_facts
+from tractable.pages.sections import Figure, Part, Section, Table
 from tractable.posterior.posterior import Posterior
 from tractable.posterior.predict import Prediction
 
@@ -22,29 +22,29 @@ def html(result: object) -> str:
 
 
 @functools.singledispatch
-def parts_of(result: object) -> list[Exhibit]:
+def parts_of(result: object) -> list[Section]:
     """What a notebook shows of a result; by default its text."""
-    return [Exhibit("", [str(result)])]
+    return [Section("", [str(result)])]
 
 
 @parts_of.register
-def _(posterior: Posterior) -> list[Exhibit]:
+def _(posterior: Posterior) -> list[Section]:
     return [verdict.overview(posterior, usual_facts(posterior)), parameters.numbers(posterior, None)]
 
 
 @parts_of.register(Report)
-def _(report: Report) -> list[Exhibit]:
-    return [Exhibit(report.title, [verdict.checks(report.checks)])]
+def _(report: Report) -> list[Section]:
+    return [Section(report.title, [verdict.checks(report.checks)])]
 
 
 @parts_of.register
-def _(comparison: Comparison) -> list[Exhibit]:
+def _(comparison: Comparison) -> list[Section]:
     failed = [f"{label} failed: {sentence}" for label, sentence in comparison.failures.items()]
-    return [results_table(comparison.table), *([Exhibit("", failed)] if failed else [])]
+    return [results_table(comparison.table), *([Section("", failed)] if failed else [])]
 
 
 @parts_of.register(Prediction)
-def _(prediction: Prediction) -> list[Exhibit]:
+def _(prediction: Prediction) -> list[Section]:
     columns = {name: np.asarray(value) for name, value in prediction._asdict().items() if value is not None}
     count = len(prediction.mean)
     plain = {name: values for name, values in columns.items() if values.shape == (count,)}
@@ -54,15 +54,15 @@ def _(prediction: Prediction) -> list[Exhibit]:
     rows = [[str(row), *(values[row] for values in plain.values())] for row in range(min(count, ROWS))]
     more = [f"{count - ROWS:,} rows more."] * (count > ROWS)
     more += [f"{name} has shape {columns[name].shape}." for name in wide]
-    return [Exhibit("", [*([Table(["row", *plain], rows)] if plain else []), *more])]
+    return [Section("", [*([Table(["row", *plain], rows)] if plain else []), *more])]
 
 
 @parts_of.register(Figure)
 @parts_of.register(Table)
-def _(part: Part) -> list[Exhibit]:
-    return [Exhibit("", [part])]
+def _(part: Part) -> list[Section]:
+    return [Section("", [part])]
 
 
-@parts_of.register(Exhibit)
-def _(exhibit: Exhibit) -> list[Exhibit]:
-    return [exhibit]
+@parts_of.register(Section)
+def _(section: Section) -> list[Section]:
+    return [section]

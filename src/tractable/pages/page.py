@@ -10,8 +10,8 @@ from tractable.core.model import Data, PyTree, as_data
 from tractable.pages import comparison as comparisons
 from tractable.pages import held_out as predictions
 from tractable.pages import ladders, networks, parameters, predictive, ranks, verdict
-from tractable.pages.exhibit import Cell, Exhibit, duration
 from tractable.pages.render import write
+from tractable.pages.sections import Cell, Section, duration
 from tractable.posterior.posterior import Posterior
 from tractable.tables.encoder import Encoder
 
@@ -23,15 +23,15 @@ def write_page(folder: str | pathlib.Path, posterior: Posterior, *, title: str, 
         folder: made if there is none.
         posterior: from ``infer``.
         title: of the page.
-        how: as for ``exhibits_of``.
+        how: as for ``sections_of``.
 
     Returns:
         The file's path.
     """
-    return write(folder, title, exhibits_of(posterior, **how), type(posterior.method).__name__)
+    return write(folder, title, sections_of(posterior, **how), type(posterior.method).__name__)
 
 
-def exhibits_of(
+def sections_of(
     posterior: Posterior,
     *,
     held_out: Data | PyTree = None,
@@ -39,9 +39,9 @@ def exhibits_of(
     shifted: PyTree = None,
     shape: tuple[int, int] | None = None,
     facts: dict[str, Any] | None = None,
-    exhibits: Sequence[Exhibit] | None = None,
+    sections: Sequence[Section] | None = None,
     notes: Sequence[str] = (),
-) -> list[Exhibit]:
+) -> list[Section]:
     """The report of a posterior: the verdict, why, the numbers and figures, and last the settings.
 
     Args:
@@ -51,34 +51,34 @@ def exhibits_of(
         shifted: inputs of rows from elsewhere, whose predictions are compared with those of ``held_out``.
         shape: (height, width) of a ladder's rows that are pictures; by default square where possible.
         facts: values by name below the verdict, in place of the usual ones.
-        exhibits: in place of the parameters' table and figures, for models whose single parameters say little.
+        sections: in place of the parameters' table and figures, for models whose single parameters say little.
         notes: sentences on how the rows were read.
     """
     return [
         verdict.overview(posterior, usual_facts(posterior, encoder) if facts is None else facts),
         verdict.why(posterior.report()),
-        *([Exhibit("How the rows were read", notes)] if notes else []),
-        *(of_parameters(posterior, encoder, shape) if exhibits is None else exhibits),
+        *([Section("How the rows were read", notes)] if notes else []),
+        *(of_parameters(posterior, encoder, shape) if sections is None else sections),
         *parameters.climb(posterior),
         *parameters.bias(posterior),
-        *([] if held_out is None else predictions.exhibits(posterior, as_data(held_out), encoder, shifted)),
+        *([] if held_out is None else predictions.sections(posterior, as_data(held_out), encoder, shifted)),
         verdict.settings(posterior),
     ]
 
 
 def write_comparison_page(folder: str | pathlib.Path, comparison: Comparison, *, title: str) -> pathlib.Path:
     """Write ``report.html`` of methods side by side: the table, overlaid marginals, every method's checks."""
-    return write(folder, title, comparisons.exhibits(comparison), f"{len(comparison.table)} methods compared")
+    return write(folder, title, comparisons.sections(comparison), f"{len(comparison.table)} methods compared")
 
 
 def write_calibration_page(folder: str | pathlib.Path, calibration: Calibration, *, title: str) -> pathlib.Path:
     """Write ``report.html`` of a calibration: the verdict, why, and the ranks of every quantity."""
-    return write(folder, title, ranks.exhibits(calibration), f"{calibration.method} calibrated")
+    return write(folder, title, ranks.sections(calibration), f"{calibration.method} calibrated")
 
 
 def usual_facts(posterior: Posterior, encoder: Encoder | None = None) -> dict[str, Any]:
     """The run in numbers: rows, parameters, draws and time; of a table also the family of what is explained."""
-    kept, count = parameters.kept_by(posterior)
+    shown, count = parameters.kept_by(posterior)
     data = posterior.data
     weighed = "" if data is None or data.weights is None else f"count as {posterior.rows:,.6g} by their weights"
     facts = {"rows of data": Cell(0 if data is None else data.size, ",d", weighed)}
@@ -89,21 +89,21 @@ def usual_facts(posterior: Posterior, encoder: Encoder | None = None) -> dict[st
     return {
         **facts,
         "parameters": Cell(len(posterior.names), ",d"),
-        kept: count,
+        shown: count,
         **({} if posterior.curve is None else {"climb": str(posterior.curve)}),
         "wall time": duration(sum(posterior.seconds.values())),
     }
 
 
-def of_parameters(posterior: Posterior, encoder: Encoder | None, shape: ladders.Shape) -> list[Exhibit]:
-    """The exhibits of the parameters, or of a ladder's layers."""
+def of_parameters(posterior: Posterior, encoder: Encoder | None, shape: ladders.Shape) -> list[Section]:
+    """The sections of the parameters, or of a ladder's layers."""
     first = parameters.numbers(posterior, encoder)
     if posterior.is_point and hasattr(posterior.model, "recognition"):  # layers of units, at one θ
-        return [first, *ladders.exhibits(posterior, shape)]
+        return [first, *ladders.sections(posterior, shape)]
     labels = parameters.labels_of(posterior.names, encoder)
     return [
-        *parameters.effects_exhibits(posterior, encoder), first, *parameters.of_groups(posterior),
+        *parameters.effects_sections(posterior, encoder), first, *parameters.of_groups(posterior),
         *networks.members(posterior),
-        *networks.layers(posterior), *parameters.exhibits(posterior, labels),
-        *predictive.exhibits(posterior, encoder),
+        *networks.layers(posterior), *parameters.sections(posterior, labels),
+        *predictive.sections(posterior, encoder),
     ]  # fmt: skip

@@ -10,7 +10,7 @@ import pandas as pd
 
 from tractable.core.model import Model
 from tractable.pages import plots
-from tractable.pages.exhibit import Cell, Exhibit, Table, decimals, largest
+from tractable.pages.sections import Cell, Section, Table, decimals, largest
 from tractable.posterior.posterior import Posterior
 from tractable.tables.effects import SCALES, effects, parts_of
 from tractable.tables.encoder import Encoder, encode
@@ -55,7 +55,7 @@ def is_ensemble(posterior: Posterior) -> bool:
     return "objective 0" in posterior.found
 
 
-def exhibits(posterior: Posterior, labels: list[str]) -> list[Exhibit]:
+def sections(posterior: Posterior, labels: list[str]) -> list[Section]:
     """The figures of the parameters, as the posterior is a point, chains, or independent draws."""
     if not is_drawn(posterior):
         return estimates(posterior, labels)
@@ -99,31 +99,31 @@ def summary(posterior: Posterior) -> pd.DataFrame:
     return table if is_ordered(posterior) else table.drop(columns=list(HEADS), errors="ignore")
 
 
-def of_groups(posterior: Posterior) -> list[Exhibit]:
+def of_groups(posterior: Posterior) -> list[Section]:
     """Mean and sd of what groups have of their own; nothing of models without groups."""
     data = posterior.data
     known = posterior.is_point or (is_drawn(posterior) and posterior.count > 0)
     if data is None or data.labels is None or not known:
         return []
-    told = posterior.local(data.labels[:MANY])
-    form = f".{decimals(told.to_numpy()[:, 1::2].ravel())}f"
-    rows = [[str(label), *(Cell(float(value), form) for value in told.loc[label])] for label in told.index]
-    heads = ["group", *(" ".join(column) for column in told.columns)]
+    moments = posterior.local(data.labels[:MANY])
+    form = f".{decimals(moments.to_numpy()[:, 1::2].ravel())}f"
+    rows = [[str(label), *(Cell(float(value), form) for value in moments.loc[label])] for label in moments.index]
+    heads = ["group", *(" ".join(column) for column in moments.columns)]
     listed = f" The first {MANY} of {data.size:,}; posterior.local() tells all." if data.size > MANY else ""
-    return [Exhibit("Groups", [Table(heads, rows)], f"What each group has of its own, given all rows.{listed}")]
+    return [Section("Groups", [Table(heads, rows)], f"What each group has of its own, given all rows.{listed}")]
 
 
-def numbers(posterior: Posterior, encoder: Encoder | None) -> Exhibit:
+def numbers(posterior: Posterior, encoder: Encoder | None) -> Section:
     """The parameters one by one."""
     if posterior.unconstrained is not None and posterior.count == 0:
-        return Exhibit("Parameters", ["The run was stopped before its first draw."])
-    table, kept = summary(posterior), listed(posterior.model)
-    kept = np.append(kept, np.ones(len(table) - len(kept), bool))  # and derived quantities
-    table, inside = table.loc[kept], int(np.sum(~kept))
+        return Section("Parameters", ["The run was stopped before its first draw."])
+    table, by_name = summary(posterior), listed(posterior.model)
+    by_name = np.append(by_name, np.ones(len(table) - len(by_name), bool))  # and derived quantities
+    table, inside = table.loc[by_name], int(np.sum(~by_name))
     what = "effects of groups" if posterior.model.labels else "weights of a network, layer by layer below"
-    beside = [f"{'And ' * bool(len(table))}{inside:,} {what}."] * bool(inside)
+    notes = [f"{'And ' * bool(len(table))}{inside:,} {what}."] * bool(inside)
     if not len(table):
-        return Exhibit("Parameters", beside)
+        return Section("Parameters", notes)
     sizes = np.asarray(table["sd" if np.isfinite(table["sd"]).any() else "mean"], float)
     places, enough = decimals(np.abs(sizes)), 100 * posterior.chains
     forms = {"mcse_mean": f".{places + 1}f", "ess_bulk": ",.0f", "ess_tail": ",.0f", "r_hat": ".3f"}
@@ -141,7 +141,7 @@ def numbers(posterior: Posterior, encoder: Encoder | None) -> Exhibit:
     heads = HEADS | (POINT_HEADS if posterior.is_point else {})
     columns = ["parameter", *(heads.get(str(c), str(c)) for c in table.columns)]
     shown = Table(columns, rows, layout="" if posterior.is_point else "wide")
-    return Exhibit("Parameters", [shown, *beside], "" if encoder is None else units(encoder))
+    return Section("Parameters", [shown, *notes], "" if encoder is None else units(encoder))
 
 
 def units(encoder: Encoder) -> str:
@@ -149,14 +149,14 @@ def units(encoder: Encoder) -> str:
     inputs = any((column.mean, column.sd) != (0.0, 1.0) for column in encoder.columns)
     aim = encoder.target
     target = aim.family == "normal" and (aim.mean, aim.sd) != (0.0, 1.0)
-    told = "Coefficients are standardised: inputs that are numbers have mean 0 and sd 1. " * inputs
+    standardised = "Coefficients are standardised: inputs that are numbers have mean 0 and sd 1. " * inputs
     if not target and aim.sd != 1.0 and encoder.others:
         scales = ", ".join(f"{each.sd:.4g} ({each.name})" for each in encoder.targets)
-        return f"{told}Targets are told in multiples of {scales}, which moves intercepts alone."
+        return f"{standardised}Targets are told in multiples of {scales}, which moves intercepts alone."
     if aim.family == "student-t":
-        return f"{told}The target is told from its median, {aim.mean:.4g}, in multiples of {aim.sd:.4g}."
+        return f"{standardised}The target is told from its median, {aim.mean:.4g}, in multiples of {aim.sd:.4g}."
     if not target and aim.sd != 1.0:  # the target is divided by its mean, which changes the intercept alone
-        return f"{told}The target is told in multiples of {aim.sd:.4g}, which moves the intercept alone."
+        return f"{standardised}The target is told in multiples of {aim.sd:.4g}, which moves the intercept alone."
     if not inputs and not target:
         return ""
     what = "inputs that are numbers, and the target," if inputs and target else "inputs that are numbers"
@@ -167,7 +167,7 @@ def units(encoder: Encoder) -> str:
     return f"Coefficients are standardised: {what} mean 0 and sd 1, so each is {change.strip()}."
 
 
-def effects_table(told: pd.DataFrame, encoder: Encoder) -> Exhibit:
+def effects_table(effects: pd.DataFrame, encoder: Encoder) -> Section:
     """A table of each input's effect, in the table's units."""
     family = encoder.target.family
     unit = f"units of {encoder.target.name}" if family in PLAIN else f"the {SCALES[family]}"
@@ -181,65 +181,65 @@ def effects_table(told: pd.DataFrame, encoder: Encoder) -> Exhibit:
         form = f".{max(0, 1 - math.floor(math.log10(size))) if size > 0 else 2}f"
         return [Cell(name), *(Cell(float(value), form) for value in values.values())]
 
-    rows = [row(str(name), values) for name, values in told.to_dict("index").items()]
-    beside = "the mean of all levels" if encoder.formula is None else "that which the formula does not list"
-    note = f"What one unit more adds, True in place of False, or a level beside {beside}; in "
-    return Exhibit("Effects", [Table(["input", *map(str, told.columns)], rows)], f"{note}{unit}.")
+    rows = [row(str(name), values) for name, values in effects.to_dict("index").items()]
+    notes = "the mean of all levels" if encoder.formula is None else "that which the formula does not list"
+    note = f"What one unit more adds, True in place of False, or a level beside {notes}; in "
+    return Section("Effects", [Table(["input", *map(str, effects.columns)], rows)], f"{note}{unit}.")
 
 
-def effects_exhibits(posterior: Posterior, encoder: Encoder | None) -> list[Exhibit]:
+def effects_sections(posterior: Posterior, encoder: Encoder | None) -> list[Section]:
     """Effects as a table, and as a figure, in which numeric inputs' effects are those of one sd."""
-    told = effects(posterior, encoder)
-    if told is None or encoder is None:
+    table = effects(posterior, encoder)
+    if table is None or encoder is None:
         return []
-    shown = [effects_table(told, encoder)]
-    if "5%" in told:
+    shown = [effects_table(table, encoder)]
+    if "5%" in table:
         parts = parts_of(posterior, encoder)
-        count = len(told) // len(parts)
+        count = len(table) // len(parts)
         if encoder.formula is not None:
             rows = encode(encoder, encoder.formula.table)
             sds = dict(zip(encoder.features, rows.x.std(0), strict=True))
-            names, spread = [str(name).removeprefix(parts[0]) for name in told.index[:count]], rows.y
+            names, spread = [str(name).removeprefix(parts[0]) for name in table.index[:count]], rows.y
         else:
             names, sds = encoder.effects[0], {column.title: column.sd for column in encoder.columns}
-            names, spread = [str(name) for name in told.index] if encoder.levels else names, None
+            names, spread = [str(name) for name in table.index] if encoder.levels else names, None
         spans = np.tile(np.repeat([sds.get(name, 1.0) for name in names], count // len(names)), len(parts))
         if encoder.others and encoder.target.family == "normal":  # each of units of its own
             spans = spans / np.repeat(encoder.units[0] if spread is None else spread.std(0), count)
-        middle, low, high = (spans * told[c].to_numpy() for c in ("mean", "5%", "95%"))
-        kept, fewer = largest(np.abs(middle) / np.maximum(high - low, 1e-300), LINES, "furthest from 0")
-        drawn = plots.forest([str(told.index[i]) for i in kept], middle[kept], low[kept], high[kept])
+        middle, low, high = (spans * table[c].to_numpy() for c in ("mean", "5%", "95%"))
+        chosen, fewer = largest(np.abs(middle) / np.maximum(high - low, 1e-300), LINES, "furthest from 0")
+        drawn = plots.forest([str(table.index[i]) for i in chosen], middle[chosen], low[chosen], high[chosen])
         note = "To compare: what one sd more of a number adds; the others as in the table. Bars hold the middle 90 %."
         if encoder.others and encoder.target.family == "normal":
             note = note.replace("adds;", "adds, and all in sds of the target;")
-        shown.append(Exhibit("", [drawn], note + fewer, "chart"))
+        shown.append(Section("", [drawn], note + fewer, "chart"))
     return shown
 
 
-def estimates(posterior: Posterior, labels: list[str]) -> list[Exhibit]:
+def estimates(posterior: Posterior, labels: list[str]) -> list[Section]:
     """Estimates with intervals, for posteriors without kept draws."""
     others = listed(posterior.model)
     if not others.any():
         return []
     table = posterior.summary(derived=False)[others]
-    labels = [label for label, kept in zip(labels, others, strict=True) if kept]
+    labels = [label for label, by_name in zip(labels, others, strict=True) if by_name]
     mean, sd = (np.asarray(table[c], float) for c in ("mean", "sd"))
-    kept, fewer = largest(np.nan_to_num(np.abs(mean) / np.where(sd > 0, sd, 1.0)), LINES, "furthest from 0")
-    reach = 1.645 * np.nan_to_num(sd[kept])
-    drawn = plots.forest([labels[i] for i in kept], mean[kept], mean[kept] - reach, mean[kept] + reach)
+    shown, fewer = largest(np.nan_to_num(np.abs(mean) / np.where(sd > 0, sd, 1.0)), LINES, "furthest from 0")
+    reach = 1.645 * np.nan_to_num(sd[shown])
+    drawn = plots.forest([labels[i] for i in shown], mean[shown], mean[shown] - reach, mean[shown] + reach)
     note = "Bars reach 1.645 standard errors to both sides: 90 % where the posterior is normal."
     if posterior.is_point and not np.isfinite(sd).any():
         note = "Standard errors are not known."
-    return [Exhibit("Estimates", [drawn], note + fewer, "chart")]
+    return [Section("Estimates", [drawn], note + fewer, "chart")]
 
 
-def chains(posterior: Posterior, labels: list[str]) -> list[Exhibit]:
+def chains(posterior: Posterior, labels: list[str]) -> list[Section]:
     """Marginal, trace and ranks of each interesting parameter; then pairs."""
     values, many, chosen = np.asarray(posterior.values, float), posterior.chains > 1, interesting(posterior)
     if not chosen:
         return []
     if values.shape[1] < 2:
-        return [Exhibit("Chains", note="Too few draws to show.")]
+        return [Section("Chains", note="Too few draws to show.")]
     weights = np.ones(values.shape[:2]) if posterior.weights is None else posterior.weights
     counted = values[:, weights.min(0) > 0] if np.sum(weights.min(0) > 0) > 1 else values
     diverged = np.asarray(posterior.info.get("divergent", np.zeros(values.shape[:2]))) > 0
@@ -248,15 +248,15 @@ def chains(posterior: Posterior, labels: list[str]) -> list[Exhibit]:
     parts = []
     for i in chosen:
         mean, _, low, high = table.iloc[i, :4]
-        narrower, heads = None if unbiased is None else unbiased[:, i], i == chosen[0]
+        less_biased, heads = None if unbiased is None else unbiased[:, i], i == chosen[0]
         drawn = [
-            plots.marginal(pooled[:, i], mean, (low, high), narrower, caption="Marginal" * heads),
+            plots.marginal(pooled[:, i], mean, (low, high), less_biased, caption="Marginal" * heads),
             plots.trace(values[:, :, i], diverged, caption="Trace" * heads),
             plots.ranks(counted[:, :, i], bulk[i], caption="Ranks" * heads)
             if many
             else plots.autocorrelation(counted[0, :, i], caption="Autocorrelation" * heads),
         ]
-        parts.append(Exhibit(labels[i], drawn, layout="panels"))
+        parts.append(Section(labels[i], drawn, layout="panels"))
     dashed = "" if unbiased is None else "; dashed, with the predicted bias taken off"
     ticks = "; ticks where a trajectory diverged" if diverged.any() else ""
     note = f"Marginal: density, mean and 90 % interval{dashed}. Trace: one colour a chain{ticks}."
@@ -264,10 +264,10 @@ def chains(posterior: Posterior, labels: list[str]) -> list[Exhibit]:
         note += " Ranks: how far a chain runs ahead of its even share; inside the band where chains agree."
     note += " Parameters known least come first." if len(labels) > 1 else ""
     flat = diverged.ravel() if np.ptp(weights) == 0 else np.zeros(len(pooled), bool)
-    return [Exhibit("Chains", parts, note), *pairs(pooled, chosen, labels, flat)]
+    return [Section("Chains", parts, note), *pairs(pooled, chosen, labels, flat)]
 
 
-def marginals(posterior: Posterior, labels: list[str]) -> list[Exhibit]:
+def marginals(posterior: Posterior, labels: list[str]) -> list[Section]:
     """Marginals and pairs for draws without an order: those of a fitted q, or of an ensemble's members."""
     chosen, pooled = interesting(posterior), np.asarray(posterior.values, float).reshape(-1, len(posterior.names))
     if not chosen or len(pooled) < FEWEST:
@@ -280,21 +280,21 @@ def marginals(posterior: Posterior, labels: list[str]) -> list[Exhibit]:
     note = f"Density, mean and 90 % interval of {whose}."
     if len(chosen) < np.sum(listed(posterior.model)):
         note += f" The first {len(chosen)} parameters."
-    return [Exhibit("Marginals", drawn, note, "panels"), *pairs(pooled, chosen, labels)]
+    return [Section("Marginals", drawn, note, "panels"), *pairs(pooled, chosen, labels)]
 
 
 def pairs(
     pooled: np.ndarray, chosen: list[int], labels: list[str], diverged: np.ndarray | None = None
-) -> list[Exhibit]:
+) -> list[Section]:
     """Scatter plots of the chosen parameters, two by two."""
     few = chosen[:PAIRED]
     if len(few) < 2:
         return []
     drawn = plots.pairs(pooled[:, few], [labels[i] for i in few], diverged)
-    return [Exhibit("Pairs", [drawn], layout="chart pairs")]
+    return [Section("Pairs", [drawn], layout="chart pairs")]
 
 
-def climb(posterior: Posterior) -> list[Exhibit]:
+def climb(posterior: Posterior) -> list[Section]:
     """The figure of the climb, of methods that climb."""
     curve = posterior.curve
     if curve is None or np.isfinite(curve.objective).sum() < 2:
@@ -303,18 +303,18 @@ def climb(posterior: Posterior) -> list[Exhibit]:
     if len(curve.held_out) > 1:
         note += " Beside it, how well rows that the fit did not see were predicted."
     unit, size = (" a row", posterior.rows) if posterior.rows else ("", 1)
-    return [Exhibit("Climb", [plots.climb(curve, unit, size)], note, "chart")]
+    return [Section("Climb", [plots.climb(curve, unit, size)], note, "chart")]
 
 
-def bias(posterior: Posterior) -> list[Exhibit]:
+def bias(posterior: Posterior) -> list[Section]:
     """The predicted inflation of every marginal sd of a stochastic-gradient sampler."""
     predicted = posterior.predicted_bias if posterior.count else None
     if predicted is None:
         return []
     shares, names = np.asarray(predicted.inflation, float), np.array(posterior.model.space.names)
-    kept = listed(posterior.model)
-    if len(kept) == len(shares):
-        shares, names = shares[kept], names[kept]
+    shown = listed(posterior.model)
+    if len(shown) == len(shares):
+        shares, names = shares[shown], names[shown]
     if not len(shares):
         return []
     chosen, fewer = largest(np.where(np.isfinite(shares), np.abs(shares), np.inf), LINES)
@@ -324,7 +324,7 @@ def bias(posterior: Posterior) -> list[Exhibit]:
         f"Shaded: the tolerance of {100 * tolerance:g} %.{fewer}"
     )
     return [
-        Exhibit("Predicted bias", [plots.inflation(names[chosen].tolist(), shares[chosen], tolerance)], note, "chart")
+        Section("Predicted bias", [plots.inflation(names[chosen].tolist(), shares[chosen], tolerance)], note, "chart")
     ]
 
 

@@ -16,7 +16,7 @@ from matplotlib.ticker import MaxNLocator, PercentFormatter
 from scipy import stats
 
 from tractable.core.curve import Curve
-from tractable.pages.exhibit import Figure
+from tractable.pages.sections import Figure
 from tractable.pages.style import BAD, COLOURS, INK, LINE, MUTED, PAPER
 
 PANEL, WIDE = (3.7, 1.85), 7.2  # inches
@@ -122,12 +122,12 @@ def pairs(canvas: Canvas, values: np.ndarray, labels: list[str], diverged: np.nd
         filled(axes, values[:, i])
         axes.set_ylim(0)
 
-    def together(axes: Axes, i: int, j: int) -> None:
+    def pair(axes: Axes, i: int, j: int) -> None:
         dots(axes, values[every, i], values[every, j], COLOURS[0], 1.7, 0.4)
         if diverged is not None and diverged.any():
             dots(axes, values[diverged, i], values[diverged, j], BAD, 3, 1)
 
-    triangle(canvas, labels, alone, together)
+    triangle(canvas, labels, alone, pair)
 
 
 def squares(side: float, height: float, count: int) -> Size:
@@ -136,7 +136,7 @@ def squares(side: float, height: float, count: int) -> Size:
 
 
 def triangle(
-    canvas: Canvas, labels: list[str], alone: Callable[[Axes, int], None], together: Callable[[Axes, int, int], None]
+    canvas: Canvas, labels: list[str], alone: Callable[[Axes, int], None], pair: Callable[[Axes, int, int], None]
 ) -> None:
     """A triangle of panels: each column ``alone`` on the diagonal, every two ``together`` (x, y) below it."""
     count = len(labels)
@@ -150,7 +150,7 @@ def triangle(
             alone(axes, row)
             bare(axes)
         else:
-            together(axes, column, row)
+            pair(axes, column, row)
             axes.yaxis.set_major_locator(MaxNLocator(3))
         axes.tick_params(labelleft=column == 0 < row)
         if row == count - 1:
@@ -241,8 +241,8 @@ def density(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         x, height, _ = array_stats.kde(near, bound_correction=True, grid_len=256)
-    kept = (x >= low) & (x <= high)
-    return x[kept], height[kept]
+    inside = (x >= low) & (x <= high)
+    return x[inside], height[inside]
 
 
 def filled(axes: Axes, values: np.ndarray) -> float:

@@ -12,10 +12,10 @@ from tractable.core.censoring import censors, datum_of
 from tractable.core.errors import TractableError
 from tractable.core.words import counted
 from tractable.diagnostics.censoring import distribution
-from tractable.pages.exhibit import Cell, Exhibit
 from tractable.pages.held_out import log_units, pit
 from tractable.pages.parameters import listed
 from tractable.pages.plots import drawing, tidy
+from tractable.pages.sections import Cell, Section
 from tractable.pages.style import COLOURS, INK
 from tractable.posterior import groups
 from tractable.posterior.pointwise import FEWEST, Loo, affordable, replicated
@@ -38,7 +38,7 @@ class Seen(NamedTuple):
     classes: bool  # whether the numbers are codes of classes
 
 
-def exhibits(posterior: Posterior, encoder: Encoder | None = None) -> list[Exhibit]:
+def sections(posterior: Posterior, encoder: Encoder | None = None) -> list[Section]:
     """Facts of leave-one-out, and for rows of one number a figure; nothing without rows."""
     if posterior.data is None or posterior.phi is not None or not (posterior.is_point or posterior.count):
         return []
@@ -52,7 +52,7 @@ def exhibits(posterior: Posterior, encoder: Encoder | None = None) -> list[Exhib
     if (moved := moved_by_prior(posterior)) is not None:
         facts["moved by the prior"] = moved
     drawn = figures(posterior, encoder)
-    return [Exhibit("Predictive checks", [facts] * bool(facts) + drawn)] if drawn or facts else []
+    return [Section("Predictive checks", [facts] * bool(facts) + drawn)] if drawn or facts else []
 
 
 def log_units_of(posterior: Posterior, encoder: Encoder | None) -> float:
@@ -68,8 +68,8 @@ def leave_one_out(loo: Loo, units: float = 0.0) -> dict[str, Any]:
     worst = Cell(loo.khat, ".2f", f"good up to {loo.limit:.2f}", poor=bool(len(loo.failed)))
     if len(loo.failed):
         many = f"{counted(len(loo.failed), loo.unit)} of {len(loo.index):,}"
-        told = f"{many} decide too much of the posterior to be left out"
-        return {"elpd_loo": Cell("not known", aside=told), "largest k-hat": worst}
+        reason = f"{many} decide too much of the posterior to be left out"
+        return {"elpd_loo": Cell("not known", aside=reason), "largest k-hat": worst}
     return {
         "elpd_loo": Cell(loo.elpd - units, ",.1f", f"± {loo.se:.1f} nats, {loo.unit}s left out"),
         "p_loo": Cell(loo.p, ".1f", "effective parameters"),
@@ -79,22 +79,22 @@ def leave_one_out(loo: Loo, units: float = 0.0) -> dict[str, Any]:
 
 def moved_by_prior(posterior: Posterior) -> Cell | None:
     """Parameters whose marginal moves when the prior is raised to a power; None where that is not known."""
-    kept = listed(posterior.model)
-    if posterior.is_point or posterior.chains * posterior.count < FEWEST or not kept.any():
+    shown = listed(posterior.model)
+    if posterior.is_point or posterior.chains * posterior.count < FEWEST or not shown.any():
         return None
-    names = np.array(posterior.names)[kept]
-    distances = prior_moves(posterior.model, *posterior.spread(2 * DRAWN))[kept]
+    names = np.array(posterior.names)[shown]
+    distances = prior_moves(posterior.model, *posterior.spread(2 * DRAWN))[shown]
     order = np.argsort(-distances, kind="stable")
     order = order[distances[order] >= SENSITIVE]
     first = ", ".join(f"{names[i]} {distances[i]:.2f}" for i in order[:NAMED]) + " …" * (len(order) > NAMED)
     return Cell(first or "none", aside=f"power scaling, from {SENSITIVE:g}")
 
 
-def figures(posterior: Posterior, encoder: Encoder | None) -> list[Exhibit]:
+def figures(posterior: Posterior, encoder: Encoder | None) -> list[Section]:
     """Observed against replicated data; for numbers also the probability integral transforms."""
-    several = encoder is not None and bool(encoder.others)
+    multi_output = encoder is not None and bool(encoder.others)
     try:
-        seen = seen_beside(posterior, several)
+        seen = seen_and_replicated(posterior, multi_output)
     except TractableError:
         return []
     if seen is None:
@@ -102,11 +102,11 @@ def figures(posterior: Posterior, encoder: Encoder | None) -> list[Exhibit]:
     if seen.classes:
         labels = [str(each) for each in encoder.target.classes] if encoder is not None else None
         note = "Share of each class: dots of the rows, bars 90 % of data sets replicated from the posterior."
-        return [Exhibit("", [shares(seen.y, seen.drawn, labels)], note, "panels two")]
+        return [Section("", [shares(seen.y, seen.drawn, labels)], note, "panels two")]
     below = left_out_transforms(posterior)
     if encoder is None:
         return [of_numbers(seen, below, 0.0, 1.0, "", posterior.model.local is not None)]
-    if not several:
+    if not multi_output:
         return [of_numbers(seen, below, encoder.target.mean, encoder.target.sd, encoder.target.name)]
     return [
         of_numbers(
@@ -119,7 +119,7 @@ def figures(posterior: Posterior, encoder: Encoder | None) -> list[Exhibit]:
 
 def of_numbers(
     seen: Seen, below: np.ndarray | None, mean: float, sd: float, name: str, by_group: bool = False
-) -> Exhibit:
+) -> Section:
     """Rows of a target, told in its units; ``below`` where each fell in its prediction from the others, if known."""
     note = "Line: the rows. Band: 90 % of data sets replicated from the posterior. "
     if below is None:
@@ -132,19 +132,19 @@ def of_numbers(
         many = len(below) - len(placed)
         lost = f" ({many} rows that cannot be left out are not shown)" if many else ""
         others = "groups" if by_group else "rows"
-        told = f"Right: the share of its prediction from all other {others} below each row{lost}; "
-        told += "rows of a group move together, which the dashed lines do not allow for; " * by_group
-        below, note = placed, note + told
+        sentence = f"Right: the share of its prediction from all other {others} below each row{lost}; "
+        sentence += "rows of a group move together, which the dashed lines do not allow for; " * by_group
+        below, note = placed, note + sentence
     if seen.y.ndim == 2:
         note = note.replace("the rows.", "the rows, as far as bounds tell (Kaplan and Meier; Turnbull).")
         y = np.where(known(seen.y), mean + sd * seen.y, seen.y)
     else:
         y = mean + sd * seen.y
     drawn = cumulative(y, mean + sd * seen.drawn, name)
-    return Exhibit("", [drawn, pit(below)], note + "level where the model is right.", "panels two")
+    return Section("", [drawn, pit(below)], note + "level where the model is right.", "panels two")
 
 
-def seen_beside(posterior: Posterior, several: bool = False) -> Seen | None:
+def seen_and_replicated(posterior: Posterior, multi_output: bool = False) -> Seen | None:
     """Rows beside replicated ones; of ``several`` targets y is (n, K), and drawn (s, n, K)."""
     data: Any = posterior.data
     by_group = posterior.model.local is not None
@@ -153,10 +153,10 @@ def seen_beside(posterior: Posterior, several: bool = False) -> Seen | None:
         data = data.take(_evenly(data.size, many)) if many < data.size else data
     rows, model = (data.members(), posterior.model.member) if by_group else (data, posterior.model)
     parts = jax.tree.leaves(rows.y)
-    if len(parts) > 1 or (parts[0].ndim > 1 and not several and not censors(model, rows.given)):
+    if len(parts) > 1 or (parts[0].ndim > 1 and not multi_output and not censors(model, rows.given)):
         return None
     if not by_group and (data.size > ROWS or data.weights is not None):
-        rows = data.alike(ROWS)  # rows that count unlike are replicated by how they count
+        rows = data.equally_counted(ROWS)  # rows that count unlike are replicated by how they count
         rows = rows.take(_evenly(rows.size, ROWS)) if rows.size > ROWS else rows
     equal = not posterior.is_point and posterior.weights is None
     params = posterior.spread(DRAWN)[0] if equal else posterior.sample(posterior.seed or 0, DRAWN)
@@ -185,10 +185,12 @@ def left_out_transforms(posterior: Posterior) -> np.ndarray | None:
 def cumulative(canvas: Canvas, y: np.ndarray, drawn: np.ndarray, name: str) -> None:
     """The ECDF of the rows (n,), and a band of the ECDFs of replicated data sets (s, n)."""
     axes = canvas.subplots()
-    told = y if y.ndim == 1 else y[known(y)]
-    ends = np.stack([np.quantile(each, [0.003, 0.997]) for each in (told, drawn)])  # an outlier would shrink the rest
+    numbers = y if y.ndim == 1 else y[known(y)]
+    ends = np.stack(
+        [np.quantile(each, [0.003, 0.997]) for each in (numbers, drawn)]
+    )  # an outlier would shrink the rest
     if y.ndim == 2:
-        ends[1] = np.clip(ends[1], None, told.max())  # nothing is known beyond
+        ends[1] = np.clip(ends[1], None, numbers.max())  # nothing is known beyond
     grid = np.linspace(ends[:, 0].min(), ends[:, 1].max(), 161)
     reached = np.stack([np.searchsorted(np.sort(one), grid, side="right") for one in drawn]) / len(y)
     axes.fill_between(grid, *np.quantile(reached, BAND, axis=0), color=COLOURS[0], alpha=0.3, linewidth=0)

@@ -6,8 +6,8 @@ import numpy as np
 
 from tractable.calibration.calibrate import Calibration
 from tractable.calibration.ranks import draw_ranks
-from tractable.pages.exhibit import Cell, Exhibit, Figure, Table
 from tractable.pages.parameters import SHOWN
+from tractable.pages.sections import Cell, Figure, Section, Table
 from tractable.pages.style import COLOURS, MUTED
 from tractable.pages.verdict import MEANING, why
 
@@ -23,7 +23,7 @@ RANKS_NOTE = (
 )
 
 
-def exhibits(calibration: Calibration) -> list[Exhibit]:
+def sections(calibration: Calibration) -> list[Section]:
     """The verdict, the checks and the figures of a calibration."""
     report, figures = calibration.report(), []
     facts = {
@@ -35,17 +35,17 @@ def exhibits(calibration: Calibration) -> list[Exhibit]:
         draw = functools.partial(draw_ranks, ranks=ranks, draws=calibration.draws, colour=COLOURS[0], grey=MUTED)
         figures.append(Figure(draw, (3.7, 2.9), "Ranks of the truth among draws", caption=calibration.names[i]))
     return [
-        Exhibit("", [facts], MEANING[report.verdict], verdict=report.verdict),
+        Section("", [facts], MEANING[report.verdict], verdict=report.verdict),
         why(report),
         quantities(calibration),
-        Exhibit("Ranks", figures, RANKS_NOTE, "panels two"),
+        Section("Ranks", figures, RANKS_NOTE, "panels two"),
     ]
 
 
-def quantities(calibration: Calibration) -> Exhibit:
+def quantities(calibration: Calibration) -> Section:
     """A row for each quantity; if there are very many, for those furthest from uniform."""
     rows, furthest = [], np.sort(calibration.order[:ROWS])
     for name, _, p, ratio, low, high, bias, below, above, verdict in calibration.summary().iloc[furthest].itertuples():
         sd, off = Cell(ratio, ".2f", f"{low:.2f} to {high:.2f}"), Cell(bias, ".2f", f"{below:.2f} to {above:.2f}")
         rows.append([str(name), Cell(p, ".2g"), sd, off, verdict])
-    return Exhibit("Quantities", [Table(["", "p", "sd ratio", "bias", "verdict"], rows, layout="wide")], TABLE_NOTE)
+    return Section("Quantities", [Table(["", "p", "sd ratio", "bias", "verdict"], rows, layout="wide")], TABLE_NOTE)

@@ -1,4 +1,4 @@
-"""Renders exhibits as one HTML file that needs nothing else: no network, no script."""
+"""Renders sections as one HTML file that needs nothing else: no network, no script."""
 
 import base64
 import datetime
@@ -18,7 +18,7 @@ from matplotlib.figure import Figure as Canvas
 from matplotlib.image import imsave
 
 from tractable.core.writing import write_atomically
-from tractable.pages.exhibit import Exhibit, Figure, Picture, Value, cell, text
+from tractable.pages.sections import Figure, Picture, Section, Value, cell, text
 from tractable.pages.style import MATPLOTLIB, STAND_IN
 
 HERE = pathlib.Path(__file__).parent
@@ -27,20 +27,20 @@ CROSS = "M4 4l8 8M12 4l-8 8"
 TALL = 30  # rows of a table before it scrolls
 
 
-def write(folder: str | pathlib.Path, title: str, exhibits: Sequence[Exhibit], by: str) -> pathlib.Path:
-    """Write ``report.html`` of the exhibits into a folder, made if there is none; returns the file's path."""
+def write(folder: str | pathlib.Path, title: str, sections: Sequence[Section], by: str) -> pathlib.Path:
+    """Write ``report.html`` of the sections into a folder, made if there is none; returns the file's path."""
     path = pathlib.Path(folder) / "report.html"
-    write_atomically(path, html(title, exhibits, by).encode())
+    write_atomically(path, html(title, sections, by).encode())
     return path
 
 
-def html(title: str, exhibits: Sequence[Exhibit], by: str, whole: bool = True) -> str:
-    """A page; or, if not ``whole``, the exhibits alone with a style that applies to them alone."""
+def html(title: str, sections: Sequence[Section], by: str, whole: bool = True) -> str:
+    """A page; or, if not ``whole``, the sections alone with a style that applies to them alone."""
     style = (HERE / "page.css").read_text(encoding="utf-8")
     if not whole:
         style = "@scope (.tractable) {\n" + re.sub(r"(?m)^( *)(:root|body) \{", r"\1:scope {", style) + "}\n"
     return _template().render(
-        title=title, by=by, exhibits=exhibits, whole=whole, style=Markup(style),
+        title=title, by=by, sections=sections, whole=whole, style=Markup(style),
         version=importlib.metadata.version("tractable"), today=datetime.date.today().isoformat(),
     )  # fmt: skip
 

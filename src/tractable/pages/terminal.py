@@ -1,4 +1,4 @@
-"""Shows exhibits' tables and facts on a terminal; sentences and figures are for the page only."""
+"""Shows sections' tables and facts on a terminal; sentences and figures are for the page only."""
 
 from collections.abc import Iterator
 
@@ -8,22 +8,22 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from tractable.core.shown import printable
-from tractable.pages.exhibit import Cell, Exhibit, Table, text
+from tractable.pages.sections import Cell, Section, Table, text
 
 COLOUR = {"trust": "green", "caution": "yellow", "reject": "red", "failed": "red"}
 
 
-def to_terminal(exhibit: Exhibit, rows: int | None = None, columns: int | None = None) -> Group:
-    """An exhibit for rich to print: its title, verdict and tables, cut to at most ``rows`` rows and ``columns``."""
-    return Group(*_printed(exhibit, rows, columns))
+def to_terminal(section: Section, rows: int | None = None, columns: int | None = None) -> Group:
+    """A section for rich to print: its title, verdict and tables, cut to at most ``rows`` rows and ``columns``."""
+    return Group(*_printed(section, rows, columns))
 
 
-def _printed(exhibit: Exhibit, rows: int | None, columns: int | None) -> Iterator[RenderableType]:
-    title = Text(printable(exhibit.title), "bold")
-    if exhibit.verdict:
-        title.append(": ").append(exhibit.verdict, COLOUR[exhibit.verdict])
-    for part in exhibit.parts:
-        if isinstance(part, Exhibit):
+def _printed(section: Section, rows: int | None, columns: int | None) -> Iterator[RenderableType]:
+    title = Text(printable(section.title), "bold")
+    if section.verdict:
+        title.append(": ").append(section.verdict, COLOUR[section.verdict])
+    for part in section.parts:
+        if isinstance(part, Section):
             yield from _printed(part, rows, columns)
         elif isinstance(part, Table | dict):
             table = part if isinstance(part, Table) else Table(["", "value"], list(part.items()))

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from tractable.core.check import Check
 from tractable.core.words import counted
 from tractable.diagnostics.report import Report
-from tractable.pages.exhibit import Exhibit, Table, duration, text
+from tractable.pages.sections import Section, Table, duration, text
 from tractable.posterior.posterior import Posterior
 
 MEANING = {
@@ -23,11 +23,11 @@ MEANING = {
 }
 
 
-def overview(posterior: Posterior, facts: dict[str, Any]) -> Exhibit:
+def overview(posterior: Posterior, facts: dict[str, Any]) -> Section:
     """The verdict with its meaning, and the facts."""
     verdict = posterior.report().verdict
     stopped = " The run was stopped before its end." if posterior.interrupted else ""
-    return Exhibit("", [facts], MEANING[verdict] + stopped, verdict=verdict)
+    return Section("", [facts], MEANING[verdict] + stopped, verdict=verdict)
 
 
 def checks(found: Sequence[Check]) -> Table:
@@ -36,9 +36,9 @@ def checks(found: Sequence[Check]) -> Table:
     return Table(heads, [[c.name, c.verdict, c.value, c.sentence] for c in found], heads[3:], "wide checks")
 
 
-def why(report: Report) -> Exhibit:
+def why(report: Report) -> Section:
     """The checks behind a verdict."""
-    return Exhibit("Why", [checks(report.checks)], khat(report.checks))
+    return Section("Why", [checks(report.checks)], khat(report.checks))
 
 
 def khat(found: Sequence[Check]) -> str:
@@ -49,27 +49,27 @@ def khat(found: Sequence[Check]) -> str:
     if check.value == -math.inf:
         return "k-hat is −∞: the weights p/q of q's draws are all equal, so q is the posterior."
     value = text(check.value, ".2f", "−") if math.isfinite(check.value) else "infinite"
-    told = f"k-hat is {value}: the weights p/q of q's draws vary "
+    sentence = f"k-hat is {value}: the weights p/q of q's draws vary "
     if check.verdict == "trust":
-        return told + "little enough that reweighting them mends what q gets wrong."
-    told += (
+        return sentence + "little enough that reweighting them mends what q gets wrong."
+    sentence += (
         "as if they had no finite variance: q is too narrow somewhere."
         if check.value <= 1
         else "as if they had not even a mean: q and the posterior differ."
     )
-    return told + " In many dimensions it is seldom small; predictions may be good all the same."
+    return sentence + " In many dimensions it is seldom small; predictions may be good all the same."
 
 
-def settings(posterior: Posterior) -> Exhibit:
+def settings(posterior: Posterior) -> Section:
     """Everything needed to repeat the run."""
     given: dict[str, Any] = {}
     for name, value in posterior.settings.items():  # an ensemble's member has settings of its own
         given |= {f"{name}.{k}": v for k, v in value.items()} if isinstance(value, dict) else {name: value}
     data = posterior.data
-    told = "none" if data is None else f"{data.size:,} rows"
+    rows = "none" if data is None else f"{data.size:,} rows"
     if data is not None and data.labels is not None:
-        told = f"{len(data.places):,} rows of {counted(data.size, 'group')}"
-    run = {"data": told, "seed": given.pop("seed"),
+        rows = f"{len(data.places):,} rows of {counted(data.size, 'group')}"
+    run = {"data": rows, "seed": given.pop("seed"),
            "precision": jnp.result_type(float).name, "device": jax.default_backend()}  # fmt: skip
     versions = {name: importlib.metadata.version(name) for name in ("tractable", "jax", "numpyro", "numpy")}
     groups = {
@@ -82,5 +82,5 @@ def settings(posterior: Posterior) -> Exhibit:
         "Wall time": {phase: duration(seconds) for phase, seconds in posterior.seconds.items()},
         "Versions": versions | {"python": platform.python_version()},
     }  # fmt: skip
-    parts = [Exhibit(name, [values]) for name, values in groups.items() if values]
-    return Exhibit("Settings", parts, layout="settings")
+    parts = [Section(name, [values]) for name, values in groups.items() if values]
+    return Section("Settings", parts, layout="settings")

@@ -127,7 +127,7 @@ def _learnt(i: int, *, member: Method, model: Model, data: Data | None, session:
             session = session._replace(stop=stack.enter_context(interruptible()))
         inner = session._replace(model=model, data=data).inside(f"member-{i}")
         outcome = member.learn(inner._replace(key=jax.random.fold_in(session.key, i)))
-    return outcome._replace(standing=None)
+    return outcome._replace(run_state=None)
 
 
 def _never() -> bool:

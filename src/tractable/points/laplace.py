@@ -14,7 +14,7 @@ from tractable.core import approximations, tree
 from tractable.core.belief import Belief, Fitted, draws_key
 from tractable.core.errors import ModelError, SettingsError
 from tractable.core.model import Model, Objective, PyTree, Through, is_distribution, log_posterior, whole
-from tractable.core.rows import Data, apart
+from tractable.core.rows import Data, split_weights
 from tractable.core.settings import Count
 from tractable.core.shared import COMPILE_FASTEST, compiled
 from tractable.diagnostics.importance import khat_check, log_weights, weigh
@@ -126,7 +126,7 @@ class Laplace(MAP):
     def checks(self, posterior: Learnt) -> list[Check]:
         out = super().checks(posterior)
         weights = None if posterior.fitted is None else posterior.fitted.log_weights
-        return out if weights is None or posterior.looked else [*out, khat_check(weigh(weights))]
+        return out if weights is None or posterior.verification else [*out, khat_check(weigh(weights))]
 
 
 def _check_curved(least: float, largest: float = math.inf) -> None:
@@ -204,7 +204,7 @@ def last_layer(model: Model, data: Data | None) -> np.ndarray:
 def _gauss_newton(model: Model, mode: jax.Array, rows: PyTree, index: tuple | None) -> jax.Array:
     """Dense Λ of the parameters at ``index``; if that is None, the diagonal of Λ for all."""
     likelihood: Any = model.through
-    (y, x), weights = apart(rows)
+    (y, x), weights = split_weights(rows)
     keep = None if index is None else jnp.asarray(index)
 
     def eta(z: jax.Array, x: PyTree) -> jax.Array:

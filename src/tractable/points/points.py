@@ -20,7 +20,7 @@ from tractable.diagnostics.learnt import Learnt
 from tractable.diagnostics.maxima import curvature
 from tractable.engine import run as loop
 from tractable.engine.ascend import ascend
-from tractable.engine.climb import HELD, Climber, climb, held_out_best
+from tractable.engine.climb import HELD_OUT_STEPS, Climber, climb, held_out_best
 from tractable.engine.drawing import chain_keys, starts_of
 from tractable.engine.method import Check, Method, Optimiser, Outcome, Program, Session, on_all_rows
 from tractable.engine.placement import ONE_DEVICE
@@ -149,7 +149,7 @@ class MAP(Method):
 
     def checks(self, posterior: Learnt) -> list[Check]:
         found, size = posterior.found, max(1, posterior.rows)
-        if HELD in found:
+        if HELD_OUT_STEPS in found:
             return [held_out_best(found, "caution", ": not a maximum, but a point to predict with")]
         slope = found["slope"] / size
         # A stochastic climb stops within its noise, and float32 sums carry only so many digits.

@@ -47,7 +47,9 @@ def to_tree(
                 tell(f"to_arviz leaves {name} out. {error}")
     made = {name: variables for name, variables in made.items() if variables}
     # Groups of rows are built apart: a parameter and a data column may share a name, but not axes.
-    coords = {f"{name}_dim_0": list(told) for name, told in (posterior.model.labels or {}).items()} | dict(coords or {})
+    coords = {f"{name}_dim_0": list(names) for name, names in (posterior.model.labels or {}).items()} | dict(
+        coords or {}
+    )
     labels = None if posterior.data is None else posterior.data.labels
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Found chain dimension to be longer")  # e.g. an ensemble's members

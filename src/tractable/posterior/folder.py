@@ -122,23 +122,23 @@ def write(
     """
     with disk_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
-    beside = ["settings.toml", "summary.csv"]
+    sealed_files = ["settings.toml", "summary.csv"]
     if not isinstance(belief, Draws):
         arrays = {f.name: getattr(belief, f.name) for f in dataclasses.fields(belief) if f.name not in MADE_AGAIN}
         saved = files.save(folder / "belief", flattened(arrays), {"kind": belief.kind}, step=0)
-        beside.append(f"belief/{saved.name}/manifest.json")
+        sealed_files.append(f"belief/{saved.name}/manifest.json")
     elif not streamed:
         discard_draws(folder)
         traces = {POSITION: np.asarray(belief.positions), **{n: np.asarray(a) for n, a in belief.info.items()}}
         new_store(folder, traces).append(traces)
     if belief.network is not None:
         saved = save_network(model, belief.network, folder)
-        beside.append(f"{NETWORK}/{saved.name}/manifest.json")
+        sealed_files.append(f"{NETWORK}/{saved.name}/manifest.json")
     if isinstance(belief, Draws):
         about = about | {"drawn": store_of(folder).identity(about["count"])}
     write_atomically(folder / "settings.toml", tomli_w.dumps(_without_null(settings)).encode())
     write_table(folder / "summary.csv", summary, index=True)
-    sealed.write_sealed(folder / RESULT, about | {"tractable": __version__}, beside)
+    sealed.write_sealed(folder / RESULT, about | {"tractable": __version__}, sealed_files)
 
 
 def read(

@@ -59,7 +59,7 @@ def predict(
     known = grouped(posterior.model, posterior.data)
     rows = _asked(known, x, group, "predict")
     params, weights = posterior.spread(draws)
-    own = _own(posterior.model, known, params, rows.held, jax.random.key(seeded("predict(seed)", seed)))
+    own = _own(posterior.model, known, params, rows.known_groups, jax.random.key(seeded("predict(seed)", seed)))
     both = rows.x, rows.place
     return prediction.predict(_looked_up(posterior.model), (params, own), weights, both, level=level, seed=seed)
 
@@ -79,8 +79,8 @@ def replicated(
     else:
         rows = _asked(known, x, group, "posterior_predictive")
     pointwise.fits("A predictive", pointwise.length(params), len(rows.place), 1, 4)  # before z is drawn
-    held = np.full(len(rows.held), -1) if new else rows.held
-    own = _own(model, known, params, held, jax.random.fold_in(key, 1))
+    known_groups = np.full(len(rows.known_groups), -1) if new else rows.known_groups
+    own = _own(model, known, params, known_groups, jax.random.fold_in(key, 1))
     both = rows.x, rows.place
     return pointwise.replicated(_looked_up(model), (params, own), both, len(rows.place), seed)
 
@@ -101,7 +101,7 @@ def transforms(
         known = known.take(np.linspace(0, known.size - 1, groups).astype(int))
     y = pointwise.single(known.members().y)
     drawn = replicated(model, known, params, None, None, seed, new=True)
-    left = pointwise.joined(list(pointwise.left_out(model, params, log_weights, known, efficiency)))
+    left = pointwise.concatenate_chunks(list(pointwise.left_out(model, params, log_weights, known, efficiency)))
     of_rows = pointwise.Left(*(each[..., known.places] for each in left))
     return pointwise.placed(of_rows, drawn, y, seed)
 
@@ -111,32 +111,32 @@ class Rows(NamedTuple):
 
     x: PyTree
     place: np.ndarray  # (n,) each row's index among the requested groups
-    held: np.ndarray  # (groups,) each requested group's index in the data; −1 for a new one
+    known_groups: np.ndarray  # (groups,) each requested group's index in the data; −1 for a new one
 
 
 def _asked(known: Data, x: PyTree, group: Labels | None, what: str) -> Rows:
-    prediction.alike(known.take([0]).members().given, x, f"{what}(x)")
+    prediction.check_inputs(known.take([0]).members().given, x, f"{what}(x)")
     x, count = prediction.rows_of(x)
     count = len(group) if x is None and group is not None else count
     labels, place = np.unique(
         np.arange(count) if group is None else labels_of(group, count, f"{what}(group=...)"), return_inverse=True
     )
-    held = np.full(len(labels), -1) if group is None else _places(known, labels, unknown=True)
-    return Rows(x, place, held)
+    known_groups = np.full(len(labels), -1) if group is None else _places(known, labels, unknown=True)
+    return Rows(x, place, known_groups)
 
 
-def _own(model: Model, known: Data, params: PyTree, held: np.ndarray, key: jax.Array) -> PyTree:
+def _own(model: Model, known: Data, params: PyTree, known_groups: np.ndarray, key: jax.Array) -> PyTree:
     """z of each requested group, leaves (s, groups, ...): given its fitted rows if it is known, else from the prior."""
-    own = _from_prior(model, params, jax.random.fold_in(key, 0), len(held))
-    if not np.any(held >= 0):
+    own = _from_prior(model, params, jax.random.fold_in(key, 0), len(known_groups))
+    if not np.any(known_groups >= 0):
         return own
-    some, of_known = known.take(held[held >= 0]), jax.random.fold_in(key, 1)
+    some, of_known = known.take(known_groups[known_groups >= 0]), jax.random.fold_in(key, 1)
     drawn = _in_chunks(
         lambda part, begin: _drawn(model, params, part, jax.random.fold_in(of_known, begin)),
         some,
         pointwise.length(params),
     )
-    return jax.tree.map(lambda fresh, of: _put(np.asarray(fresh), np.swapaxes(of, 0, 1), held >= 0), own, drawn)
+    return jax.tree.map(lambda fresh, of: _put(np.asarray(fresh), np.swapaxes(of, 0, 1), known_groups >= 0), own, drawn)
 
 
 def grouped(model: Model, data: Data | None) -> Data:

@@ -50,30 +50,38 @@ def load(
             f"{folder} holds no posterior: expected posterior.json, settings.toml and draws.zarr in it."
         )
     data = None if data is None else as_data(data)
-    told = _told(folder)
+    entries = _entries(folder)
     if model is None:
-        if told.made is None:
+        if entries.made is None:
             raise CheckpointError(f"{folder} is of a model of one's own: give it, load(path, model).")
-        model = cast(Model, made_again(told.made))
-    if model.names != told.names:
-        raise CheckpointError(f"{folder} is of another model: {_other_names(told.names, model.names)}.")
-    double = bool(told.found.get("double"))
+        model = cast(Model, made_again(entries.made))
+    if model.names != entries.names:
+        raise CheckpointError(f"{folder} is of another model: {_other_names(entries.names, model.names)}.")
+    double = bool(entries.found.get("double"))
     model = model.double_copy if double else model
     with in_double(double):
-        _check_model(folder, told, model, data)
-        method = from_settings(told.settings) if method is None else method
-        count = getattr(method, "draws", 1) if told.count is None else told.count
-        belief = read(folder, model, method.weigh, told.thin, told.seed, count, method.point, told.drawn)
-        found = dict(told.found)
+        _check_model(folder, entries, model, data)
+        method = from_settings(entries.settings) if method is None else method
+        count = getattr(method, "draws", 1) if entries.count is None else entries.count
+        belief = read(folder, model, method.weigh, entries.thin, entries.seed, count, method.point, entries.drawn)
+        found = dict(entries.found)
         for name in ("covariance", "information"):
             known = getattr(belief, name, None)
             found |= {} if known is None else {name: known}
-        kind = Standardised if told.units else Posterior
+        kind = Standardised if entries.units else Posterior
         posterior = kind(
-            model, data, method, told.seed, belief, found, told.seconds, told.interrupted, judged=told.report
+            model,
+            data,
+            method,
+            entries.seed,
+            belief,
+            found,
+            entries.seconds,
+            entries.interrupted,
+            judged=entries.report,
         )
-        if told.bias is not None:
-            posterior.predicted_bias = told.bias
+        if entries.bias is not None:
+            posterior.predicted_bias = entries.bias
         return posterior
 
 
@@ -88,21 +96,21 @@ def _other_names(saved: list[str], given: list[str]) -> str:
     return ", and ".join(said)
 
 
-def _check_model(folder: pathlib.Path, told: "Told", model: Model, data: Data | None) -> None:
+def _check_model(folder: pathlib.Path, entries: "Entries", model: Model, data: Data | None) -> None:
     """A CheckpointError for another log density than that which the posterior is of.
 
     It is traced again as it was then: on rows of the same kinds, and in as many bits. Where JAX is of another version,
     or the model holds constants in other bits, equal models may differ too, and a difference is only told.
     """
-    then, here = told.traced, (jnp.result_type(float).name, jax.__version__)
-    if not told.model.startswith(f"{programs.VERSION}:"):
+    then, here = entries.traced, (jnp.result_type(float).name, jax.__version__)
+    if not entries.model.startswith(f"{programs.VERSION}:"):
         return  # an earlier version's, which cannot be compared
     if data is None and (then is None or then.rows == {}):
         return tell(f"{folder} does not say what its rows are like: models are compared where data are given.")
     rows, there = kinds_of(data) if data is not None else loaded_kinds(then and then.rows), then[1:] if then else here
     with jax.enable_x64(there[0] == "float64"), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of constants that are held in more bits
-        same = density_trace(model, rows).fingerprint == told.model
+        same = density_trace(model, rows).fingerprint == entries.model
     if not same and there == here:
         raise CheckpointError(f"{folder} is of another model: its log density differs from that of the model given.")
     if not same:
@@ -120,7 +128,7 @@ class Traced(NamedTuple):
     jax: str
 
 
-class Told(NamedTuple):
+class Entries(NamedTuple):
     """The entries of a posterior's folder, checked."""
 
     report: Report
@@ -140,16 +148,16 @@ class Told(NamedTuple):
     units: str  # of the model, where they are not the user's
 
 
-def _told(folder: pathlib.Path) -> Told:
+def _entries(folder: pathlib.Path) -> Entries:
     """Reads and checks every entry: one of the wrong kind is a CheckpointError, even if the seal holds."""
-    about, beside = read_sealed(folder / RESULT)
-    if beside is None:
+    about, contents = read_sealed(folder / RESULT)
+    if contents is None:
         tell(
             f"{folder} was written by an earlier version of tractable, without checksums: damage, changes by hand or "
             "another model would not be noticed. Load it with the model it is of, and save it anew."
         )
     try:
-        text = (folder / "settings.toml").read_bytes() if beside is None else beside["settings.toml"]
+        text = (folder / "settings.toml").read_bytes() if contents is None else contents["settings.toml"]
         settings = tomllib.loads(text.decode())
     except (OSError, ValueError, KeyError, RecursionError) as error:
         raise CheckpointError(f"{folder / 'settings.toml'} is damaged ({error}). Restore it from a copy.") from error
@@ -166,7 +174,7 @@ def _told(folder: pathlib.Path) -> Told:
             nothing, inflation = np.zeros(0), np.asarray(bias["inflation"], np.float64)
             bias = Predicted(nothing, nothing, inflation, float(bias["worst"]))
         count = about.get("count")
-        return Told(
+        return Entries(
             report, [_of(str, name) for name in _of(list, about["names"])], _of(str, about["model"]),
             _traced(about.get("traced")), about.get("made"), settings,
             None if (seed := settings.pop("seed", None)) is None else seeded("seed", seed),

@@ -26,7 +26,7 @@ from tractable.diagnostics.importance import NODES, khat_limit
 from tractable.engine.sharding import BY_ROW, ON_ALL, ROWS, OverDevices, chunks, of_rows
 from tractable.posterior.predict import fitting, log_predictive, on_all
 
-ALIKE = 500  # fewer rows are padded to the next power of two, so that few programs serve them
+PADDED = 500  # fewer rows are padded to the next power of two, so that few programs serve them
 BLOCK = 128  # draws per call: one program serves any number of them
 LIMIT = 1 << 31  # bytes of an answer, at most
 ABREAST = 16  # draws of a block computed in parallel
@@ -86,10 +86,10 @@ class Loo:
 
     def __str__(self) -> str:
         unit, whole = self.unit, "" if self.labels is None else ", each left out with all of its rows"
-        looked = "" if len(self.index) == self.size else f", from {len(self.index):,} of them"
+        sample_note = "" if len(self.index) == self.size else f", from {len(self.index):,} of them"
         if not len(self.failed):
             return (
-                f"elpd_loo {self.elpd:.1f} ± {self.se:.1f} nats of {counted(self.size, unit)}{looked}{whole}; "
+                f"elpd_loo {self.elpd:.1f} ± {self.se:.1f} nats of {counted(self.size, unit)}{sample_note}{whole}; "
                 f"p_loo {self.p:.1f}; k-hat at most {self.khat:.2f}, good up to {self.limit:.2f}"
             )
         failed = self.failed if self.labels is None else self.labels[self.failed]
@@ -174,8 +174,8 @@ def derived(model: Model, params: PyTree, most: int | None = None) -> dict[str, 
     derived = jax.eval_shape(model.derived, row_shapes(params))
     shapes = {name: a for name, a in derived.items() if most is None or a.size <= most}
     fits("derived()", length(params), 1, sum(a.size for a in shapes.values()), jnp.result_type(float).itemsize)
-    told = _derived(model, tuple(shapes), params)
-    return {name: np.asarray(told[name]) for name in shapes}
+    derived_block = _derived(model, tuple(shapes), params)
+    return {name: np.asarray(derived_block[name]) for name in shapes}
 
 
 def corrected(model: Model, data: Data, fitted: Fitted) -> np.ndarray:
@@ -208,7 +208,7 @@ def left_out(model: Model, params: PyTree, log_weights: np.ndarray, data: Data, 
         yield Left(terms.T, smoothed.T, khat)
 
 
-def joined(parts: Sequence[Left]) -> Left:
+def concatenate_chunks(parts: Sequence[Left]) -> Left:
     """Concatenates chunks of rows."""
     return Left(*(np.concatenate(each, -1) for each in zip(*parts, strict=True)))
 
@@ -235,10 +235,10 @@ def loo(
         (_log_sum((a.log_weights + a.log_likelihoods).T), _log_sum((shares[:, None] + a.log_likelihoods).T), a.khat)
         for a in left_out(model, params, log_weights, data if len(index) == data.size else data.take(index), efficiency)
     ]
-    pointwise, together, khats = (np.concatenate(each) for each in zip(*parts, strict=True))
+    pointwise, joint, khats = (np.concatenate(each) for each in zip(*parts, strict=True))
     weights, size = count[index], len(counting)
-    losses, scale = weights * (together - pointwise), size / len(index)
-    every, spread = together, pointwise
+    losses, scale = weights * (joint - pointwise), size / len(index)
+    every, spread = joint, pointwise
     if len(index) < size:  # the se over rows is estimated from l, which is known for all rows
         weights = count[counting]
         every = spread = log_predictive(model, params, np.exp(shares), data.take(counting)).astype(np.float64)
@@ -288,8 +288,8 @@ def affordable(model: Model, data: Data | None) -> int:
     """Draws, at most 1000, for which all rows can be evaluated without being asked, on a page or in a comparison."""
     if data is None or not data.resident or model.likelihood is None:
         return 0
-    looks = data.size if data.labels is None else NODES * data.given.counts.size
-    return int(min(1000, WORK / (max(looks, 1) * max(model.space.size, 10))))
+    evaluations = data.size if data.labels is None else NODES * data.given.counts.size
+    return int(min(1000, WORK / (max(evaluations, 1) * max(model.space.size, 10))))
 
 
 def length(params: PyTree) -> int:
@@ -330,10 +330,10 @@ def _by_chunks(
 ) -> Iterator[tuple[slice, PyTree]]:
     """(slice of rows, ``of(thetas, numbers, chunk, index)`` there, (s, r, ...)); ``one``: ``of`` for a single draw."""
     draws = length(params)
-    padded = max(count, min(ALIKE, 1 << (count - 1).bit_length()))
-    width = fitting(one, params, rows, padded, abreast=ABREAST, kept=draws, over=over)
-    if width < ALIKE and width < padded and over is None:
-        width = fitting(one, params, rows, count, abreast=ABREAST, kept=draws)
+    padded = max(count, min(PADDED, 1 << (count - 1).bit_length()))
+    width = fitting(one, params, rows, padded, abreast=ABREAST, answers=draws, over=over)
+    if width < PADDED and width < padded and over is None:
+        width = fitting(one, params, rows, count, abreast=ABREAST, answers=draws)
     start = 0
     for chunk, index, real in chunks(rows, count, width, over):
         parts = []
@@ -373,10 +373,10 @@ def _derived(model: Model, names: tuple[str, ...], params: PyTree) -> dict[str, 
 
 @compiled("model", "over", if_few=COMPILE_FASTEST)
 def _row_likelihoods(model: Model, over: OverDevices | None, thetas: PyTree, chunk: PyTree) -> jax.Array:
-    def told(thetas: PyTree, chunk: PyTree) -> jax.Array:
+    def derived_block(thetas: PyTree, chunk: PyTree) -> jax.Array:
         return jax.lax.map(lambda theta: model.log_likelihoods(theta, chunk), thetas, batch_size=ABREAST)
 
-    return of_rows(over, told, (ON_ALL, BY_ROW), PartitionSpec(None, ROWS))(thetas, chunk)
+    return of_rows(over, derived_block, (ON_ALL, BY_ROW), PartitionSpec(None, ROWS))(thetas, chunk)
 
 
 @compiled("model", "q", if_few=COMPILE_FASTEST)

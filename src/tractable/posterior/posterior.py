@@ -39,7 +39,7 @@ from tractable.diagnostics.verify import HIDDEN, Verify, verify
 from tractable.engine.abilities import needs, placement_of
 from tractable.engine.forks import check_unforked
 from tractable.engine.identity import density_trace, kinds_of, saved_kinds, share_programs
-from tractable.engine.locks import held
+from tractable.engine.locks import lock
 from tractable.engine.method import Method, named
 from tractable.engine.session import open_session
 from tractable.engine.sharding import over_rows
@@ -53,7 +53,7 @@ from tractable.posterior.exchange import GROUPS, to_tree
 from tractable.posterior.folder import RESULT, discard_draws, refuse_others, write
 from tractable.posterior.scaling import power_scaled
 
-TOLD = 30  # a summary lists derived arrays of up to this many numbers
+DERIVED = 30  # a summary lists derived arrays of up to this many numbers
 AGAIN = 0x5EED  # folded into the key of the second run that checks the first
 
 
@@ -68,7 +68,7 @@ class Posterior(Learnt):
         found: numbers of the run, such as the step size that warm-up chose, or the bound.
         seconds: wall time by phase.
         interrupted: the run was stopped before its end.
-        standing: the run's state, for ``extend``.
+        run_state: the run's state, for ``extend``.
         looked: results of ``verify``.
         judged: the report, once made.
     """
@@ -98,19 +98,19 @@ class Posterior(Learnt):
         from tractable.posterior.summary import Summary
 
         expect("summary(level)", level, Share)
-        kept = self.unconstrained is not None and self.count > 0
-        own = self._table(self.names, self.values if kept else None, *self.flat_moments, level)
-        can = derived and self.model.derived is not None and (kept or self.is_point)
-        names, values = self._told if can else ([], np.zeros(0))
+        has_draws = self.unconstrained is not None and self.count > 0
+        own = self._table(self.names, self.values if has_draws else None, *self.flat_moments, level)
+        can = derived and self.model.derived is not None and (has_draws or self.is_point)
+        names, values = self._derived_numbers if can else ([], np.zeros(0))
         if not names:
             return Summary(own)
         flat = values.reshape(-1, values.shape[-1])
         mean, sd = flat[0], np.full(len(names), np.nan)
-        if kept:
+        if has_draws:
             weights = None if self.weights is None else self.weights.ravel()
             mean = np.average(flat, axis=0, weights=weights)
             sd = np.sqrt(np.average(np.square(flat - mean), axis=0, weights=weights))
-        more = self._table(names, values if kept else None, mean, sd, level)
+        more = self._table(names, values if has_draws else None, mean, sd, level)
         return Summary(pd.concat([own, more]).rename_axis("parameter"))
 
     def _table(
@@ -144,10 +144,10 @@ class Posterior(Learnt):
         return {name: a.reshape(*values.shape[:2], *a.shape[1:]) for name, a in found.items()}
 
     @functools.cached_property
-    def _told(self) -> tuple[list[str], np.ndarray]:
-        """Names of the numbers in derived arrays of at most ``TOLD`` numbers, and their values (chain, draw, m)."""
+    def _derived_numbers(self) -> tuple[list[str], np.ndarray]:
+        """Names of the numbers in derived arrays of at most ``DERIVED`` numbers, and their values (chain, draw, m)."""
         values, params = self._each(None)
-        found = pointwise.derived(self.model, params, most=TOLD)
+        found = pointwise.derived(self.model, params, most=DERIVED)
         flat = [np.asarray(a, np.float64).reshape(*values.shape[:2], -1) for a in found.values()]
         names = tree.names({name: a[0] for name, a in found.items()})
         return names, np.concatenate([np.zeros((*values.shape[:2], 0)), *flat], -1)
@@ -182,7 +182,7 @@ class Posterior(Learnt):
         q = approximations.mean_field(len(mean))
         draws = np.asarray(approximations.drawn(q, phi, draws_key(self.seed), self.count))[None]
         fitted = replace(self.fitted, phi=phi, log_weights=None, positions=draws)
-        return replace(self, belief=fitted, standing=None, looked=(), judged=None)
+        return replace(self, belief=fitted, run_state=None, verification=(), judged=None)
 
     def relabelled(self) -> "Posterior":
         """The same draws with exchangeable components matched between draws (``relabelling.matched``).
@@ -196,7 +196,7 @@ class Posterior(Learnt):
         shape = self.unconstrained.shape
         flat = matched(model, self.data.arrays(), self.unconstrained.reshape(-1, shape[-1]))
         belief = replace(self.belief, positions=flat.reshape(shape))
-        return replace(self, belief=belief, standing=None, looked=(), judged=None)
+        return replace(self, belief=belief, run_state=None, verification=(), judged=None)
 
     def allocations(self, data: Data | PyTree = None, *, draws: int = 100) -> np.ndarray:
         """p(z | x_n) of each row, (n, m) over the m values of z, averaged over the posterior; (n, T, m) for sequences.
@@ -238,8 +238,8 @@ class Posterior(Learnt):
         """At most ``most`` draws, evenly over chains and time, and their weights, which sum to 1."""
         flat = self.values.swapaxes(0, 1).reshape(-1, len(self.names))
         weights = np.ones(len(flat)) if self.weights is None else self.weights.T.ravel()
-        kept = np.flatnonzero(weights > 0)
-        index = kept[np.unique(np.linspace(0, len(kept) - 1, min(most, len(kept))).astype(int))]
+        weighted = np.flatnonzero(weights > 0)
+        index = weighted[np.unique(np.linspace(0, len(weighted) - 1, min(most, len(weighted))).astype(int))]
         return self.shaped(flat[index]), weights[index] / weights[index].sum()
 
     @functools.cached_property
@@ -272,8 +272,8 @@ class Posterior(Learnt):
             SettingsError: an argument that this model does not take.
         """
         check_unforked()
-        lying = over_rows(mesh)
-        if lying is not None and (self.model.local is not None or self.model.ahead is not None):
+        over = over_rows(mesh)
+        if over is not None and (self.model.local is not None or self.model.ahead is not None):
             raise SettingsError("predict(mesh=...) is of rows by themselves, without groups or time: leave it out.")
         if self.model.of_table is not None and columns_of(x) is not None:
             x = self.model.of_table(x)
@@ -299,12 +299,12 @@ class Posterior(Learnt):
                 raise SettingsError("predict(calibrate=...) is of rows; this likelihood predicts by a law of its own.")
             return prediction.ahead(own, *self.spread(draws), x, self._rows_or().rows, level=level, seed=seed)
         if self.data is not None:
-            prediction.alike(self.data.given, x, "predict(x)")
+            prediction.check_inputs(self.data.given, x, "predict(x)")
             kinds = (kinds_of(self.data)[0], None if x is None else row_shapes(prediction.rows_of(x)[0]))
             if kinds != kinds_of(self.data):  # of another dtype, say, for which the model may be another
                 share_programs(self.model, kinds, self.data.size)
         return prediction.predict(
-            self.predictive, *self.spread(draws), x, level=level, seed=seed, calibrate=calibrate, over=lying
+            self.predictive, *self.spread(draws), x, level=level, seed=seed, calibrate=calibrate, over=over
         )
 
     def local(self, group: Any = None, *, draws: int = 100) -> Any:
@@ -324,15 +324,15 @@ class Posterior(Learnt):
 
         For a ladder with an inference network, a lower bound of log p(x*_n | θ) by ``draws`` draws (``log_evidence``).
         """
-        lying = over_rows(mesh)
-        if lying is not None and (self.phi is not None or self.model.local is not None):
+        over = over_rows(mesh)
+        if over is not None and (self.phi is not None or self.model.local is not None):
             raise SettingsError("log_predictive(mesh=...) is of rows by themselves, without groups: leave it out.")
         if self.phi is not None:
             return coding.log_evidence(self, data, samples=draws).log_evidence
         data = as_data(data)
         if self.data is not None and self.model.local is None:
-            prediction.alike(self.data.given, data.given, "log_predictive(data)")
-        return prediction.log_predictive(self.predictive, *self.spread(draws), data, lying)
+            prediction.check_inputs(self.data.given, data.given, "log_predictive(data)")
+        return prediction.log_predictive(self.predictive, *self.spread(draws), data, over)
 
     def log_likelihood(
         self, data: Data | PyTree = None, *, draws: int | None = None, mesh: int | str | Mesh | None = None
@@ -348,10 +348,10 @@ class Posterior(Learnt):
             DataError: there are no rows, or the answer would take more than 2 GiB.
         """
         values, params = self._each(draws)
-        lying = over_rows(mesh)
-        if lying is not None and self.model.local is not None:
+        over = over_rows(mesh)
+        if over is not None and self.model.local is not None:
             raise SettingsError("log_likelihood(mesh=...) is of rows by themselves, without groups: leave it out.")
-        found = pointwise.log_likelihoods(self.predictive, params, self._rows_or(data), lying)
+        found = pointwise.log_likelihoods(self.predictive, params, self._rows_or(data), over)
         return found.reshape(*values.shape[:2], -1)
 
     def loo(self, *, draws: int = 4000, rows: int | None = None) -> pointwise.Loo:
@@ -393,7 +393,7 @@ class Posterior(Learnt):
         y = pointwise.single(data.y)
         drawn = pointwise.replicated(self.predictive, params, data.given, data.size, seed)
         parts = list(pointwise.left_out(self.predictive, params, log_weights, data, efficiency))
-        return pointwise.placed(pointwise.joined(parts), drawn, y, seed)
+        return pointwise.placed(pointwise.concatenate_chunks(parts), drawn, y, seed)
 
     def posterior_predictive(
         self, x: PyTree = None, *, group: Labels | None = None, draws: int | None = None, seed: int = 0
@@ -477,9 +477,9 @@ class Posterior(Learnt):
             )
         fitted = self._drawn().fitted
         if fitted is not None and fitted.log_weights is not None and self.predictive is self.model and data.resident:
-            kept = replace(fitted, positions=np.asarray(fitted.positions)[:, :draws])
-            params = self.shaped(kept.values(self.model)[0])
-            return params, pointwise.corrected(self.model, data, kept), data, 1.0
+            weighted = replace(fitted, positions=np.asarray(fitted.positions)[:, :draws])
+            params = self.shaped(weighted.values(self.model)[0])
+            return params, pointwise.corrected(self.model, data, weighted), data, 1.0
         params, weights = self.spread(draws)
         known = np.nanmean(self.diagnosed.bulk) if self.count > 8 and not self.method.independent else np.nan
         efficiency = 1.0 if fitted is not None or not known > 0 else min(1.0, float(known) / len(weights))
@@ -539,14 +539,14 @@ class Posterior(Learnt):
         """
         expect("verify(how)", how, Verify)
         began = time.perf_counter()
-        looked = (*verify(self, how, self._again, held_out is not None), *group_integrals(self))
+        verification = (*verify(self, how, self._again, held_out is not None), *group_integrals(self))
         if held_out is not None:
-            looked += tuple(self._held_out(held_out))
+            verification += tuple(self._held_out(held_out))
         seconds = self.seconds | {"verifying": time.perf_counter() - began}
         belief = self.belief
-        if isinstance(belief, Point) and any(check.name == HIDDEN for check in looked):
+        if isinstance(belief, Point) and any(check.name == HIDDEN for check in verification):
             belief = replace(belief, covariance=None)
-        return replace(self, belief=belief, looked=looked, seconds=seconds, judged=None)
+        return replace(self, belief=belief, verification=verification, seconds=seconds, judged=None)
 
     def _again(self, label: str | None = None) -> "Posterior":
         """The same run with another seed, or by another method."""
@@ -566,14 +566,14 @@ class Posterior(Learnt):
         ``reproducible`` are those of ``infer``, to be given again for the bits of one longer run.
         """
         needs("extend()", self.method)
-        if self.standing is None or self.belief.positions is None:
+        if self.run_state is None or self.belief.positions is None:
             raise RunError(
                 "Only a posterior of kept draws, from this process, can be extended; use checkpoint= across processes."
             )
         expect("extend(draws)", draws, Count)
         placement = placement_of(self.method, self.data, mesh, reproducible)
         with open_session(self.model, self.data, self.seed, progress, placement) as session:
-            outcome = self.method.extended(session, self.belief, self.standing, self.count + draws)
+            outcome = self.method.extended(session, self.belief, self.run_state, self.count + draws)
         if self.found.get("double"):
             outcome = outcome._replace(found=outcome.found | {"double": True})
         return Posterior(self.model, self.data, self.method, self.seed, *outcome).verify(verify, held_out=held_out)
@@ -614,7 +614,7 @@ class Posterior(Learnt):
         Raises:
             CheckpointError: a posterior is there already, another process writes the folder, or it cannot be written.
         """
-        with held(path):
+        with lock(path):
             self._save(pathlib.Path(path), overwrite)
 
     def _save(self, folder: pathlib.Path, overwrite: bool) -> None:

@@ -99,16 +99,16 @@ def predict(
     if calibrate is not None and kind != "number":
         raise SettingsError(
             "predict(calibrate=...) is for numbers; this likelihood is of classes, whose intervals are of "
-            "probabilities. Leave it out, and look at checks.calibration.reliability."
+            "probabilities. Leave it out, and look at tractable.diagnostics.calibration.reliability."
         )
     if calibrate is not None:
         reach = _reach(model, params, weights, as_data(calibrate), level, over)
-        told = _told(model, kind, 0, params, weights, rows, count, level, seed, over)
-        half = reach * _divisor(told.sd)
-        return told._replace(lower=told.mean - half, upper=told.mean + half)
+        prediction = _predictions(model, kind, 0, params, weights, rows, count, level, seed, over)
+        half = reach * _divisor(prediction.sd)
+        return prediction._replace(lower=prediction.mean - half, upper=prediction.mean + half)
     # With few draws of the parameters, or a point, each gives several data.
     each = -(-SAMPLES // len(weights)) if kind == "number" else 1
-    return _told(model, kind, each, params, weights, rows, count, level, seed, over)
+    return _predictions(model, kind, each, params, weights, rows, count, level, seed, over)
 
 
 def ahead(
@@ -126,14 +126,14 @@ def ahead(
     each = -(-SAMPLES // len(weights))
 
     @jax.jit
-    def told(params: PyTree, rows: PyTree) -> tuple[jax.Array, jax.Array, jax.Array]:
+    def moments_and_draws(params: PyTree, rows: PyTree) -> tuple[jax.Array, jax.Array, jax.Array]:
         def one(draw: tuple[PyTree, jax.Array]) -> tuple[jax.Array, jax.Array, jax.Array]:
             d = own(draw[0], x, rows)
             return d.mean, d.variance, d.sample(jax.random.fold_in(jax.random.key(seed), draw[1]), (each,))
 
         return jax.lax.map(one, (params, jnp.arange(len(weights))))
 
-    means, variances, drawn = map(np.asarray, told(params, jax.tree.map(jnp.asarray, rows)))
+    means, variances, drawn = map(np.asarray, moments_and_draws(params, jax.tree.map(jnp.asarray, rows)))
     mean, within = np.tensordot(weights, means, 1), np.tensordot(weights, variances, 1)
     between = np.tensordot(weights, np.square(means - mean), 1)
     samples = np.moveaxis(drawn.reshape(-1, *mean.shape), 0, -1).copy()
@@ -141,7 +141,7 @@ def ahead(
     return Prediction(mean, np.sqrt(within + between), np.sqrt(within), np.sqrt(between), *bounds)
 
 
-def _told(model, kind, each, params, weights, rows, count, level, seed, over) -> Prediction:
+def _predictions(model, kind, each, params, weights, rows, count, level, seed, over) -> Prediction:
     """Predictions of rows; intervals from ``each`` data per draw, NaN if 0."""
     activations, (shape, _) = _per_row(functools.partial(_datum, model, kind), params, rows)
     width = _width(count, max(activations, shape.size * shape.dtype.itemsize * len(weights) * each), over)
@@ -151,11 +151,11 @@ def _told(model, kind, each, params, weights, rows, count, level, seed, over) ->
         for chunk, index, real in chunks(rows, count, width, over):
             zeros = np.zeros((len(index), *shape.shape[1:]), jnp.result_type(float))
             sums = _Sums(np.zeros((), zeros.dtype), zeros, zeros, zeros, zeros[..., 0] if kind == "classes" else zeros)
-            kept = []
+            drawn = []
             for first, thetas, block in blocks:
                 sums, more = _predict(model, kind, each, over, sums, thetas, block, first, chunk, index, key)
-                kept.append(more)
-            yield sums, kept, real
+                drawn.append(more)
+            yield sums, drawn, real
 
     # A chunk is sorted while the one after it is computed.
     pairs = itertools.pairwise(itertools.chain(launched(), [None]))
@@ -170,13 +170,13 @@ def _told(model, kind, each, params, weights, rows, count, level, seed, over) ->
                 f"{np.count_nonzero(lost)} of {lost.size} predictions are too large for a number, the first of row "
                 f"{int(np.argwhere(lost)[0][0])} (the first is 0): inputs lie too far from those learnt from."
             )
-    told = Prediction(mean, np.sqrt(variance + squares), np.sqrt(variance), np.sqrt(squares), lower, upper)
+    prediction = Prediction(mean, np.sqrt(variance + squares), np.sqrt(variance), np.sqrt(squares), lower, upper)
     if kind == "number":
-        return told
+        return prediction
     probabilities = mean if kind == "classes" else np.stack([1 - mean, mean], -1)
     total = entropy(probabilities).astype(mean.dtype)
     # H(E[p]) ≥ E[H(p)] ≥ 0, apart from rounding.
-    return told._replace(
+    return prediction._replace(
         probabilities=probabilities, entropy=total, mutual_information=np.clip(total - within, 0, total)
     )
 
@@ -228,7 +228,7 @@ def _said(x: PyTree) -> str:
     )
 
 
-def alike(learnt: PyTree, x: PyTree, what: str) -> None:
+def check_inputs(learnt: PyTree, x: PyTree, what: str) -> None:
     """Raises a DataError unless rows x (n, ...) have the shapes of the fitted ones; None means no inputs."""
     if x is None and learnt is not None:
         raise DataError(f"{what} expects inputs: rows like those learnt from, of shape {_said(row_shapes(learnt))}.")
@@ -264,9 +264,9 @@ def _datum(model: Model, kind: str, theta: PyTree, rows: PyTree, index: jax.Arra
 @compiled("model", "kind", "each", "over", if_few=COMPILE_FASTEST)
 def _predict(model, kind, each, over, sums, params, weights, first, rows, index, key) -> tuple[_Sums, jax.Array]:
     """Adds draws to a chunk's sums; also returns samples for intervals, (r, ..., draws × each)."""
-    lying = _Sums(ON_ALL, *[BY_ROW] * 4)
+    placements = _Sums(ON_ALL, *[BY_ROW] * 4)
     added = functools.partial(_added, model, kind, each)
-    added = of_rows(over, added, (lying, *[ON_ALL] * 3, BY_ROW, BY_ROW, ON_ALL), (lying, BY_ROW))
+    added = of_rows(over, added, (placements, *[ON_ALL] * 3, BY_ROW, BY_ROW, ON_ALL), (placements, BY_ROW))
     return added(sums, params, weights, first, rows, index, key)
 
 
@@ -299,8 +299,8 @@ def _added(model, kind, each, sums, params, weights, first, rows, index, key) ->
     return sums, samples.reshape(*samples.shape[:-2], len(weights) * samples.shape[-1])
 
 
-def _finished(sums: _Sums, kept: list, real: int, shares: np.ndarray, level: float) -> tuple:
-    samples = np.concatenate([np.asarray(a)[:real] for a in kept], -1)  # a copy, to be sorted
+def _finished(sums: _Sums, drawn: list, real: int, shares: np.ndarray, level: float) -> tuple:
+    samples = np.concatenate([np.asarray(a)[:real] for a in drawn], -1)  # a copy, to be sorted
     moments = (np.asarray(a)[:real] for a in sums[1:])
     return *moments, *_bounds(samples, shares, level)
 
@@ -333,18 +333,19 @@ def _without_moments(mean, squares, variance, drawn) -> tuple[np.ndarray, np.nda
 
 
 def _reach(
-    model: Model, params: PyTree, weights: np.ndarray, held: Data, level: float, over: OverDevices | None
+    model: Model, params: PyTree, weights: np.ndarray, held_out: Data, level: float, over: OverDevices | None
 ) -> np.ndarray:
     """q of the interval mean ± q sd, from rows that took no part in the fit."""
-    told, y = _told(model, "number", 0, params, weights, *rows_of(held.given), level, 0, over), held.y
-    if not isinstance(y, np.ndarray) or y.shape[1:] != told.mean.shape[1:]:
+    prediction = _predictions(model, "number", 0, params, weights, *rows_of(held_out.given), level, 0, over)
+    y = held_out.y
+    if not isinstance(y, np.ndarray) or y.shape[1:] != prediction.mean.shape[1:]:
         if isinstance(y, np.ndarray) and y.shape[1:] == (2,):
             raise DataError("predict(calibrate=...) measures errors, and of rows that are censored there are none.")
         raise DataError(
-            f"predict(calibrate=...) expects y with rows of shape {told.mean.shape[1:]}; got "
+            f"predict(calibrate=...) expects y with rows of shape {prediction.mean.shape[1:]}; got "
             f"{getattr(y, 'shape', type(y).__name__)}."
         )
-    return split_conformal(np.abs(y - told.mean) / _divisor(told.sd), level).astype(told.sd.dtype)
+    return split_conformal(np.abs(y - prediction.mean) / _divisor(prediction.sd), level).astype(prediction.sd.dtype)
 
 
 def _divisor(sd: np.ndarray) -> np.ndarray:
@@ -436,12 +437,12 @@ def _width(count: int, bytes_a_row: int, over: OverDevices | None) -> int:
 
 def fitting(
     function: Callable, params: PyTree, rows: PyTree, count: int,
-    *, abreast: int = 1, kept: int = 1, over: OverDevices | None = None,
+    *, abreast: int = 1, answers: int = 1, over: OverDevices | None = None,
 ) -> int:  # fmt: skip
     """Rows per chunk, so that ``function(theta, rows, index)`` of ``abreast`` draws and ``kept`` answers fit."""
     activations, out = _per_row(function, params, rows)
     answer = sum(a.size * a.dtype.itemsize for a in jax.tree.leaves(out))
-    return _width(count, max(abreast * activations, kept * answer), over)
+    return _width(count, max(abreast * activations, answers * answer), over)
 
 
 def _per_row(function: Callable, params: PyTree, rows: PyTree) -> tuple[int, Any]:

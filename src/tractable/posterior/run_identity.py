@@ -54,7 +54,7 @@ def functions(method: PyTree, model: Model, data: Data | None) -> dict[str, str]
     for field in dataclasses.fields(method):
         value = getattr(method, field.name)
         if dataclasses.is_dataclass(value):  # a method inside a method
-            found |= {f"{field.name}.{name}": told for name, told in functions(value, model, data).items()}
+            found |= {f"{field.name}.{name}": entry for name, entry in functions(value, model, data).items()}
         elif callable(value) or (isinstance(value, tuple) and any(map(callable, value))):
             found[field.name] = _computed(value, model, data)
     return found
@@ -67,11 +67,11 @@ def check_resumable(model: Model, data: Data | None, method: Method) -> None:
             "checkpoint= expects a model that JAX sees whole; this one calls Python (pure_callback or io_callback), "
             "and a resumed run could have another function. Write it in jax.numpy, or leave checkpoint= out."
         )
-    for name, told in functions(method, model, data).items():
-        if told.startswith(UNKNOWN):
+    for name, entry in functions(method, model, data).items():
+        if entry.startswith(UNKNOWN):
             raise SettingsError(
                 f"checkpoint= expects functions that JAX sees whole, as a resumed run could have another; "
-                f"{type(method).__name__}({name}=...) {told}. Write it in jax.numpy, or leave checkpoint= out."
+                f"{type(method).__name__}({name}=...) {entry}. Write it in jax.numpy, or leave checkpoint= out."
             )
 
 

@@ -13,9 +13,9 @@ from tractable.core.errors import CheckpointError, SettingsError, TractableError
 from tractable.core.model import Model, PyTree
 from tractable.core.writing import disk_errors, refuse_links
 from tractable.engine import checkpoint as files
-from tractable.engine.drawing import joined
+from tractable.engine.drawing import concatenate_traces
 from tractable.engine.leaves import flattened
-from tractable.engine.locks import held
+from tractable.engine.locks import lock
 from tractable.engine.method import Method
 from tractable.engine.placement import OneDevice
 from tractable.engine.session import explain_lost_process
@@ -73,7 +73,7 @@ class Saver:
             check_drawn(self.store, manifest["draws"], manifest.get("drawn", ""))
             self.store.truncate(manifest["draws"])
 
-    def save(self, standing: PyTree, drawn: dict[str, np.ndarray] | None = None) -> None:
+    def save(self, run_state: PyTree, drawn: dict[str, np.ndarray] | None = None) -> None:
         """Save the run's state, and the draws since the last save, each (chain, draw, ...).
 
         Raises:
@@ -85,10 +85,10 @@ class Saver:
                 self.store = new_store(self.folder, drawn) if self.store is None else self.store
                 before = self.store.count
                 self.store.append(drawn)
-            self._save(standing)
+            self._save(run_state)
         except CheckpointError as error:
             if drawn is not None:
-                error.partial = joined(self._still_there(before), drawn)
+                error.partial = concatenate_traces(self._still_there(before), drawn)
             raise
 
     def _still_there(self, count: int) -> dict[str, np.ndarray]:
@@ -98,13 +98,13 @@ class Saver:
         except CheckpointError:
             return {}
 
-    def _save(self, standing: PyTree) -> None:
+    def _save(self, run_state: PyTree) -> None:
         if self.resumable:
             self.step += 1
             about = {"identity": self.run, "streamed": self.store is not None}
             count = 0 if self.store is None else self.store.count
             about |= {"draws": count, "drawn": "" if self.store is None else self.store.identity(count)}
-            files.save(self.folder / "checkpoint", flattened(standing), about, step=self.step)
+            files.save(self.folder / "checkpoint", flattened(run_state), about, step=self.step)
 
     def drawn(self) -> dict[str, np.ndarray]:
         return {} if self.store is None else read_draws(self.store)
@@ -127,12 +127,12 @@ class Leader:
         self.faults = [] if faults is None else faults
         self.traces: dict[str, np.ndarray] = {}
 
-    def save(self, standing: PyTree, drawn: dict[str, np.ndarray] | None = None) -> None:
+    def save(self, run_state: PyTree, drawn: dict[str, np.ndarray] | None = None) -> None:
         if self.faults:
-            self.traces = joined(self.traces, drawn or {})
+            self.traces = concatenate_traces(self.traces, drawn or {})
             return
         try:
-            self.saver.save(standing, drawn)
+            self.saver.save(run_state, drawn)
         except CheckpointError as error:
             self.faults.append(error)
             self.traces = error.partial or {}
@@ -162,8 +162,8 @@ class Follower:
         if saved is not None and saved[2]["streamed"]:
             self.traces = {n: a[:, : saved[2]["draws"]] for n, a in read_draws(store_of(folder)).items()}
 
-    def save(self, standing: PyTree, drawn: dict[str, np.ndarray] | None = None) -> None:
-        self.traces = joined(self.traces, drawn or {})
+    def save(self, run_state: PyTree, drawn: dict[str, np.ndarray] | None = None) -> None:
+        self.traces = concatenate_traces(self.traces, drawn or {})
 
     def drawn(self) -> dict[str, np.ndarray]:
         return self.traces
@@ -256,7 +256,7 @@ def open_folder(
     with contextlib.ExitStack() as stack:
         try:
             if placement.is_writer:
-                stack.enter_context(held(path))
+                stack.enter_context(lock(path))
                 check_room(model, method, path)
                 saver = Saver(path, run, resumable=resumable)
         except TractableError as error:

@@ -42,25 +42,25 @@ def power_scaled(model: Model, params: PyTree, weights: np.ndarray, names: Seque
 
     if length(params) < FEWEST:
         raise RunError(f"Power scaling reweighs draws of the parameters, {FEWEST} at least; got {length(params)}.")
-    params, values = _alike(params, weights)
+    params, values = _equally_weighted(params, weights)
     nothing = np.full((len(values), 3), np.nan)
     prior = _moved(values, log_priors(model, params))
     likelihood = nothing if data is None or model.likelihood is None else _moved(values, totals(model, params, data))
     columns = {"prior": prior[:, 0], "likelihood": likelihood[:, 0]}
     for i, what in enumerate(("mean", "sd"), 1):
         columns |= {f"{what} by prior": prior[:, i], f"{what} by likelihood": likelihood[:, i]}
-    moved, told = prior[:, 0] >= SENSITIVE, likelihood[:, 0] >= SENSITIVE
-    words = np.where(moved, np.where(told, "prior and data disagree", "prior stronger than data"), "")
+    moved, by_data = prior[:, 0] >= SENSITIVE, likelihood[:, 0] >= SENSITIVE
+    words = np.where(moved, np.where(by_data, "prior and data disagree", "prior stronger than data"), "")
     return Summary(columns | {"diagnosis": words}, index=pd.Index(names, name="parameter"))
 
 
 def prior_moves(model: Model, params: PyTree, weights: np.ndarray) -> np.ndarray:
     """(k,) the column "prior" of ``power_scaled``."""
-    params, values = _alike(params, weights)
+    params, values = _equally_weighted(params, weights)
     return _moved(values, log_priors(model, params))[:, 0]
 
 
-def _alike(params: PyTree, weights: np.ndarray) -> tuple[PyTree, np.ndarray]:
+def _equally_weighted(params: PyTree, weights: np.ndarray) -> tuple[PyTree, np.ndarray]:
     """Equally weighted draws, and their k numbers, (k, s)."""
     if np.ptp(weights) > 0:
         index = np.random.default_rng(0).choice(len(weights), len(weights), p=weights)

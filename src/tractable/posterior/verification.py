@@ -7,7 +7,7 @@ from tractable.core.check import Check
 from tractable.core.errors import RunError
 from tractable.core.model import Data
 from tractable.diagnostics.verify import BEFORE, LARGEST, frame_of
-from tractable.engine.climb import HELD
+from tractable.engine.climb import HELD_OUT_STEPS
 from tractable.engine.method import Method, Outcome
 from tractable.engine.session import Saver, open_session
 from tractable.posterior.posterior import Posterior
@@ -45,13 +45,13 @@ def verify_and_improve(
         except RunError as error:
             why = f"it failed: {error}"
         check = Check(f"{type(method).__name__} instead", float("nan"), "reject", why)
-    return dataclasses.replace(posterior, looked=(*posterior.looked, check), judged=None)
+    return dataclasses.replace(posterior, verification=(*posterior.verification, check), judged=None)
 
 
 def _climb_again(posterior: Posterior, how: str | None, held_out: Data | None) -> Posterior:
     """If verification found a better place, the result of the same climb started there."""
-    place = next((check.place for check in posterior.looked if check.place is not None), None)
-    early = HELD in posterior.found  # held-out rows ended the climb below its maximum, on purpose
+    place = next((check.place for check in posterior.verification if check.place is not None), None)
+    early = HELD_OUT_STEPS in posterior.found  # held-out rows ended the climb below its maximum, on purpose
     if place is None or early or posterior.interrupted or not posterior.method.climbs:
         return posterior
     with open_session(posterior.model, posterior.data, posterior.seed, False) as session:
@@ -73,10 +73,10 @@ def _replace(
     seconds = first.seconds | {name: first.seconds.get(name, 0.0) + more for name, more in outcome.seconds.items()}
     found = {"double": True} if first.found.get("double") else {}
     found |= outcome.found | {"gradients before": first.cost.gradients, BEFORE: _places(first)}
-    again = Posterior(first.model, first.data, method, first.seed, outcome.belief, found, standing=outcome.standing)
+    again = Posterior(first.model, first.data, method, first.seed, outcome.belief, found, run_state=outcome.run_state)
     again = again.verify(how, held_out=held_out)
     seconds = {name: seconds.get(name, 0.0) + again.seconds.get(name, 0.0) for name in seconds | again.seconds}
-    return dataclasses.replace(again, looked=(check, *again.looked), seconds=seconds)
+    return dataclasses.replace(again, verification=(check, *again.verification), seconds=seconds)
 
 
 def _places(posterior: Posterior) -> list[list[float]]:

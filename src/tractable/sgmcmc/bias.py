@@ -132,9 +132,9 @@ def _memories(first: np.ndarray, second: np.ndarray, friction: float, epoch: int
     batches: Any = 0.0
     for weight, y in _responses(first, friction):
         for other, z in _responses(second, friction):
-            kept = weight * other / (y + z - y * z)
-            white = white + kept.real
-            batches = batches + (kept * (_unspent(y, epoch) + _unspent(z, epoch))).real
+            carried = weight * other / (y + z - y * z)
+            white = white + carried.real
+            batches = batches + (carried * (_unspent(y, epoch) + _unspent(z, epoch))).real
     return white, batches
 
 

@@ -170,19 +170,19 @@ class SGLD(Drawing):
             positions, done = self._burn_in_or_smaller(session, program, tuned, keys, positions, thin)
             if self.step_size == "auto" or self.correct:
                 measured = self._measured(session, positions, tuned)
-                held = float(tuned["step_size"])
+                step_size = float(tuned["step_size"])
                 found = self._choose(measured, scale, self.plan(data))
-                if held < 0.5 * first:  # a step size that failed once may fail again
-                    found["step_size"] = min(found["step_size"], held)
+                if step_size < 0.5 * first:  # a step size that failed once may fail again
+                    found["step_size"] = min(found["step_size"], step_size)
                 tuned |= self._tuned(measured, found["step_size"], scale, thin)
             positions, _ = self._burn_in(session, program, tuned, keys, positions, thin, done)
         return WarmUp(positions, tuned, found, thin)
 
     def _measured(self, session: Session, positions: jax.Array, tuned: dict[str, Any]) -> bias.Measured:
         session.say("measuring", 0, 1)
-        apart = np.unique(np.round(np.asarray(positions), 6), axis=0)
+        distinct = np.unique(np.round(np.asarray(positions), 6), axis=0)
         key = jax.random.fold_in(session.key, 7)
-        return bias.measure(session.model, session.data, self.plan(session.data), apart, key, self, tuned)
+        return bias.measure(session.model, session.data, self.plan(session.data), distinct, key, self, tuned)
 
     def _tuned(self, measured: bias.Measured, step: float, scale: np.ndarray, thin: int) -> dict[str, jax.Array]:
         dtype = jnp.result_type(float)
@@ -304,7 +304,7 @@ class SGLD(Drawing):
 
     def predicted_bias(self, posterior: Learnt) -> bias.Predicted | None:
         """The predicted bias of every marginal sd, with H and V averaged over draws of the run."""
-        chains, belief, data = posterior.standing, posterior.belief, posterior.data
+        chains, belief, data = posterior.run_state, posterior.belief, posterior.data
         if data is None or chains is None or belief.positions is None:
             return None
         flat = belief.positions.reshape(-1, belief.positions.shape[-1])

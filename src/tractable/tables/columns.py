@@ -203,7 +203,7 @@ def _fit_one(values: Values, kind: str, gaps: float, impute: bool, pooled: bool 
         return Column(name, kind, float(np.mean(true)), levels=pair, fill=fill, gaps=gaps)
     check_numbers_in_text(values)
     found = pd.Series(text_of(values)).value_counts()  # the most frequent first
-    tell_alike(name, found.index)
+    tell_of_equal_levels(name, found.index)
     if len(found) > MOST_LEVELS and pooled:
         tell(
             f"Column {name!r} has {len(found):,} distinct values: each has an effect of its own, drawn towards none by "
@@ -480,14 +480,14 @@ def _is_moment(value: object, kind: str, form: str) -> bool:
     return True
 
 
-def tell_alike(name: str, levels: Iterable[str]) -> None:
+def tell_of_equal_levels(name: str, levels: Iterable[str]) -> None:
     """A TractableWarning about levels that differ by case, spaces or the form of letters alone: often one is meant."""
-    alike: dict[str, list[str]] = {}
+    spellings: dict[str, list[str]] = {}
     for level in levels:
-        alike.setdefault(" ".join(unicodedata.normalize("NFKC", level).split()).casefold(), []).append(level)
-    if several := [each for each in alike.values() if len(each) > 1]:
+        spellings.setdefault(" ".join(unicodedata.normalize("NFKC", level).split()).casefold(), []).append(level)
+    if doubles := [each for each in spellings.values() if len(each) > 1]:
         tell(
-            f"Column {name!r} has levels that differ by case or spaces alone, such as {listing(several[0])}: each is "
+            f"Column {name!r} has levels that differ by case or spaces alone, such as {listing(doubles[0])}: each is "
             "taken as it is written. Write them alike in the table if they are one."
         )
 
@@ -504,11 +504,11 @@ def spread_of_groups(left: np.ndarray, z: np.ndarray, group: np.ndarray, size: i
     E Σ S_g b_g² = G + τ² Σ S_g,   S_g = Σ z² / noise²     (DerSimonian & Laird 1986)
     """
     squares = np.bincount(group, z * z, size)
-    told = squares > 0
-    own = np.divide(np.bincount(group, z * left, size), squares, out=np.zeros(size), where=told)
-    free = len(left) - told.sum()
+    has_slope = squares > 0
+    own = np.divide(np.bincount(group, z * left, size), squares, out=np.zeros(size), where=has_slope)
+    free = len(left) - has_slope.sum()
     noise = np.sum(np.square(left - z * own[group])) / free if free > 0 else np.inf
-    ratio = (np.sum(squares * own**2) / noise - told.sum()) / squares.sum() if noise > 0 else np.inf
+    ratio = (np.sum(squares * own**2) / noise - has_slope.sum()) / squares.sum() if noise > 0 else np.inf
     return squares, max(ratio, 0.0)
 
 

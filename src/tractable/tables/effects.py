@@ -31,9 +31,9 @@ def effects(posterior: Posterior, encoder: Encoder | None) -> pd.DataFrame | Non
     """
     if encoder is not None and encoder.formula is not None:
         columns = ("mean", "sd", "5%", "95%")
-        told = posterior.summary()
-        kept = [name for name in effect_names(posterior, encoder) if name in told.index]
-        return pd.DataFrame(told.loc[kept, [c for c in columns if c in told]]).rename_axis("effect")
+        table = posterior.summary()
+        names = [name for name in effect_names(posterior, encoder) if name in table.index]
+        return pd.DataFrame(table.loc[names, [c for c in columns if c in table]]).rename_axis("effect")
     if encoder is None:
         return None
     parts = parts_of(posterior, encoder)
@@ -48,15 +48,15 @@ def _of_levels(posterior: Posterior, encoder: Encoder) -> list[pd.DataFrame]:
     """For pooled columns, the sds of their levels, and the levels whose effects are furthest from 0."""
     if not encoder.levels:
         return []
-    told, sds = posterior.summary(derived=False), [f"sd({term.name})" for term in encoder.levels]
-    told = told[[name for name in ("mean", "sd", "5%", "95%") if name in told]]
-    told = told.loc[posterior.model.labels["levels"]] if posterior.model.labels else told
-    told = told * encoder.target.sd ** (encoder.target.family in PLAIN)
-    own = told.drop(
-        index=[*sds, *told.index.intersection(["intercept"]), *(term.labels[-1] for term in encoder.levels)]
+    table, sds = posterior.summary(derived=False), [f"sd({term.name})" for term in encoder.levels]
+    table = table[[name for name in ("mean", "sd", "5%", "95%") if name in table]]
+    table = table.loc[posterior.model.labels["levels"]] if posterior.model.labels else table
+    table = table * encoder.target.sd ** (encoder.target.family in PLAIN)
+    own = table.drop(
+        index=[*sds, *table.index.intersection(["intercept"]), *(term.labels[-1] for term in encoder.levels)]
     )
     far = (own["mean"] / own["sd"].where(own["sd"] > 0, 1.0)).abs().sort_values(ascending=False, kind="stable")
-    return [pd.concat([told.loc[sds], own.loc[far.index[:FURTHEST]]]).rename_axis("effect")]
+    return [pd.concat([table.loc[sds], own.loc[far.index[:FURTHEST]]]).rename_axis("effect")]
 
 
 def effect_names(posterior: Posterior, encoder: Encoder) -> list[str]:

@@ -18,8 +18,8 @@ from tractable.core.words import listing, nearest, tell
 from tractable.tables import columns as cols
 from tractable.tables.files import Frame, as_table, distinct
 from tractable.tables.formula import NEW, Formula, Term
+from tractable.tables.response import multiple_targets as several_in
 from tractable.tables.response import response
-from tractable.tables.response import several as several_in
 from tractable.tables.targets import (
     COUNTS,
     PLAIN,
@@ -175,10 +175,12 @@ class Encoder:
             if saved.get("version") != VERSION and not old:
                 raise DataError(f"This encoder has version {saved.get('version')!r}; expected {VERSION}. Fit it anew.")
             columns = tuple(_typed(cols.Column(**_tupled(column))) for column in saved["columns"])
-            apart = ("version", "columns", "target", "others", "formula")
-            fields = {name: value for name, value in saved.items() if name not in apart}
+            separate = ("version", "columns", "target", "others", "formula")
+            fields = {name: value for name, value in saved.items() if name not in separate}
             formula = Formula.from_dict(saved["formula"]) if "formula" in saved else None
-            target, *others = (_typed(Target(**_tupled(aim))) for aim in (saved["target"], *saved.get("others", ())))
+            target, *others = (
+                _typed(Target(**_renamed(_tupled(aim)))) for aim in (saved["target"], *saved.get("others", ()))
+            )
             return replace(_typed(cls(columns, target, **_tupled(fields), formula=formula)), others=tuple(others))
         except DataError:
             raise
@@ -203,6 +205,11 @@ def _typed(made: T) -> T:
     return made
 
 
+def _renamed(target: dict[str, Any]) -> dict[str, Any]:
+    """A saved target; version 0.1 wrote ``bound_column`` as "beside"."""
+    return {"bound_column" if name == "beside" else name: value for name, value in target.items()}
+
+
 def _tupled(saved: dict[str, Any]) -> dict[str, Any]:
     return {name: tuple(value) if isinstance(value, list) else value for name, value in saved.items()}
 
@@ -221,8 +228,8 @@ class Encoded(NamedTuple):
     @property
     def given(self) -> PyTree:
         """What the model is given besides y: x alone, or with an offset or groups a dict of them all."""
-        beside = ({} if self.offset is None else {"offset": self.offset}) | (self.groups or {})
-        return {"x": self.x} | beside if beside else self.x
+        others = ({} if self.offset is None else {"offset": self.offset}) | (self.groups or {})
+        return {"x": self.x} | others if others else self.x
 
 
 def fit_encoder(
@@ -308,11 +315,12 @@ def fit_encoder(
         if aim.family not in COUNTS:
             raise DataError(f"exposure={exposure!r} is for counts; the target {target!r} is {aim.family}.")
         aim = replace(aim, level=float(frame[target].sum() / _positive(frame, exposure).sum()))
-    for name, told in ((name, told) for name in others for told in names):
-        if cols.tells(frame[name], frame[told]):
+    for name, target_name in ((name, target_name) for name in others for target_name in names):
+        if cols.tells(frame[name], frame[target_name]):
             tell(
-                f"Column {name!r} says what the target {told!r} is, wherever both are known. If it is the target under "
-                f"another name, and not known where {told!r} is to be predicted, leave it out: exclude {name}."
+                f"Column {name!r} says what the target {target_name!r} is, wherever both are known. If it is the "
+                f"target under another name, and not known where {target_name!r} is to be predicted, leave it out: "
+                f"exclude {name}."
             )
     for name in others:
         values = frame[name]
@@ -370,14 +378,14 @@ def _fit_formula(
     frame: Frame, text: str, names: list[str], missing: str, family: str | None, weights: str, exposure: str,
     beyond: tuple[str, str],
 ) -> Encoder:  # fmt: skip
-    whole, (text, several) = text, several_in(text)
-    text, told = response(text)
-    if told[0] and beyond[0] and told != beyond:
-        raise DataError(f"The formula says that {told[1]!r} tells what is censored, and so does {beyond[1]!r}.")
-    beyond = told if told[0] else beyond
-    beside = [name for name in (*several[1:], weights, exposure, beyond[1]) if name]
-    formula = Formula(text, frame, beside)
-    aims = list(several or (formula.target,))
+    whole, (text, multiple_targets) = text, several_in(text)
+    text, censored_by = response(text)
+    if censored_by[0] and beyond[0] and censored_by != beyond:
+        raise DataError(f"The formula says that {censored_by[1]!r} tells what is censored, and so does {beyond[1]!r}.")
+    beyond = censored_by if censored_by[0] else beyond
+    other_columns = [name for name in (*multiple_targets[1:], weights, exposure, beyond[1]) if name]
+    formula = Formula(text, frame, other_columns)
+    aims = list(multiple_targets or (formula.target,))
     if names not in ([], aims):
         raise DataError(f"The formula {whole!r} explains {listing(aims)}, not {listing(names)}; leave the target out.")
     if both := [name for name in aims if name in formula.names]:
@@ -389,7 +397,7 @@ def _fit_formula(
     aim, *more = (replace(each, mean=0.0, sd=1.0, level=1.0) for each in _aims(frame, aims, beyond, family))
     if exposure and aim.family not in COUNTS:
         raise DataError(f"exposure={exposure!r} is for counts; the target {formula.target!r} is {aim.family}.")
-    formula = Formula(text, frame, beside)
+    formula = Formula(text, frame, other_columns)
     return Encoder((), aim, missing, weights=weights, exposure=exposure, formula=formula, others=tuple(more))
 
 
@@ -510,8 +518,8 @@ def _named(frame: Frame) -> Frame:
 def _wanted(encoder: Encoder, frame: Frame) -> list[str]:
     inputs = [column.name for column in encoder.columns] if encoder.formula is None else encoder.formula.names
     target, explained = encoder.target, explains(encoder, frame)
-    beside = [target.beside] if target.beside and explained else []
-    wanted = list(dict.fromkeys([*inputs, *filter(None, [encoder.exposure]), *beside]))
+    bound = [target.bound_column] if target.bound_column and explained else []
+    wanted = list(dict.fromkeys([*inputs, *filter(None, [encoder.exposure]), *bound]))
     absent = [name for name in wanted if name not in frame]
     if absent:
         raise DataError(
@@ -540,8 +548,8 @@ def _needed(names: list[str], explained: tuple[str, ...], missing: str, beyond: 
 
 def _needed_of(encoder: Encoder, names: list[str]) -> list[str]:
     aim = encoder.target
-    explained = (*(each.name for each in encoder.targets), aim.beside)
-    return _needed(names, explained, encoder.missing, (aim.censoring, aim.beside))
+    explained = (*(each.name for each in encoder.targets), aim.bound_column)
+    return _needed(names, explained, encoder.missing, (aim.censoring, aim.bound_column))
 
 
 def _encode_targets(encoder: Encoder, frame: Frame) -> np.ndarray:
@@ -549,7 +557,7 @@ def _encode_targets(encoder: Encoder, frame: Frame) -> np.ndarray:
     if encoder.others:
         return np.stack([encode_target(aim, frame[aim.name]) for aim in encoder.targets], 1)
     if target.censoring:
-        return encode_censored(target, frame[target.name], frame[target.beside])
+        return encode_censored(target, frame[target.name], frame[target.bound_column])
     return encode_target(target, frame[target.name])
 
 

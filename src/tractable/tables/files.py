@@ -188,17 +188,17 @@ def of_table(frame: Frame, path: Path, names: Sequence[str] = (), purpose: str =
     """
     frame = frame.set_axis(list(map(str, frame.columns)), axis=1).reset_index(drop=True)
     numbers = [name for name in frame.columns if frame[name].dtype.kind in "iuf"]
-    kept, others = list(names) or numbers, [name for name in frame.columns if name not in numbers]
-    if absent := [name for name in kept if name not in frame]:
-        raise DataError(f"The table lacks {listing(absent)}; expected the columns {listing(kept)}.")
-    if text := [name for name in kept if name not in numbers]:
+    chosen, others = list(names) or numbers, [name for name in frame.columns if name not in numbers]
+    if absent := [name for name in chosen if name not in frame]:
+        raise DataError(f"The table lacks {listing(absent)}; expected the columns {listing(chosen)}.")
+    if text := [name for name in chosen if name not in numbers]:
         raise DataError(f"Column {text[0]!r} held numbers when the model was fitted, and does not here.")
-    if not kept:
+    if not chosen:
         raise DataError(f"{path} has no column of numbers{purpose}; got {listing(others)}.")
     if others and not names:
         tell(f"Left out, as they hold no numbers: {listing(others)}.")
-    values = np.stack([frame[name].to_numpy(np.float64, na_value=np.nan) for name in kept], 1)
-    return Source(values, (len(kept),), None, kept)
+    values = np.stack([frame[name].to_numpy(np.float64, na_value=np.nan) for name in chosen], 1)
+    return Source(values, (len(chosen),), None, chosen)
 
 
 def _of_file(path: Path, array: str | None, first: Sequence[str]) -> tuple[str | None, np.ndarray]:

@@ -23,7 +23,7 @@ from formulae.transforms import TRANSFORMS
 
 from tractable.core.errors import DataError
 from tractable.core.words import counted, listing, nearest, tell
-from tractable.tables.columns import Values, kind_of, lacks, meaning, tell_alike, text_of
+from tractable.tables.columns import Values, kind_of, lacks, meaning, tell_of_equal_levels, text_of
 from tractable.tables.files import Frame
 
 ABSENT = "missing"  # the level of missing text
@@ -77,18 +77,18 @@ class Formula:
         DataError: the formula cannot be read, its target is no single column, or a column or function is unknown.
     """
 
-    def __init__(self, text: str, table: Frame, beside: Sequence[str] = ()):
+    def __init__(self, text: str, table: Frame, other_columns: Sequence[str] = ()):
         self.text, self.target = text, _target(text)
         description = _read(text)
         names = [self.target, *sorted(description.var_names - {"", self.target})]
-        for name in [*names, *beside]:
+        for name in [*names, *other_columns]:
             if name not in table:
                 raise DataError(
                     f"{name!r} is not a column of the table; the formula is {text!r}, and the table has "
                     f"{listing(table.columns)}.{nearest(name, table.columns)}"
                 )
         self.names = names[1:]  # of inputs
-        self.table = pd.DataFrame(table[list(dict.fromkeys([*names, *beside]))]).reset_index(drop=True)
+        self.table = pd.DataFrame(table[list(dict.fromkeys([*names, *other_columns]))]).reset_index(drop=True)
         self._grouped: dict[tuple[str, ...], list[Any]] = {}
         for term in description.group_terms:
             if not all(isinstance(part, Variable) for part in term.factor.components):
@@ -109,7 +109,7 @@ class Formula:
         for name in sorted((inputs | self.groups) - {""}):
             there = self.table[name][~lacks(self.table[name])]
             if len(there) and kind_of(there) == "text":
-                tell_alike(name, sorted(set(text_of(there))))
+                tell_of_equal_levels(name, sorted(set(text_of(there))))
         if not description.common_terms and not self._grouped:
             raise DataError(f"The formula {text!r} explains {self.target!r} by nothing; name a column, or give 1.")
 
@@ -239,9 +239,9 @@ class Formula:
 
     def to_dict(self) -> dict[str, str]:
         """The formula, and its training columns as Parquet in base64: JSON then holds them to the last bit."""
-        held = io.BytesIO()
-        self.table.to_parquet(held, compression="zstd", index=False)
-        return {"text": self.text, "table": base64.b64encode(held.getvalue()).decode()}
+        buffer = io.BytesIO()
+        self.table.to_parquet(buffer, compression="zstd", index=False)
+        return {"text": self.text, "table": base64.b64encode(buffer.getvalue()).decode()}
 
     @classmethod
     def from_dict(cls, saved: dict[str, str]) -> "Formula":

@@ -31,15 +31,15 @@ class Places(NamedTuple):
     def longest(self) -> int:
         return int(self.step.max()) + 1
 
-    def laid(self, values: np.ndarray) -> np.ndarray:
+    def placed_rows(self, values: np.ndarray) -> np.ndarray:
         """Rows (n, d) as sequences (N, T, d), padded with NaN."""
         out = np.full((len(self.names), self.longest, values.shape[1]), np.nan)
         out[self.sequence, self.step] = values
         return out
 
-    def back(self, laid: np.ndarray) -> np.ndarray:
+    def back(self, sequences: np.ndarray) -> np.ndarray:
         """Values of steps (N, T, …) for each row of the table, (n, …)."""
-        return laid[self.sequence, self.step]
+        return sequences[self.sequence, self.step]
 
 
 def places(frame: Frame, by: str | None = None, time: str | None = None, unit: str | None = None) -> Places:

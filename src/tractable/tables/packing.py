@@ -17,7 +17,7 @@ from tractable.core.shards import KIND, MANIFEST, Rows, manifest_of
 from tractable.core.tree import PyTree
 from tractable.core.words import spelt
 from tractable.core.writing import disk_errors, refuse_links, refuse_links_in, sync, write_atomically
-from tractable.engine.locks import LOCK, held
+from tractable.engine.locks import LOCK, lock
 from tractable.engine.progress import progress_of
 from tractable.tables import sources
 from tractable.tables.encoder import Encoded, Encoder, encode, fit_encoder
@@ -86,7 +86,7 @@ def pack(
     if manifest_of(out) is not None:
         shutil.rmtree(work, ignore_errors=True)  # of a pack that ended between its last two lines
         return out
-    with held(out), progress_of(progress) as say:
+    with lock(out), progress_of(progress) as say:
         state = _state_of(work, asked)
         if "arrays" not in state:
             if table:

@@ -19,7 +19,7 @@ from tractable.core.model import Data, Model, PyTree, Through
 from tractable.core.shared import recorded, remember
 from tractable.core.words import listing, nearest, spelt, tell
 from tractable.glm.families import FAMILIES
-from tractable.networks.multi_output import beside, joined
+from tractable.networks.multi_output import side_by_side, with_stacked_predictors
 from tractable.tables.columns import spread_of_groups
 from tractable.tables.coordinates import Coordinates, Effects
 from tractable.tables.encoder import Encoded, Encoder, encode, fit_encoder, unexplained
@@ -87,8 +87,8 @@ def regression(
     For grades, which have cutpoints in place of an intercept, the columns of x are centred.
 
     Several targets, ``mvbind(a, b) ~ x + (1 | school)`` as in brms, each have their own effects, sds and noise, "a.x",
-    "b.noise" (``networks.multi_output.beside``). For C classes, C − 1 predictors are log odds against the first class,
-    as in brms and bambi: η_c = log P(y = c) / P(y = first), each with its own effects and sds, "virginica.x".
+    "b.noise" (``networks.multi_output.side_by_side``). For C classes, C − 1 predictors are log odds against the first
+    class, as in brms and bambi: η_c = log P(y = c) / P(y = first), each with its own effects and sds, "virginica.x".
 
     Args:
         formula: such as "y ~ x*z + (1 + x | school)".
@@ -153,7 +153,7 @@ def formula_model(encoder: Encoder, priors: Mapping[str, Prior] | None = None) -
             name: _of_one(each, rows._replace(y=rows.y[:, k]), family, given[name])
             for k, (name, each) in enumerate(zip(names, encoder.each, strict=True))
         }
-        model = replace(beside(parts, family), of_table=of_table)
+        model = replace(side_by_side(parts, family), of_table=of_table)
     elif family == "categorical":
         # C − 1 predictors, log odds against the first class, each with its own effects.
         names = list(map(str, encoder.target.classes))[1:]
@@ -162,7 +162,7 @@ def formula_model(encoder: Encoder, priors: Mapping[str, Prior] | None = None) -
             name: _of_one(encoder, rows._replace(y=(codes == k).astype(float)), "bernoulli", given[name])
             for k, name in enumerate(names, 1)
         }
-        model = replace(joined(parts, _log_odds), of_table=of_table)
+        model = replace(with_stacked_predictors(parts, _log_odds), of_table=of_table)
     else:
         model = replace(_of_one(encoder, rows, family, own), of_table=of_table)
     model = with_censoring(model) if encoder.target.censoring else model
@@ -189,8 +189,8 @@ def _of_one(encoder: Encoder, rows: Encoded, family: str, priors: Mapping[str, P
     formula: Any = encoder.formula
     names, terms = list(formula.features), formula.terms
     kind, x = FAMILIES[family], rows.x
-    kept = np.array([kind.intercept or name != "Intercept" for name in names], bool)
-    names, x = [name for name, keep in zip(names, kept, strict=True) if keep], x[:, kept]
+    shown = np.array([kind.intercept or name != "Intercept" for name in names], bool)
+    names, x = [name for name, keep in zip(names, shown, strict=True) if keep], x[:, shown]
     mean = x.mean(0)
     about = np.zeros_like(mean) if kind.intercept else mean
     scales = _scales(family, names, x, rows)
@@ -203,7 +203,7 @@ def _of_one(encoder: Encoder, rows: Encoded, family: str, priors: Mapping[str, P
         given = given if isinstance(given, dict) else {"x": given}
         each = params["effects"]
         u = each[len(names) + len(terms) :]
-        x = given["x"] if kept.all() else given["x"][kept]
+        x = given["x"] if shown.all() else given["x"][shown]
         eta = jnp.dot(x - about, each[: len(names)]) + given.get("offset", 0.0)
         return eta + jnp.dot(given["z"], u[given["group"]]) if terms else eta
 

@@ -13,10 +13,10 @@ WAYS = {  # pattern: what the second column holds
 }
 
 
-def several(text: str) -> tuple[str, tuple[str, ...]]:
+def multiple_targets(text: str) -> tuple[str, tuple[str, ...]]:
     """The formula with only the first of several targets before its ~, and all targets; () if it names one.
 
-    >>> several("mvbind(height, weight) ~ age")
+    >>> multiple_targets("mvbind(height, weight) ~ age")
     ('height ~ age', ('height', 'weight'))
     """
     left, mark, right = text.partition("~")

@@ -54,8 +54,8 @@ def of_arrays(source: PyTree) -> tuple[Source, dict[str, Rows]]:
         raise DataError("tr.pack takes an array, or a dict of arrays by name; got arrays that are nested.")
     lengths = {name: len(a) if a.ndim else None for name, a in named.items()}
     if len(set(lengths.values())) != 1 or None in lengths.values():
-        told = ", ".join(f"{name or 'it'}: {'a scalar' if n is None else n}" for name, n in lengths.items())
-        raise DataError(f"All arrays to pack need the same number of rows; got {told}.")
+        found_lengths = ", ".join(f"{name or 'it'}: {'a scalar' if n is None else n}" for name, n in lengths.items())
+        raise DataError(f"All arrays to pack need the same number of rows; got {found_lengths}.")
     size = next(iter(lengths.values())) or 0
 
     def read(first: int, count: int) -> Iterator[dict[str, np.ndarray]]:
@@ -141,9 +141,9 @@ def _csv(path: Path, kinds: dict[str, str] | None) -> Callable[[int, int], Itera
         try:
             past = (lambda i: 0 < i <= first) if first else None  # not the header, which names the types
             given: dict[str, Any] = {"dtype": kinds, "skiprows": past, "chunksize": count, "index_col": False, **how}
-            kept: Any = pd.read_csv(path, low_memory=False, **given)
-            with kept:
-                for frame in kept:
+            reader: Any = pd.read_csv(path, low_memory=False, **given)
+            with reader:
+                for frame in reader:
                     yield as_written(frame.set_axis(names, axis=1).reset_index(drop=True))
         except DataError:
             raise
@@ -157,8 +157,8 @@ def _cut(frames: Iterator[Frame], first: int, count: int) -> Iterator[Frame]:
     """Frames of ``count`` rows from row ``first`` on, of frames of any length."""
     rest, skipped = pd.DataFrame(), first
     for frame in frames:
-        kept, skipped = frame.iloc[skipped:], max(0, skipped - len(frame))
-        rest = pd.concat([rest, kept], ignore_index=True) if len(rest) else kept.reset_index(drop=True)
+        frame, skipped = frame.iloc[skipped:], max(0, skipped - len(frame))
+        rest = pd.concat([rest, frame], ignore_index=True) if len(rest) else frame.reset_index(drop=True)
         while len(rest) >= count:
             yield rest.iloc[:count]
             rest = rest.iloc[count:].reset_index(drop=True)
@@ -183,12 +183,12 @@ def columns_of_numbers(frame: Frame, path: Path, names: Sequence[str] | None) ->
     numbers = [name for name, kind in kinds.items() if kind.kind in "iuf"]
     if names is not None and (absent := [name for name in names if name not in kinds]):
         raise DataError(f"{path} lacks the columns {listing(absent)}; it has {listing(kinds)}.")
-    kept = numbers if names is None else list(names)
-    if text := [name for name in kept if name not in numbers]:
+    chosen = numbers if names is None else list(names)
+    if text := [name for name in chosen if name not in numbers]:
         raise DataError(f"Columns {listing(text)} of {path.name} hold no numbers: give target=, and they are encoded.")
-    if not kept:
+    if not chosen:
         raise DataError(f"{path} has no column of numbers; got {listing(kinds)}.")
-    if names is None and len(kept) < len(kinds):
-        tell(f"Left out, as they hold no numbers: {listing(name for name in kinds if name not in kept)}.")
-    single = all(kinds[name] == np.float32 for name in kept)
-    return kept, np.dtype(np.float32 if single else np.float64)
+    if names is None and len(chosen) < len(kinds):
+        tell(f"Left out, as they hold no numbers: {listing(name for name in kinds if name not in chosen)}.")
+    single = all(kinds[name] == np.float32 for name in chosen)
+    return chosen, np.dtype(np.float32 if single else np.float64)

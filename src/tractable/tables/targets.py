@@ -13,8 +13,8 @@ from tractable.core.censored import censored, known, middle, seen
 from tractable.core.errors import DataError
 from tractable.core.tree import Numbers
 from tractable.core.words import listing, nearest, tell
-from tractable.glm.families import SEVERAL
-from tractable.tables.columns import Values, check_numbers_in_text, kind_of, moments, tell_alike, text_of
+from tractable.glm.families import MULTI_OUTPUT
+from tractable.tables.columns import Values, check_numbers_in_text, kind_of, moments, tell_of_equal_levels, text_of
 
 MOST_CLASSES = 100
 SCALE = 5  # whole numbers from 0 with fewer values are counts, however many rows have the largest
@@ -70,18 +70,20 @@ class Target:
     level: float = 1.0
     reason: str = ""
     censoring: str = ""
-    beside: str = ""
+    bound_column: str = ""
 
-    def bounds(self, values: Values, beside: Values) -> np.ndarray:
+    def bounds(self, values: Values, bound_column: Values) -> np.ndarray:
         """(n, 2) lower and upper bound of each row's target, in the table's units."""
         numeric = pd.api.types.is_numeric_dtype(values.dtype)
         numbers = values.to_numpy(np.float64, na_value=np.nan) if numeric else values
-        other = beside.to_numpy(np.float64, na_value=np.nan) if self.censoring == "upper" else beside.to_numpy()
+        other = (
+            bound_column.to_numpy(np.float64, na_value=np.nan) if self.censoring == "upper" else bound_column.to_numpy()
+        )
         try:
             return censored(numbers, **{self.censoring: other})
         except (DataError, ValueError, TypeError) as error:
             said = {"status": "censored", "event": "event", "upper": "until"}[self.censoring]
-            raise DataError(f"The target {self.name!r} with {said}={self.beside!r}: {error}") from error
+            raise DataError(f"The target {self.name!r} with {said}={self.bound_column!r}: {error}") from error
 
 
 def fit_target(values: Values, family: str | None = None) -> Target:
@@ -107,7 +109,7 @@ def fit_target(values: Values, family: str | None = None) -> Target:
         raise DataError(f"The target {name!r} is {only!r} in every row, so there is nothing to explain.")
     found = ordered_values(values)
     if kind == "text":
-        tell_alike(name, found)
+        tell_of_equal_levels(name, found)
     reason = ""
     if family is None:
         family, reason = _likely(values, kind, found)
@@ -155,9 +157,10 @@ def fit_targets(columns: Sequence[Values], family: str | None = None) -> tuple[T
     Raises:
         DataError: a column is not of numbers, or a family is unknown or does not suit a column.
     """
-    if family is not None and family not in SEVERAL:
+    if family is not None and family not in MULTI_OUTPUT:
         raise DataError(
-            f"Several targets are numbers of one family, {', '.join(SEVERAL)}; got {family!r}. Explain them one by one."
+            f"Several targets are numbers of one family, {', '.join(MULTI_OUTPUT)}; got {family!r}. "
+            "Explain them one by one."
         )
     if family is not None:
         return tuple(fit_target(values, family) for values in columns)
@@ -166,11 +169,11 @@ def fit_targets(columns: Sequence[Values], family: str | None = None) -> tuple[T
         if (kind := kind_of(values)) != "number":
             raise DataError(f"Several targets are numbers, and {name!r} is {kind}; explain it by itself.")
     found = [fit_target(values) for values in columns]
-    looks = [aim.family for aim in found]
-    if looks[0] in SEVERAL and len(set(looks)) == 1:
+    families = [aim.family for aim in found]
+    if families[0] in MULTI_OUTPUT and len(set(families)) == 1:
         return tuple(found)
-    told = "numbers that look " + ", ".join(f"{look} ({name})" for name, look in zip(names, looks, strict=True))
-    return tuple(replace(fit_target(values, "normal"), reason=told) for values in columns)
+    reason = "numbers that look " + ", ".join(f"{look} ({name})" for name, look in zip(names, families, strict=True))
+    return tuple(replace(fit_target(values, "normal"), reason=reason) for values in columns)
 
 
 def _scale(family: str, numbers: np.ndarray) -> float:
@@ -179,17 +182,17 @@ def _scale(family: str, numbers: np.ndarray) -> float:
     return float(numbers.mean()) if family in POSITIVE else 1.0
 
 
-def fit_censored(values: Values, beside: Values, censoring: str, family: str | None = None) -> Target:
+def fit_censored(values: Values, bound_column: Values, censoring: str, family: str | None = None) -> Target:
     """How a training column is explained if the column ``beside`` says which rows are censored.
 
     positive numbers, some right-censored     weibull
     other positive, skewed numbers            lognormal
     other numbers                             normal
     """
-    aim = Target(str(values.name), family or "", censoring=censoring, beside=str(beside.name))
+    aim = Target(str(values.name), family or "", censoring=censoring, bound_column=str(bound_column.name))
     if family is not None and family not in CENSORED:
         raise DataError(f"A censored target is of family {', '.join(CENSORED)}; got {family!r}.")
-    y = aim.bounds(values, beside)
+    y = aim.bounds(values, bound_column)
     numbers, there = middle(y), known(y)
     whole, right = seen(y), int(np.sum(~there[:, 1]))
     if not whole.any() and there.all(1).sum() == 0:
@@ -208,9 +211,9 @@ def fit_censored(values: Values, beside: Values, censoring: str, family: str | N
     return replace(aim, mean=mean, sd=sd)
 
 
-def encode_censored(target: Target, values: Values, beside: Values) -> np.ndarray:
+def encode_censored(target: Target, values: Values, bound_column: Values) -> np.ndarray:
     """y (n, 2): bounds in the units of the model, float64."""
-    y = target.bounds(values, beside)
+    y = target.bounds(values, bound_column)
     _check(target.name, target.family, middle(y))
     return np.where(known(y), (y - target.mean) / target.sd, y)
 

@@ -26,7 +26,7 @@ from tractable.diagnostics.learnt import Learnt
 from tractable.diagnostics.verify import SHAPE
 from tractable.engine import run as loop
 from tractable.engine.ascend import ascend
-from tractable.engine.climb import HELD, held_out_best
+from tractable.engine.climb import HELD_OUT_STEPS, held_out_best
 from tractable.engine.drawing import starts_of
 from tractable.engine.method import Check, Method, Optimiser, Outcome, Session
 from tractable.engine.placement import ONE_DEVICE
@@ -258,9 +258,9 @@ class Variational(Method):
 
     def checks(self, posterior: Learnt) -> list[Check]:
         found, out = posterior.found, []
-        if HELD in found:
+        if HELD_OUT_STEPS in found:
             out.append(held_out_best(found))
-            if found[HELD] < found["steps"]:
+            if found[HELD_OUT_STEPS] < found["steps"]:
                 return out  # later states predicted worse
         gain, error = found["gain"], found["gain error"]
         chance = max(self.tolerance, SIGMAS * error)
@@ -268,7 +268,7 @@ class Variational(Method):
         verdict = "trust" if abs(gain) <= chance else "reject" if far else "caution"
         sentence = "nats that the last stage of the climb added; 0 once it has converged"
         sentence += "" if verdict == "trust" else ": raise steps= or epochs="
-        shaped = any(c.name == SHAPE and c.verdict == "trust" for c in posterior.looked)
+        shaped = any(c.name == SHAPE and c.verdict == "trust" for c in posterior.verification)
         if verdict == "trust" and found.get("cut", False) and not shaped:
             verdict = "caution"
             sentence += ": a stage had used up its steps before its bound settled, so that the next ones may add more"
@@ -277,7 +277,7 @@ class Variational(Method):
             sentence += f"; known to ± {chance:.2g}, which does not tell a mean 0.2 sd off: raise batch_size="
         out.append(Check("bound's gain", gain, verdict, sentence))
         weights = None if posterior.fitted is None else posterior.fitted.log_weights
-        if posterior.looked:
+        if posterior.verification:
             pass  # the verification says more than q's own weights
         elif weights is not None:
             out.append(khat_check(weigh(weights)))

@@ -13,13 +13,13 @@ import optax
 from tractable.core import approximations
 from tractable.core.causes import log_prob_of
 from tractable.core.model import Model, PyTree, log_posterior
-from tractable.core.rows import Data, apart
+from tractable.core.rows import Data, split_weights
 from tractable.core.shared import COMPILE_FASTEST, compiled
 from tractable.core.small import cholesky
 from tractable.vi import quadrature
 
 MOST, MOST_NUMBERS = 1000, 16  # most parameters, and numbers that a row sees
-HELD = 1 << 26  # most numbers held at once: of η's roots at all rows, and of η's draws
+MOST_NUMBERS = 1 << 26  # most numbers held at once: of η's roots at all rows, and of η's draws
 DRAWN = 64, 1024  # fewest and most draws of a row's η
 EACH = 4  # draws of a number of η, in all rows, for every number of φ: with fewer the climb fits their noise
 STEPS, WINDOW, MEMORY = 500, 6, 20  # most steps, values that tell what five added, and pairs that L-BFGS keeps
@@ -56,9 +56,9 @@ def structure(model: Model, data: Data | None) -> Factors | None:
     if data is None or size > MOST or model.local is not None:
         return None
     few = quadrature.slopes(model, data)
-    if few is None or few.ndim != 3 or few.shape[1] > MOST_NUMBERS or data.size * few.shape[1] * size > HELD:
+    if few is None or few.ndim != 3 or few.shape[1] > MOST_NUMBERS or data.size * few.shape[1] * size > MOST_NUMBERS:
         return None
-    (y, given), _ = apart(data.arrays())
+    (y, given), _ = split_weights(data.arrays())
     some = jax.tree.map(lambda a: a[: quadrature.PROBED], (y, given))
     if np.any(quadrature.seen_beyond_eta(model, *some, jax.random.key(0))):
         return None
@@ -69,16 +69,16 @@ def structure(model: Model, data: Data | None) -> Factors | None:
     width = 2 * (size // max(few.shape[1] - 1, 1) + 8)  # twice the columns of a table of classes
     points = jax.random.normal(jax.random.key(2), (-(-width // few.shape[1]) + 1, size))
     offsets, seen = _seen(model, given, points)  # (N, K), (N, point, K) F_n z
-    told = np.asarray(seen[:, :-1], np.float64).reshape(data.size, -1)
+    predictors = np.asarray(seen[:, :-1], np.float64).reshape(data.size, -1)
     import scipy.linalg
 
-    factored: Any = scipy.linalg.qr(told.T, mode="economic", pivoting=True)
+    factored: Any = scipy.linalg.qr(predictors.T, mode="economic", pivoting=True)
     falls = np.abs(np.diag(factored[1]))
     rank = int(np.sum(falls > 1e-5 * falls[0]))
-    if rank == told.shape[1]:
+    if rank == predictors.shape[1]:
         return None
     chosen = np.sort(factored[2][:rank])
-    shares = np.linalg.lstsq(told[chosen].T, told.T, rcond=None)[0].T
+    shares = np.linalg.lstsq(predictors[chosen].T, predictors.T, rcond=None)[0].T
     parts = _slopes(model, jax.tree.map(lambda a: a[chosen], given))
     found = Factors(offsets, jnp.asarray(shares, offsets.dtype), parts, jnp.asarray(diagonal[0]))
     missed = _through(found, parts @ points[-1]) - seen[:, -1]
@@ -99,7 +99,7 @@ def climb(
         tolerance: nats gained in the last five steps at which the climb ends.
     """
     size, dtype = model.space.size, jnp.result_type(float)
-    (y, _), counts = apart(data.arrays())
+    (y, _), counts = split_weights(data.arrays())
     unit = jnp.asarray(np.eye(size) if root is None else root, dtype)
     rows, numbers = factors.offsets.shape
     middle, eps = jnp.asarray(mode, dtype), jnp.asarray(_points(rows, numbers, size), dtype)
@@ -154,7 +154,7 @@ def _points(rows: int, numbers: int, size: int) -> np.ndarray:
 
     wanted = EACH * size * (size + 3) / 2 / rows
     draws = int(2 ** np.ceil(np.log2(np.clip(wanted, *DRAWN))))
-    draws = max(4 * numbers, min(draws, HELD // (rows * numbers)))
+    draws = max(4 * numbers, min(draws, MOST_NUMBERS // (rows * numbers)))
     sequence = qmc.Sobol(numbers, scramble=False).fast_forward(1)  # the first point is 0, −∞ of a normal
     half = norm.ppf(sequence.random(rows * (draws // 2))).reshape(rows, -1, numbers)
     roots = np.linalg.cholesky(np.einsum("nsk,nsl->nkl", half, half) / half.shape[1])

@@ -14,7 +14,7 @@ from tractable.core import approximations, tree
 from tractable.core.approximations import Approximation
 from tractable.core.causes import base_of, log_prob_of
 from tractable.core.model import Model, PyTree, is_distribution
-from tractable.core.rows import Data, apart
+from tractable.core.rows import Data, split_weights
 from tractable.core.shared import COMPILE_FASTEST, compiled
 from tractable.engine.ascent import lbfgs
 
@@ -57,10 +57,10 @@ def structure(model: Model, data: Data | None) -> Linear | None:
     shapes = [leaf.shape for leaf in jax.tree.leaves(model.space.shapes)]
     columns = []
     for prior, shape in zip(map(base_of, leaves), shapes, strict=True):
-        told = _normal(prior)
+        normal_prior = _normal(prior)
         laplace = type(prior) is dist.Laplace
-        of_weight = (prior.loc, prior.scale) if laplace else told or (0.0, 1.0)
-        each = laplace or told is not None, laplace, *of_weight
+        of_weight = (prior.loc, prior.scale) if laplace else normal_prior or (0.0, 1.0)
+        each = laplace or normal_prior is not None, laplace, *of_weight
         columns.append([np.broadcast_to(np.asarray(value), shape).ravel() for value in each])
     normal, laplace, centre, scale = map(np.concatenate, zip(*columns, strict=True))
     acting, (y, given) = np.any(found != 0, 0), _few(data)
@@ -104,7 +104,7 @@ def climb(
     dtype = jnp.result_type(float)
     start = q.init(jnp.zeros(size, dtype), jnp.full(size, 0.5, dtype))
     ravel, unravel = raveller(q, size, dtype)
-    (y, given), counts = apart(data.arrays())
+    (y, given), counts = split_weights(data.arrays())
     offsets, features = features_of(model, given)
     fixed = jax.tree.map(jnp.asarray, linear._replace(other=None))
 

@@ -1,4 +1,4 @@
-"""Exhibits: tables, facts and figures under a title, described once and drawn by the page, notebook or terminal."""
+"""Sections: tables, facts and figures under a title, described once and drawn by the page, notebook or terminal."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -74,11 +74,11 @@ class Picture(NamedTuple):
     caption: str = ""
 
 
-class Exhibit(NamedTuple):
+class Section(NamedTuple):
     """Parts under one title, which may be empty, with a verdict beside it.
 
     Attributes:
-        parts: in order; a dict is facts, values by name; an exhibit is a subsection.
+        parts: in order; a dict is facts, values by name; a section is a subsection.
         note: sentences on how to read the parts.
         layout: CSS classes of the parts: "panels" (three abreast) or "panels two", "chart", "chart pairs", "settings";
             "folded" hides them until the title is clicked.
@@ -91,7 +91,7 @@ class Exhibit(NamedTuple):
     verdict: str = ""
 
 
-Part: TypeAlias = Table | dict[str, Any] | Figure | Picture | Exhibit | str
+Part: TypeAlias = Table | dict[str, Any] | Figure | Picture | Section | str
 
 
 def text(value: Value, form: str | None = None, minus: str = "-") -> str:
@@ -123,5 +123,5 @@ def duration(seconds: float | int) -> str:
 
 def largest(sizes: np.ndarray, most: int, which: str = "largest") -> tuple[np.ndarray, str]:
     """Indices of the ``most`` largest sizes, in their order, and a sentence if some are left out."""
-    kept = np.sort(np.argsort(-sizes, kind="stable")[:most])
-    return kept, "" if len(kept) == len(sizes) else f" The {len(kept)} {which} of {len(sizes):,}."
+    shown = np.sort(np.argsort(-sizes, kind="stable")[:most])
+    return shown, "" if len(shown) == len(sizes) else f" The {len(shown)} {which} of {len(sizes):,}."
