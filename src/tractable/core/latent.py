@@ -316,10 +316,6 @@ class LatentModel(Model):
 
         return jax.vmap(one)(jax.random.split(key, n), given)
 
-    def log_likelihoods(self, params: PyTree, rows: tuple[PyTree, PyTree]) -> jax.Array:
-        """log p(x_n | θ) of each row, z summed out, (n,)."""
-        return self.summed_out(params, rows[0] if rows[1] is None else rows)
-
     def summed_out(self, params: PyTree, rows: PyTree) -> jax.Array:
         """log p(x_n | θ), (n,); a ModelError if z cannot be summed out."""
         if self.sums is None:

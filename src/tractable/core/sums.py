@@ -8,8 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from tractable.core import tree
-from tractable.core.model import Batch, PyTree
+from tractable.core.rows import Batch
 from tractable.core.settings import expect_whole
+from tractable.core.tree import PyTree
 
 
 class Expected(NamedTuple):

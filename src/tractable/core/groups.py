@@ -1,0 +1,118 @@
+"""Models of groups with parameters of their own, which quadrature integrates out."""
+
+from collections.abc import Callable
+from typing import Any, cast
+
+import jax
+import jax.numpy as jnp
+
+from tractable.core import tree
+from tractable.core.bits import CachedProperty
+from tractable.core.density import log_density, needed_likelihood
+from tractable.core.errors import ModelError
+from tractable.core.integrals import MOST, around, rule
+from tractable.core.prior import Prior
+from tractable.core.priors import is_distribution
+from tractable.core.rows import Members, Weighted
+from tractable.core.sums import Sums
+from tractable.core.tree import PyTree
+from tractable.core.words import nearest
+
+PARALLEL = 1 << 16  # terms (rows × nodes) computed in parallel
+
+
+class Grouped(Prior):
+    """The part of a ``Model`` that concerns ``local``, the parameters that each group has of its own.
+
+    Each group is one datum, whose own parameters z are integrated out as ``LatentModel`` sums out the z of a row: by
+    the model's ``sums``.
+    """
+
+    local: Callable[..., Any] | None
+
+    @property
+    def sums(self) -> Sums | None:
+        """How each datum's own unknowns are summed or integrated out; None if it has none."""
+        return None if self.local is None else Sums(self._log_prob_of_groups)
+
+    def _log_prob_of_groups(self, params: PyTree, rows: tuple[PyTree, Members]) -> jax.Array:
+        """log p(y_g | θ) of each group, (groups,)."""
+        return self.over_groups(lambda own, nodes, logs: jax.nn.logsumexp(logs), params, rows)
+
+    def given(self, params: PyTree) -> Prior:
+        """The model of one group's own parameters given θ: its prior is ``local(params)``."""
+        likelihood, local = self.likelihood, self.local
+        if likelihood is None or local is None:
+            raise ModelError("This model has nothing that is a group's own: expected Model(..., local=).")
+        model = cast(Any, type(self))
+        return model(local(params), lambda z, *x: likelihood({**params, **z}, *x))
+
+    def over_groups(
+        self, function: Callable, params: PyTree, rows: tuple[PyTree, Members], nodes: Callable | None = None
+    ) -> PyTree:
+        """``function(own, places, logs)`` for each group, leading axis (groups,).
+
+        Args:
+            function: takes the group's own model, J unconstrained quadrature nodes (J, k), and the logs of their
+                contributions to p(y_g | θ), (J,).
+            nodes: ``g -> (x (J, k), log weights (J,))`` for the g-th group; by default ``integrals.rule``.
+        """
+        fixed = rule(self.given(params).space.size)
+
+        def one(g: jax.Array, row: tuple[PyTree, Members]) -> PyTree:
+            y, (x, counts) = row
+            own, constant = self.given(params), self.given(jax.lax.stop_gradient(params))
+            group, (nodes_of_group, log_weights) = Weighted(y, x, counts), fixed if nodes is None else nodes(g)
+            density = log_density(constant, group, flat=True)
+            places, log_weights = around(density, prior_centre(constant), nodes_of_group, log_weights)
+            return function(own, places, log_weights + jax.vmap(log_density(own, group, flat=True))(places))
+
+        groups, members = rows[1].counts.shape
+        at_once = max(1, PARALLEL // (members * len(fixed[1])))
+        if groups <= at_once:
+            return jax.vmap(one)(jnp.arange(groups), rows)
+        return jax.lax.map(lambda now: jax.checkpoint(one)(*now), (jnp.arange(groups), rows), batch_size=at_once)
+
+    @CachedProperty
+    def member(self) -> Any:
+        """The model of a single row, with its group's own parameters at their prior means, to check rows against."""
+        likelihood, model = needed_likelihood(self), cast(Any, type(self))
+
+        def of_row(params: PyTree, *x: PyTree) -> PyTree:
+            own = self.given(params)
+            return likelihood({**params, **own.params(prior_centre(own))}, *x)
+
+        return model(self.prior, of_row, self.position, self.support, self.start)
+
+    def check_local(self) -> None:
+        """Raises a ModelError unless ``local`` returns a dict of distributions under new names, of few numbers."""
+        params = jax.eval_shape(self.example, jax.random.key(0))
+        names = sorted(params) if isinstance(params, dict) else []
+        try:
+            own = jax.eval_shape(self._own_example, params)
+        except KeyError as error:
+            near = nearest(str(error.args[0]), names)
+            raise ModelError(
+                f"local(params) asks for {error.args[0]!r}; there are {', '.join(names)}.{near}"
+            ) from error
+        if both := sorted({*names} & {*own}):
+            raise ModelError(f"{both[0]!r} is a parameter of all groups and of each: give local a name of its own.")
+        if (size := tree.size(own)) > MOST:
+            raise ModelError(f"local holds {size} numbers a group; at most {MOST} are integrated over.")
+
+    def _own_example(self, params: PyTree) -> dict:
+        """Example values of one group's own parameters, by name."""
+        own: Any = None if self.local is None else self.local(params)
+        if not isinstance(params, dict) or not isinstance(own, dict):
+            raise ModelError(
+                "Model(local=...) expects a prior that is a dict, and local(params) to return a dict of distributions, "
+                f'such as {{"a": dist.Normal(params["mu"], params["tau"])}}; got {type(own).__name__}.'
+            )
+        return self.given(params).example(jax.random.key(0))
+
+
+def prior_centre(own: Prior) -> jax.Array:
+    """(k,) The prior's means, unconstrained, from which Newton's steps begin; 0 where a mean does not exist."""
+    means = jax.tree.map(lambda d: jnp.broadcast_to(d.mean, d.shape()), own.prior, is_leaf=is_distribution)
+    flat = own.position_of(means)
+    return jnp.where(jnp.isfinite(flat), flat, 0.0)
