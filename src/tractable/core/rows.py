@@ -1,4 +1,4 @@
-"""Data that knows its size, where its rows live, and which rows batch t of a run holds."""
+"""Data, minibatches, and the plan by which a run walks through the rows."""
 
 import functools
 import hashlib
@@ -18,27 +18,27 @@ from tractable.core.shards import Rows, Sharded, roles
 from tractable.core.tree import PyTree
 from tractable.core.words import Spelt
 
-Labels = Sequence | np.ndarray  # of the group of each row
-FAR = 1 << 30  # rows whose numbers take more than 32 bits to add: their places are found on the host
-RESIDENT = 4 << 30  # bytes: larger data are read batch by batch
+Labels = Sequence | np.ndarray  # the label of each row's group
+FAR = 1 << 30  # from so many rows on, sums of row numbers exceed 32 bits, and the host computes them
+RESIDENT = 4 << 30  # bytes up to which data are held in memory
 SHUFFLE = 20_140  # the seed of the one-off shuffle: a property of the data, not of a run
-SKETCH = 4096  # groups that stand for all, where a run begins
-EVENLY = 10_000  # rows that stand for rows of unlike weight
+SKETCH = 4096  # most groups in a sketch of the data
+EVENLY = 10_000  # rows drawn in proportion to unequal weights
 
 
 class Batch(NamedTuple):
-    """Rows of a data set, and what is needed to scale a sum over them.
+    """Some rows of a data set, and the numbers that scale a sum over them to the whole data set.
 
     Attributes:
         data: pytree of rows, every leaf (n, ...).
-        mask: (n,), 0 for padding, else how often the row counts: once, or as ``Data(weights=...)`` says.
-        size: N, the rows of the whole data set, which these stand for: a sum over them counts N/n times.
-        index: i in 0..M−1, the batch's place in its epoch.
-        count: M, the batches of an epoch.
-        rows: how many rows these are where the mask holds weights; None where it holds 0 and 1, and its sum says so.
-        over: the devices over which the rows are divided (``engine.sharding.OverDevices``): data and mask then are one
-            device's, with a leading axis of shards. None where one device has them all.
-        places: (n,) the place of each row in the batch, where it lies over devices; None where it is 0, 1, … in order.
+        mask: (n,) how often each row counts: 0 for padding, else 1 or the row's weight.
+        size: N, the number of rows of the whole data set. A sum over the batch is multiplied by N/n.
+        index: i in 0..M−1, the batch's position in its epoch.
+        count: M, the number of batches in an epoch.
+        rows: n where the mask holds weights; None where the mask holds 0 and 1, so that its sum is n.
+        over: the devices (``engine.sharding.OverDevices``) among which the rows are divided. ``data`` and ``mask`` are
+            then one device's part, with a leading axis of shards. None where one device has all rows.
+        places: (n,) each row's position in the batch, if the rows are divided among devices; None for 0, 1, ….
     """
 
     data: PyTree
@@ -52,11 +52,11 @@ class Batch(NamedTuple):
 
     @property
     def scale(self) -> jax.Array:
-        """N/n of rows, whatever they weigh: it makes the batch's sum an unbiased estimate of the data set's."""
+        """N/n, the factor that makes the batch's sum an unbiased estimate of the data set's sum."""
         return self.size / jnp.maximum(jnp.sum(self.mask) if self.rows is None else self.rows, 1)
 
     def summed(self, function: Callable, params: PyTree) -> Any:
-        """``function(params, batch)``, a sum over this batch's rows: over all devices where they lie over several."""
+        """``function(params, batch)``, a sum over the batch's rows, added up over the devices that hold rows."""
         if self.over is None:
             return function(params, self)
 
@@ -66,12 +66,12 @@ class Batch(NamedTuple):
         return self.over.summed(of, params, (self.data, self.mask, self.places))
 
     def keys(self, key: jax.Array) -> jax.Array:
-        """(n,) a key of each row's own, made of its place in the batch: the same on whatever device the row lies."""
+        """(n,) one key for each row, made from the row's position in the batch: the device makes no difference."""
         places = jnp.arange(self.mask.shape[0]) if self.places is None else self.places
         return jax.vmap(jax.random.fold_in, (None, 0))(key, places)
 
     def counted(self, terms: jax.Array) -> jax.Array:
-        """A term of every row, (n, ...), as often as the row counts; 0 where it does not, whatever its term is."""
+        """The rows' terms (n, ...), each times how often the row counts; 0 for padding, also where it is NaN."""
         trailing = tuple(range(1, terms.ndim))
         counted = jnp.where(jnp.expand_dims(self.mask > 0, trailing), terms, 0.0)
         if self.rows is None:
@@ -80,7 +80,7 @@ class Batch(NamedTuple):
 
 
 class Weighted(NamedTuple):
-    """Rows that do not all count once: what data with weights hand out in place of (y, given)."""
+    """Rows with weights: data with weights return this in place of (y, given)."""
 
     y: PyTree
     given: PyTree
@@ -88,11 +88,11 @@ class Weighted(NamedTuple):
 
 
 class Members(NamedTuple):
-    """What is given of the rows of groups, padded to those of the largest: the ``given`` of data with groups.
+    """The inputs of groups of rows, each group padded to the size of the largest: ``Data.given`` of data with groups.
 
     Attributes:
         given: pytree of inputs, every leaf (groups, members, ...); None where there are none.
-        counts: (groups, members) how often a row counts, 0 for padding.
+        counts: (groups, members) how often each row counts; 0 for padding.
     """
 
     given: PyTree
@@ -100,7 +100,7 @@ class Members(NamedTuple):
 
 
 def split_weights(rows: PyTree) -> tuple[PyTree, Any]:
-    """Rows, and how often each counts; None where all count once."""
+    """(rows, weights); the weights are None where every row counts once."""
     return ((rows.y, rows.given), rows.weights) if isinstance(rows, Weighted) else (rows, None)
 
 
@@ -117,7 +117,7 @@ def whole(rows: PyTree) -> Batch:
 @functools.partial(jax.tree_util.register_dataclass, data_fields=["rows", "counts"], meta_fields=["size", "over"])
 @dataclass(frozen=True)
 class PlacedRows:
-    """All rows, divided over devices: what ``engine.sharding.OverDevices.laid`` returns in place of (y, given).
+    """All rows, divided among devices: ``engine.sharding.OverDevices.placed_rows`` returns this in place of (y, given).
 
     Attributes:
         rows: (y, given), every leaf (shards × rows of a shard, ...).
@@ -133,11 +133,12 @@ class PlacedRows:
 
 
 class Plan(NamedTuple):
-    """How a run walks through N rows: at most ``batch_size`` a step, by epochs or independently.
+    """How a run walks through N rows: at most ``batch_size`` rows a step, by epochs or independently.
 
-    An epoch cuts the rows, shuffled once, into M contiguous blocks whose sizes differ by at most one, from a random
-    offset and in a random order. ``independent`` draws each batch's place afresh; the gradient noise is then white,
-    which a correction for it needs. Batches of one epoch are negatively correlated, which is better everywhere else.
+    The rows are shuffled once. An epoch cuts them, from a random offset, into M contiguous blocks whose sizes differ by
+    at most one, and visits the blocks in a random order. The batches of an epoch are therefore negatively correlated,
+    which lowers the noise of their sum. With ``independent`` each batch begins at a new random row. The gradient noise
+    is then white, as a correction for the noise requires.
     """
 
     size: int
@@ -156,24 +157,24 @@ class Plan(NamedTuple):
 
     @property
     def far(self) -> bool:
-        """Whether the rows are so many that ``place`` tells a batch's first row in words, for ``first_rows``."""
+        """Whether row numbers exceed 32 bits; ``place`` then returns words, and ``first_rows`` the row numbers."""
         return self.size >= FAR
 
     @property
     def total(self) -> int | float:
-        """N, as programs take it."""
+        """N as compiled programs take it (``narrow``)."""
         return narrow(self.size)
 
 
 def narrow(size: int) -> int | float:
-    """A count of rows as 32 bits hold it: a whole number, or a float of one beyond 2³⁰."""
+    """A count of rows that fits in 32 bits: an int below 2³⁰, else a float."""
     return float(size) if size >= FAR else size
 
 
 def place(plan: Plan, key: jax.Array, t: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Where batch t lies: (first row, rows that count, index in its epoch), in O(1) whatever N is.
+    """Batch t of a run: (first row, number of rows, index in its epoch), in O(1) for every N.
 
-    Of a plan that is ``far`` in place of the first row three words of 32 bits, which ``first_rows`` makes it of.
+    If the plan is ``far``, three words of 32 bits take the place of the first row; ``first_rows`` combines them.
     """
     if plan.independent:
         key = jax.random.fold_in(key, t)
@@ -183,7 +184,7 @@ def place(plan: Plan, key: jax.Array, t: jax.Array) -> tuple[jax.Array, jax.Arra
         start = jax.random.randint(key, (), 0, plan.size)
         return start, jnp.array(plan.width), t % plan.count
     epoch, index = t // plan.count, t % plan.count
-    # One call of the generator an epoch: this runs at every step, beside a gradient of some tens of microseconds.
+    # One call of the generator: this function runs at every step, and a gradient may take only tens of microseconds.
     words = jax.random.bits(jax.random.fold_in(key, epoch), (10,), jnp.uint32)
     block = permuted(words[:8], index, plan.count)
     small, larger = divmod(plan.size, plan.count)
@@ -197,11 +198,11 @@ def place(plan: Plan, key: jax.Array, t: jax.Array) -> tuple[jax.Array, jax.Arra
 
 
 def first_rows(plan: Plan, starts: jax.Array | np.ndarray) -> np.ndarray:
-    """First rows of batches as ``place`` tells them, (...) of 64 bits; of a ``far`` plan from words (..., 3)."""
+    """The first rows of batches, (...) 64-bit integers, from what ``place`` returned; words (..., 3) of a far plan."""
     if not plan.far:
         return np.asarray(starts)
     high, low, block = np.moveaxis(np.asarray(starts).astype(np.uint64), -1, 0)
-    # 2⁶⁴ is no multiple of N either, but a row is likelier than another by N/2⁶⁴ at most.
+    # 2⁶⁴ is no multiple of N, but the probabilities of two rows differ by a factor of 1 + N/2⁶⁴ at most.
     offset = (((high << np.uint64(32)) | low) % np.uint64(plan.size)).astype(np.int64)
     small, larger = divmod(plan.size, plan.count)
     block = block.astype(np.int64)
@@ -209,9 +210,9 @@ def first_rows(plan: Plan, starts: jax.Array | np.ndarray) -> np.ndarray:
 
 
 def permuted(salts: jax.Array, index: jax.Array, count: int) -> jax.Array:
-    """π(index) for a pseudo-random permutation π of 0..count−1 that eight random words choose.
+    """π(index), where eight random words choose the pseudo-random permutation π of 0..count−1.
 
-    A Feistel network on Z_a × Z_b, ab ≥ count, walked along its cycle until it lands inside: no array of ``count``.
+    A Feistel network on Z_a × Z_b with ab ≥ count, applied until the result is below ``count``: no array is needed.
     """
     if count == 1:
         return jnp.zeros_like(index)
@@ -235,31 +236,30 @@ def permuted(salts: jax.Array, index: jax.Array, count: int) -> jax.Array:
 
 
 class Data(Spelt):
-    """The rows that a model explains, ``y``, and what it may look at while doing so, ``given``.
+    """The rows that a model explains, ``y``, and the inputs that explain them, ``given``.
 
     Args:
-        y: array or pytree of arrays with N rows each, or a path: ``.npy`` and uncompressed ``.npz``
-            are memory-mapped, ``.parquet``, ``.arrow`` and ``.feather`` become dicts of columns, ``.zarr`` is read
-            as it is needed. A pattern, "shards/*.npy", is the rows of its files in the natural order of their names,
-            and a folder that ``tr.pack`` wrote what it packed. Leaves of a pytree may be paths too.
+        y: array or pytree of arrays with N rows each, or a path. ``.npy`` and uncompressed ``.npz`` are memory-mapped;
+            ``.parquet``, ``.arrow`` and ``.feather`` become dicts of columns; ``.zarr`` is read in parts. A pattern
+            such as "shards/*.npy" means the rows of these files, in the natural order of their names. A folder that
+            ``tr.pack`` wrote means the rows in it. Leaves of a pytree may be paths too.
         given: the same for inputs; passed to ``likelihood(params, x)`` row by row.
-        weights: (N,) numbers ≥ 0, or a path to them: how often each row counts in Σ_n w_n log p(y_n|θ). Weight 2 is the
-            row twice, weight 0 as if it were not there. By default every row counts once. Minibatches draw rows alike,
-            whatever they weigh, and predictions for a row do not look at its weight.
-        group: (N,) labels or numbers of the group that each row belongs to, for a model with ``local``; rows of a group
-            may lie anywhere. A datum is then a group, all of its rows: N of a sum, of a batch and of ``size`` counts
-            groups, and what is unbiased for data is so for them, whatever their sizes. Every group takes the room of
-            the largest.
-        missing: "raise" refuses rows with NaN or infinite numbers, "drop" leaves them out; "keep" keeps NaN (not
-            infinite numbers), for models that know what a missing number is (``latent.mixture.with_missing``).
-        allow_empty: accept N = 0, whose posterior is the prior.
-        resident: hold the rows in memory. By default below 4 GiB; above, minibatch methods read
-            their batches from the file, as runs of neighbouring rows: it should then be in random order, in which
-            ``tr.pack`` brings it; a report says where it is not.
+        weights: (N,) numbers ≥ 0, or a path to them: how often each row counts in Σ_n w_n log p(y_n|θ). A row of weight
+            2 counts as two rows, a row of weight 0 as none. By default every row counts once. Minibatches draw all rows
+            equally often, and a prediction for a row does not depend on the row's weight.
+        group: (N,) the label or number of each row's group, for a model with ``local``; the rows of a group need not be
+            neighbours. A datum is then a whole group: ``size``, the N of a sum and the n of a batch count groups.
+            Every group takes as much memory as the largest.
+        missing: "raise" refuses rows with NaN or infinite numbers; "drop" leaves these rows out; "keep" accepts NaN,
+            for models of missing numbers (``latent.mixture.with_missing``), and refuses infinite numbers.
+        allow_empty: accept N = 0, for which the posterior is the prior.
+        resident: whether to hold the rows in memory; by default if they take less than 4 GiB. Otherwise minibatch
+            methods read each batch from the file as a run of neighbouring rows. The rows of the file should then be in
+            random order, as ``tr.pack`` writes them; the report says if they are not.
 
     Raises:
-        DataError: empty data, rows of unequal number, numbers that are not finite or hidden by a mask, or that 32 bits
-            do not hold where JAX computes in them; weights that cannot be.
+        DataError: the data are empty; arrays differ in length; numbers are not finite, are masked, or exceed 32 bits
+            while JAX computes in 32 bits; weights are negative or all zero.
 
     >>> Data([1, 0, 1]).size
     3
@@ -331,7 +331,7 @@ class Data(Spelt):
         self._fingerprint: str | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """What was given, as another process takes it, without copies in another order."""
+        """The attributes without shuffled copies of the rows, for another process."""
         return vars(self) | {"_shuffled": {}}
 
     def __repr__(self) -> str:
@@ -351,16 +351,16 @@ class Data(Spelt):
 
     @property
     def shuffled(self) -> bool:
-        """Whether batches are of rows in random order: in memory, or on file as ``tr.pack`` wrote it."""
+        """Whether batches hold rows in random order: of data in memory, or of a folder that ``tr.pack`` wrote."""
         return self.resident or all(isinstance(a, Sharded) and a.shuffled for a in jax.tree.leaves(self.rows))
 
     @property
     def given(self) -> PyTree:
-        """What each row is given; of data with groups ``Members``."""
+        """The inputs of each row; ``Members`` if the data have groups."""
         return self.rows[1]
 
     def members(self) -> "Data":
-        """The rows of all groups, each a datum of its own, in the order in which they were given."""
+        """The rows of all groups as single data, in their original order."""
         if self.numbers is None:
             return self
         where = np.unravel_index(self._in_order(self.numbers), self.numbers.shape)
@@ -368,34 +368,34 @@ class Data(Spelt):
 
     @property
     def places(self) -> np.ndarray:
-        """(n,) of each row of ``members()``, which group it belongs to: a place in ``labels``."""
+        """(n,) the group of each row of ``members()``, as an index into ``labels``."""
         numbers = np.arange(self.size)[:, None] if self.numbers is None else self.numbers
         return self._in_order(numbers) // numbers.shape[1]
 
     @staticmethod
     def _in_order(numbers: np.ndarray) -> np.ndarray:
-        """(n,) where rows lie in ``numbers`` (groups, members) as if it were flat, by their number."""
+        """(n,) the flat indices of rows in ``numbers`` (groups, members), sorted by row number."""
         flat = numbers.ravel()
         return np.argsort(flat, kind="stable")[np.count_nonzero(flat < 0) :]
 
     @property
     def total(self) -> int | float:
-        """Σ_n w_n, how many rows these count as: N where every row counts once."""
+        """Σ_n w_n; N where every row counts once."""
         return self.size if self.weights is None else float(np.sum(self.weights))
 
     def take(self, index: np.ndarray | jax.Array | list | slice) -> "Data":
         """The rows at ``index`` (an array of integers, a mask or a slice) as Data."""
         y, given = jax.tree.map(lambda a: np.asarray(a[index]), self.rows)
         taken = Data(y, given, missing=self.missing)
-        taken.weights = None if self.weights is None else self.weights[index]  # of which all may be zero
+        taken.weights = None if self.weights is None else self.weights[index]  # may all be zero
         if self.labels is not None and self.numbers is not None:
             taken.labels, taken.numbers = self.labels[index], self.numbers[index]
         return taken
 
     def equally_counted(self, count: int = EVENLY) -> "Data":
-        """Rows that all count once and stand for these, to begin a method from; those of weight zero are left out.
+        """Rows that all count once, to begin a method from; rows of weight zero are left out.
 
-        Where the others differ in weight, ``count`` rows stand for them, evenly in proportion to it.
+        Where weights differ, ``count`` rows are chosen in proportion to their weights.
         """
         if self.weights is None:
             return self
@@ -409,8 +409,9 @@ class Data(Spelt):
         return Data(*jax.tree.map(lambda a: np.asarray(a[counted]), self.rows), missing=self.missing)
 
     def sketched(self, count: int = SKETCH) -> "Data":
-        """``count`` groups that stand for all of them, each as often, where there are more: for where a run begins, and
-        how the density curves. Data without groups are themselves.
+        """At most ``count`` random groups, weighted so that their sum estimates the sum over all groups.
+
+        A run uses them to find a starting point and the curvature. Data without groups are returned as they are.
         """
         if self.labels is None or self.size <= count:
             return self
@@ -427,7 +428,7 @@ class Data(Spelt):
         return self.take(np.sort(order[:cut])), self.take(np.sort(order[cut:]))
 
     def arrays(self) -> PyTree:
-        """All rows on the device, in the order given: (y, given), with weights ``Weighted``."""
+        """All rows on the device in their original order: (y, given), or ``Weighted`` if the data have weights."""
         if not self.resident:
             raise DataError(
                 f"This method looks at all {self.size} rows at every step, {self.nbytes / 2**30:.1f} GiB. "
@@ -436,17 +437,17 @@ class Data(Spelt):
         return self.first()
 
     def first(self, count: int | None = None) -> PyTree:
-        """The first ``count`` rows, or all, on the device as ``arrays`` has them, wherever the data lie."""
+        """The first ``count`` rows, or all, on the device in the form of ``arrays``; also of data on file."""
         return self.each(lambda a: jax.device_put(a[:count]))  # for jnp.asarray JAX compiles a program
 
     def each(self, change: Callable) -> PyTree:
-        """``change`` of every array: (y, given), with weights ``Weighted``."""
-        check_width(self._wide)  # again, as 64 bits may have been turned off since
+        """The rows with ``change`` applied to every array: (y, given), or ``Weighted`` of data with weights."""
+        check_width(self._wide)  # again: 64 bits may have been turned off since
         rows = jax.tree.map(change, self.rows)
         return rows if self.weights is None else Weighted(rows[0], rows[1], change(self.weights))
 
     def windows(self, width: int) -> PyTree:
-        """The rows in shuffled order on the device, the first ``width`` again at the end: any ``width`` are a slice."""
+        """The rows in shuffled order on the device, the first ``width`` again at the end: a batch is a slice."""
         kind = width, jnp.result_type(float).name
         if kind not in self._shuffled:
             order = np.random.default_rng(SHUFFLE).permutation(self.size)
@@ -455,9 +456,9 @@ class Data(Spelt):
         return self._shuffled[kind]
 
     def read(self, starts: np.ndarray, width: int, part: slice = slice(None)) -> PyTree:
-        """Rows [start, start + width) round the end for every start, from file: (len(starts), width, ...).
+        """Rows [start, start + width) for every start, read from file, (len(starts), width, ...).
 
-        Of several processes each reads only its own ``part`` of the rows of every batch.
+        After the last row the first one follows. Each of several processes reads only its ``part`` of every batch.
         """
         first, stop, _ = part.indices(width)
 
@@ -465,7 +466,7 @@ class Data(Spelt):
             out = np.empty((*starts.shape, stop - first, *a.shape[1:]), a.dtype)
             for where in np.ndindex(*starts.shape):
                 start, done = (int(starts[where]) + first) % max(self.size, 1), 0
-                while done < stop - first:  # on to the end, and from there round again
+                while done < stop - first:  # after the last row the first one follows
                     piece = a[start : start + stop - first - done]
                     out[where][done : done + len(piece)] = piece
                     start, done = 0, done + len(piece)
@@ -475,7 +476,7 @@ class Data(Spelt):
 
     @property
     def fingerprint(self) -> str:
-        """SHA-256 over names, shapes, types and bytes, read in chunks."""
+        """SHA-256 of names, shapes, types and bytes, read in chunks."""
         if self._fingerprint is None:
             digest = hashlib.sha256()
             weights = [] if self.weights is None else [("weights", self.weights)]
@@ -489,7 +490,7 @@ class Data(Spelt):
 
 
 def labels_of(source: Labels, size: int, what: str = "Data(group=...)") -> np.ndarray:
-    """The label of the group of each of ``size`` rows, or a sentence about labels that cannot be."""
+    """The group label of each of ``size`` rows; a DataError for missing labels or a wrong number of them."""
     labels = unmasked(source, "group")
     if labels.shape != (size,):
         raise DataError(f"{what} expects one label a row, shape ({size},); got {labels.shape}.")
@@ -500,18 +501,18 @@ def labels_of(source: Labels, size: int, what: str = "Data(group=...)") -> np.nd
 
 
 def gathered(rows: PyTree, weights: np.ndarray | None, groups: np.ndarray) -> tuple[PyTree, np.ndarray, np.ndarray]:
-    """Rows by group, every leaf (groups, members, ...); the groups' labels in order; and the rows' numbers, −1 of none.
+    """Rows by group, every leaf (groups, members, ...); the sorted labels; the rows' numbers, −1 for padding.
 
-    Padding repeats a group's first row, so that its density is finite, and counts 0 times.
+    Padding repeats a group's first row, which has a finite density, and counts 0 times.
     """
     labels, index, sizes = np.unique(groups, return_inverse=True, return_counts=True)
     most, count = int(sizes.max(initial=0)), len(groups)
     room = most * len(labels) / max(count, 1) * sum(leaf.nbytes for leaf in jax.tree.leaves(rows))
     if room > RESIDENT:
         raise DataError(
-            f"The largest of {len(labels)} groups holds {most} rows, and every group takes its room: "
-            f"{room / 2**30:.1f} GiB. Expected groups more alike in size: split the largest, or draw from its rows and "
-            "give those drawn weights= of how many they stand for."
+            f"The largest of {len(labels)} groups holds {most} rows, and every group takes as much memory as the "
+            f"largest: {room / 2**30:.1f} GiB in all. Expected groups of similar size: split the largest group, or "
+            "keep a random part of its rows and give these rows weights= that make up for the others."
         )
     order = np.argsort(index, kind="stable")
     first = np.cumsum(sizes) - sizes
@@ -524,13 +525,13 @@ def gathered(rows: PyTree, weights: np.ndarray | None, groups: np.ndarray) -> tu
 
 
 def window(windows: PyTree, plan: Plan, start: jax.Array, rows: jax.Array, index: jax.Array | int) -> Batch:
-    """The batch that ``place`` put at ``start``, as a slice of ``Data.windows``."""
+    """The batch that begins at ``start`` (from ``place``), as a slice of ``Data.windows``."""
     data = jax.tree.map(lambda a: jax.lax.dynamic_slice_in_dim(a, start, plan.width), windows)
     return windowed(data, plan, rows, index)
 
 
 def windowed(data: PyTree, plan: Plan, rows: jax.Array, index: jax.Array | int) -> Batch:
-    """The same from rows that ``Data.read`` has already cut out."""
+    """The batch of rows that ``Data.read`` returned."""
     data, weights = split_weights(data)
     if plan.size % plan.count == 0 or plan.independent:  # all batches are full
         mask = jnp.ones(plan.width)
@@ -542,12 +543,12 @@ def windowed(data: PyTree, plan: Plan, rows: jax.Array, index: jax.Array | int) 
 
 
 def as_data(data: Data | PyTree) -> Data:
-    """``data`` itself, or arrays made into Data."""
+    """``data`` itself if it is ``Data``, else ``Data(data)``."""
     return data if isinstance(data, Data) else Data(data)
 
 
 def _named(rows: PyTree) -> dict[str, Rows]:
-    """Arrays as sentences call them: y['a']."""
+    """Arrays by the names that messages use, such as y['a']."""
     leaves = jax.tree_util.tree_flatten_with_path(rows)[0]
     return {("y" if path[0].idx == 0 else "given") + jax.tree_util.keystr(path[1:]): leaf for path, leaf in leaves}
 
@@ -561,7 +562,7 @@ def _common_length(rows: PyTree) -> int:
 
 
 def _not_finite(rows: PyTree, size: int, gaps: bool) -> tuple[str, np.ndarray]:
-    """A sentence about the first number that is not finite, with ``gaps`` is infinite; and such rows, (N,) or none."""
+    """A sentence about the first number that is not finite (infinite, if ``gaps``), and a mask (N,) of such rows."""
     bad, sentence = np.zeros(0, bool), ""
     for name, leaf in _named(rows).items():
         count, first = 0, []
@@ -570,7 +571,7 @@ def _not_finite(rows: PyTree, size: int, gaps: bool) -> tuple[str, np.ndarray]:
             where = np.argwhere(np.isinf(part) if gaps else ~np.isfinite(part))
             where[:, 0] += start
             count += len(where)
-            bad = np.zeros(size, bool) if len(where) and not bad.size else bad  # of good rows it would only take room
+            bad = np.zeros(size, bool) if len(where) and not bad.size else bad  # made only when needed
             bad[where[:, 0]] = True
             first = first or where[:1].ravel().tolist()
         if count and not sentence:
