@@ -208,6 +208,31 @@ def test_structure():
     assert not found, "\n" + "\n".join(found)
 
 
+# How each paper is read, from the method that users call to its formulas, within one folder.
+READING = {
+    "SGLD": ("sgmcmc", ["methods.py", "sgld.py", "gradients.py", "preconditioners.py"]),
+    "Bayes by Backprop": ("networks", ["bayes_by_backprop_method.py", "bayes_by_backprop.py", "weight_noise.py"]),
+    "EM": ("latent", ["em_method.py", "em_climb.py", "em.py", "gradient_em.py"]),
+    "NVIL": ("ladders", ["nvil_methods.py", "amortised.py", "score.py", "ladder.py"]),
+    "VAE": ("ladders", ["autoencoding.py", "amortised.py", "pathwise.py", "bounds.py"]),
+}
+
+
+@pytest.mark.parametrize("paper", READING)
+def test_a_paper_is_read_in_one_folder(paper):
+    """At most four files and 1,500 lines; each file is imported by one that is read before it."""
+    folder, files = READING[paper]
+    texts = {name: (SOURCE / folder / name).read_text(encoding="utf-8") for name in files}
+    assert len(files) <= 4 and sum(text.count("\n") for text in texts.values()) <= 1500
+    read: set[str] = set()
+    for name, text in texts.items():
+        assert not read or name in read, f"no file before {name} imports it"
+        used = _used(ast.parse(text), Path(folder, name))
+        read |= {Path(_file(dotted, SOURCE)).name for dotted, _, is_import in used if is_import}
+    document = ast.get_docstring(ast.parse((SOURCE / folder / "__init__.py").read_text(encoding="utf-8"))) or ""
+    assert document.count("\n") >= 6 and all(name.removesuffix(".py") in document for name in files)
+
+
 def test_few_modules_stand_at_the_top():
     modules = {path.stem for path in SOURCE.glob("*.py")} - {"__init__"}
     assert modules == MODULES | LISTS
