@@ -110,7 +110,7 @@ def test_points_have_the_moments_of_a_normal(rows, numbers, size, draws):
 
 @pytest.mark.quick
 def test_points_are_no_more_than_fit(monkeypatch):
-    monkeypatch.setattr(several, "MOST_NUMBERS", 40 * 3 * 100)
+    monkeypatch.setattr(several, "MOST_VALUES", 40 * 3 * 100)
     assert several._points(40, 3, 50).shape == (40, 100, 3)
 
 

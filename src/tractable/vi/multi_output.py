@@ -19,7 +19,7 @@ from tractable.core.small import cholesky
 from tractable.vi import quadrature
 
 MOST, MOST_NUMBERS = 1000, 16  # most parameters, and numbers that a row sees
-MOST_NUMBERS = 1 << 26  # most numbers held at once: of η's roots at all rows, and of η's draws
+MOST_VALUES = 1 << 26  # most numbers held at once: of η's roots at all rows, and of η's draws
 DRAWN = 64, 1024  # fewest and most draws of a row's η
 EACH = 4  # draws of a number of η, in all rows, for every number of φ: with fewer the climb fits their noise
 STEPS, WINDOW, MEMORY = 500, 6, 20  # most steps, values that tell what five added, and pairs that L-BFGS keeps
@@ -56,7 +56,7 @@ def structure(model: Model, data: Data | None) -> Factors | None:
     if data is None or size > MOST or model.local is not None:
         return None
     few = quadrature.slopes(model, data)
-    if few is None or few.ndim != 3 or few.shape[1] > MOST_NUMBERS or data.size * few.shape[1] * size > MOST_NUMBERS:
+    if few is None or few.ndim != 3 or few.shape[1] > MOST_NUMBERS or data.size * few.shape[1] * size > MOST_VALUES:
         return None
     (y, given), _ = split_weights(data.arrays())
     some = jax.tree.map(lambda a: a[: quadrature.PROBED], (y, given))
@@ -154,7 +154,7 @@ def _points(rows: int, numbers: int, size: int) -> np.ndarray:
 
     wanted = EACH * size * (size + 3) / 2 / rows
     draws = int(2 ** np.ceil(np.log2(np.clip(wanted, *DRAWN))))
-    draws = max(4 * numbers, min(draws, MOST_NUMBERS // (rows * numbers)))
+    draws = max(4 * numbers, min(draws, MOST_VALUES // (rows * numbers)))
     sequence = qmc.Sobol(numbers, scramble=False).fast_forward(1)  # the first point is 0, −∞ of a normal
     half = norm.ppf(sequence.random(rows * (draws // 2))).reshape(rows, -1, numbers)
     roots = np.linalg.cholesky(np.einsum("nsk,nsl->nkl", half, half) / half.shape[1])
