@@ -463,7 +463,7 @@ def test_damage_is_told_when_a_shard_is_read(packed):
     third.write_bytes(content)
     data = Data(packed, resident=False)
     data.read(np.array([0]), 5)
-    with pytest.raises(DataError, match=r"00002\.npy is not what was packed: its checksum does not hold"):
+    with pytest.raises(DataError, match=r"00002\.npy has changed since it was packed: its checksum does not match"):
         data.read(np.array([len(data) // 2 - 300]), 600)
     third.write_bytes(content[:-9])
     with pytest.raises(DataError, match=r"00002\.npy is cut short"):
@@ -480,7 +480,7 @@ def test_damage_is_told_when_a_shard_is_read(packed):
 def test_shards_unlike_the_first_are_named(tmp_path):
     pattern = unequal(tmp_path / "s", numbered())
     np.save(tmp_path / "s" / "part-11.npy", numbered(9, 5))
-    with pytest.raises(DataError, match=r"part-11\.npy holds rows of shape \(5,\) and type float32; those of .*part-8"):
+    with pytest.raises(DataError, match=r"part-11\.npy holds rows of shape \(5,\) and type float32; expected .*part-8"):
         Data(pattern)
     np.save(tmp_path / "s" / "part-11.npy", numbered(9).astype(np.float64))
     with pytest.raises(DataError, match=r"part-11\.npy holds rows .* type float64"):
@@ -501,7 +501,7 @@ FAULTS = {
     "no source": (lambda p: tr.pack(p / "b.npy", p / "new"), "There is no file"),
     "no table": (lambda p: tr.pack(p / "b.parquet", p / "new"), "does not exist. Expected a .csv"),
     "no pattern": (lambda p: Data(str(p / "none-*.npy")), "No file matches .*none-"),
-    "other files": (lambda p: Data(str(p / "out" / "*")), "matches manifest.json; expected .npy files alone"),
+    "other files": (lambda p: Data(str(p / "out" / "*")), "matches manifest.json; expected .npy files only"),
     "a target of an array": (lambda p: tr.pack(p / "a.npy", p / "new", target="y"), "are for a table"),
     "encoding of nothing": (lambda p: tr.pack(p / "a.npy", p / "new", family="normal"), r"pack\(family=...\) is for"),
     "no rows": (lambda p: tr.pack(p / "a.npy", p / "new", rows_per_shard=0), "expects at least 1"),

@@ -260,13 +260,13 @@ def test_faults(sentence):
 def test_more_faults():
     with pytest.raises(DataError, match="the lower bound is above the upper one: 3"):
         censored([3.0], upper=[2.0])
-    with pytest.raises(DataError, match="nothing bounds y"):
+    with pytest.raises(DataError, match="y has no bound"):
         censored([np.nan], upper=[np.inf])
     with pytest.raises(DataError, match=r"In row 1 .* y is not finite"):
         censored([1.0, np.nan], event=[1, 0])
     with pytest.raises(DataError, match="cannot be read: write 'days"):
         tr.models.regression("cens(days, left, home) ~ age", stays())
-    with pytest.raises(ModelError, match="goes Through a predictor"):
+    with pytest.raises(ModelError, match="is a Through of a predictor"):
         with_censoring(RATE)
     with pytest.raises(DataError, match=r"Row 0 of y, \[3.0, 2.0\], lies outside"):
         tr.infer(RATE, tr.Data(np.array([[3.0, 2.0]])), tr.MAP(), progress=False)

@@ -33,7 +33,7 @@ CASES = {
 
 @pytest.mark.parametrize("case", CASES)
 def test_another_value_is_refused(case):
-    with pytest.raises(ModelError, match=r"expects a function.* got a distribution, Normal. Write lambda"):
+    with pytest.raises(ModelError, match=r"expects a function.* got a distribution, Normal. Pass lambda"):
         CASES[case](NORMAL)
     for value in ({"y": 1.0}, 3.0):  # which the check of types refuses too, where it is on
         with pytest.raises((ModelError, TypeError, BeartypeException), match=r"expects a function|violates type hint"):

@@ -246,9 +246,9 @@ def test_integrals_that_are_not_known_are_no_reason_to_trust():
 WRONG = {
     "name": (
         lambda: tr.Model(PRIOR, OF_ROW, local=lambda p: {"a": dist.Normal(p["nu"], 1)}),
-        "asks for 'nu'; there",
+        "asks for 'nu'; expected one of",
     ),
-    "twice": (lambda: tr.Model(PRIOR, OF_ROW, local=lambda p: {"mu": dist.Normal(0, 1)}), "'mu' is a parameter of all"),
+    "twice": (lambda: tr.Model(PRIOR, OF_ROW, local=lambda p: {"mu": dist.Normal(0, 1)}), "'mu' is in the prior and in local"),
     "no dict": (lambda: tr.Model(PRIOR, OF_ROW, local=lambda p: dist.Normal(0, 1)), "a dict of distributions"),
     "discrete": (lambda: tr.Model(PRIOR, OF_ROW, local=lambda p: {"a": dist.Poisson(1.0)}), "is discrete"),
     "many": (lambda: tr.Model(PRIOR, OF_ROW, local=lambda p: {"a": dist.Normal(jnp.zeros(20), 1)}), "at most 16"),

@@ -582,7 +582,7 @@ def test_faults(name):
     [
         (lambda: neural_network(mlp(3, 2, 1)), lambda: tr.Data(X[:, 0], given=X[:, :2]),
          r"takes one input of shape \(3,\); got a row of shape \(2,\)"),
-        (lambda: neural_network(mlp(3, 2, 1)), lambda: tr.Data(X[:, 0]), r"looks at inputs: give Data\(y, given=x\)"),
+        (lambda: neural_network(mlp(3, 2, 1)), lambda: tr.Data(X[:, 0]), r"needs inputs: pass Data\(y, given=x\)"),
         (lambda: neural_network(SQUARE, "bernoulli"), lambda: tr.Data(ROWS["bernoulli"], given=X),
          r"'bernoulli' needs .*; got \(3,\)"),
         (lambda: neural_network(SQUARE), lambda: tr.Data(X, given=X[:, :2]), r"input of shape \(2,\), without a batch"),

@@ -1,4 +1,4 @@
-"""The words of the library: a model, its rows, a kernel, an objective, and what a method learns."""
+"""The terms that all methods share: models, rows, kernels, objectives and beliefs (the results of methods)."""
 
 import lazy_loader
 

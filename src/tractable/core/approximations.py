@@ -27,14 +27,14 @@ class Approximation(NamedTuple):
     """A family q_φ(z) over z (d,).
 
     Attributes:
-        init: ``(mean (d,), sd (d,)) -> φ``; it starts with independent entries.
+        init: ``(mean (d,), sd (d,)) -> φ`` of a q with these moments and (nearly) independent entries.
         noise: standard normal numbers needed per draw.
         sample: ``(φ, ε (noise,)) -> z (d,)``.
         log_prob: ``(φ, z (d,)) -> ()``.
         entropy: ``φ -> ()``, −E_q[log q].
         mean, sd: ``φ -> (d,)``.
-        scale: ``(φ, sd (d,)) -> φ-shaped``: how far each entry of φ moves when z moves by sd.
-        whole: whether the density covers all d entries of z.
+        scale: ``(φ, sd (d,)) -> φ-shaped``: the change of each entry of φ that moves z by about sd.
+        whole: whether q is a density of all d entries of z, and not of some only.
     """
 
     init: Callable[[jax.Array, jax.Array], Phi]
@@ -48,7 +48,7 @@ class Approximation(NamedTuple):
     whole: bool = True
 
 
-@functools.cache  # so that equal families are one static argument of jit
+@functools.cache  # a family is a static argument of jit: equal ones must be the same object
 def mean_field(size: int) -> Approximation:
     """Independent normals. At the reverse KL's optimum for a normal with precision Λ, σᵢ² = 1/Λᵢᵢ ≤ Σᵢᵢ."""
     return Approximation(
@@ -101,12 +101,13 @@ def of_root(mean: jax.Array, root: jax.Array) -> Phi:
 def low_rank(size: int, rank: int) -> Approximation:
     """A normal with covariance diag(σ²) + F Fᵀ (Ong, Nott & Smith 2018), F with ``rank`` columns.
 
-    Densities by the matrix-inversion and determinant lemmas: O(d r²). Where F explains all of an entry its σ falls to
-    0, as in factor analysis (Heywood 1931), and |F/σ|² is beyond single precision: a QR decomposition does without.
+    The density uses the matrix-inversion and determinant lemmas, in time O(d r²). If F explains all variance of an
+    entry, the entry's σ falls to 0, as in factor analysis (Heywood 1931), and |F/σ|² overflows in single precision. A
+    QR decomposition of F/σ avoids the square.
     """
 
     def init(mean: jax.Array, sd: jax.Array) -> Phi:
-        # Zero columns are a saddle that no gradient leaves: start with small, unequal ones.
+        # At F = 0 the gradient of F is 0: start with small, unequal columns.
         spread = jnp.cos(jnp.outer(jnp.arange(size) + 0.5, jnp.arange(rank) + 1.0) * math.pi / size).astype(mean.dtype)
         return {"mean": mean, "rho": inverse_softplus(sd), "factor": 0.1 * sd[:, None] * spread}
 
@@ -118,7 +119,7 @@ def low_rank(size: int, rank: int) -> Approximation:
     def log_prob(phi: Phi, z: jax.Array) -> jax.Array:
         scaled, basis, root = capacity(phi)
         white = (z - phi["mean"]) * jnp.exp(-log_softplus(phi["rho"]))
-        common = jax.scipy.linalg.solve_triangular(root, basis.T @ white)  # E[ε | z] of the r common ones
+        common = jax.scipy.linalg.solve_triangular(root, basis.T @ white)  # (r,) E[ε₂ | z]
         quadratic = jnp.sum(jnp.square(white - scaled @ common)) + jnp.sum(jnp.square(common))
         return -quadratic / 2 - log_determinant(phi, root) - size * LOG_2PI / 2
 
@@ -139,40 +140,40 @@ def low_rank(size: int, rank: int) -> Approximation:
 
 
 def widen(phi: Phi, factor: float) -> Phi:
-    """φ of q with every standard deviation times ``factor``, for a φ of any shape and any family but ``part``."""
+    """φ of q with every sd multiplied by ``factor``, for a φ of any shape and every family but ``part``."""
     rho = jax.tree.map(lambda rho: inverse_softplus(factor * softplus(rho)), phi["rho"])
     return phi | {"rho": rho} | {name: factor * phi[name] for name in ("lower", "factor") if name in phi}
 
 
 @functools.cache
 def part(size: int, free: int) -> Approximation:
-    """A normal with any covariance over ``free`` of the entries, φ["index"], the others fixed at φ["mean"].
+    """A normal with any covariance of ``free`` entries, those in φ["index"]; the others are fixed at φ["mean"].
 
-    Its density covers the free entries only. Only Laplace makes one.
+    The density is that of the free entries. Only Laplace uses this family.
     """
     inner = full_rank(free)
 
-    def of(phi: Phi) -> Phi:
+    def of_free(phi: Phi) -> Phi:
         return {"mean": phi["mean"][phi["index"]], "rho": phi["rho"], "lower": phi["lower"]}
 
     def refuse(*_: object) -> Phi:
-        raise SettingsError("A part of the parameters is fitted by Laplace alone; use mean_field or full_rank.")
+        raise SettingsError("Only Laplace fits a part of the parameters; use mean_field or full_rank.")
 
     return Approximation(
         init=refuse,
         noise=free,
-        sample=lambda phi, eps: phi["mean"].at[phi["index"]].set(inner.sample(of(phi), eps)),
-        log_prob=lambda phi, z: inner.log_prob(of(phi), z[phi["index"]]),
-        entropy=lambda phi: inner.entropy(of(phi)),
+        sample=lambda phi, eps: phi["mean"].at[phi["index"]].set(inner.sample(of_free(phi), eps)),
+        log_prob=lambda phi, z: inner.log_prob(of_free(phi), z[phi["index"]]),
+        entropy=lambda phi: inner.entropy(of_free(phi)),
         mean=_mean,
-        sd=lambda phi: jnp.zeros(size, phi["mean"].dtype).at[phi["index"]].set(inner.sd(of(phi))),
+        sd=lambda phi: jnp.zeros(size, phi["mean"].dtype).at[phi["index"]].set(inner.sd(of_free(phi))),
         scale=refuse,
         whole=False,
     )
 
 
 def of(family: str, phi: Phi) -> Approximation:
-    """The family of this name, with the size of φ."""
+    """The family with this name, of the size of φ."""
     size = len(phi["mean"])
     if family == "low rank":
         return low_rank(size, phi["factor"].shape[1])
@@ -185,8 +186,8 @@ def of(family: str, phi: Phi) -> Approximation:
 def softplus(rho: ArrayLike) -> jax.Array:
     """σ = log(1 + e^ρ) = max(ρ, 0) + 2 artanh(e^−|ρ| / (2 + e^−|ρ|)), accurate to the last digits for every ρ.
 
-    In single precision artanh is eight terms of its series, at arguments up to 1/3. This avoids the logarithm, which
-    would take most of the time of a Bayes by Backprop step outside the network.
+    In single precision artanh is computed from eight terms of its series, which suffice as its argument is at most 1/3.
+    A logarithm would take most of the time that a step of Bayes by Backprop spends outside the network.
     """
     rho = jnp.asarray(rho)
     if rho.dtype != jnp.float32:
@@ -204,7 +205,7 @@ softplus.defjvps(lambda tangent, _, rho: tangent * softplus_rate(rho))
 
 
 def softplus_rate(rho: jax.Array) -> jax.Array:
-    """dσ/dρ = 1 / (1 + e^−ρ), from the same exponential as ``softplus``, so that one evaluation serves both."""
+    """dσ/dρ = 1 / (1 + e^−ρ), from the exponential that ``softplus`` also needs, which is then computed once."""
     tail = jnp.exp(-jnp.abs(rho))
     return jnp.where(rho < 0, tail, 1.0) / (1 + tail)
 
@@ -212,7 +213,7 @@ def softplus_rate(rho: jax.Array) -> jax.Array:
 def log_softplus(rho: jax.Array) -> jax.Array:
     """log σ, finite and differentiable for every ρ.
 
-    Below −15, where 1 + e^ρ loses digits, it uses the series ρ − e^ρ/2.
+    For ρ < −15, where 1 + e^ρ loses digits, the series ρ − e^ρ/2 replaces it.
     """
     small = rho < -15
     return jnp.where(small, rho - jnp.exp(jnp.minimum(rho, 0.0)) / 2, jnp.log(softplus(jnp.where(small, 0.0, rho))))
@@ -231,7 +232,7 @@ def _strict(size: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _entropy(phi: Phi) -> jax.Array:
-    """−E_q[log q] for families with ½ log |Σ| = Σ log σ."""
+    """−E_q[log q] of a family with ½ log |Σ| = Σᵢ log σᵢ."""
     return jnp.sum(log_softplus(phi["rho"])) + len(phi["rho"]) * (1 + LOG_2PI) / 2
 
 
@@ -241,17 +242,17 @@ def _mean(phi: Phi) -> Any:
 
 
 def _scale(phi: Phi, sd: jax.Array) -> Phi:
-    # dρ = dσ / sigmoid(ρ): changing σ by a tenth changes ρ by 0.1 where σ is small, and by σ/10 where it is large.
+    # dρ = dσ / sigmoid(ρ): a change of σ by a tenth changes ρ by 0.1 if σ is small, and by σ/10 if σ is large.
     return {"mean": sd, "rho": jnp.maximum(1.0, sd)}
 
 
-def log_normal(away: jax.Array, rho: jax.Array) -> jax.Array:
-    """log N(away; 0, softplus(ρ)²), elementwise."""
+def log_normal(difference: jax.Array, rho: jax.Array) -> jax.Array:
+    """log N(difference; 0, softplus(ρ)²), elementwise."""
     log_sd = log_softplus(rho)
-    return -jnp.square(away * jnp.exp(-log_sd)) / 2 - log_sd - LOG_2PI / 2
+    return -jnp.square(difference * jnp.exp(-log_sd)) / 2 - log_sd - LOG_2PI / 2
 
 
 def drawn(q: Approximation, phi: Phi, key: jax.Array, count: int) -> jax.Array:
-    """(count, d) independent draws of q."""
+    """(count, d) independent draws from q."""
     noise = jax.random.normal(key, (count, q.noise), phi["mean"].dtype)
     return jax.vmap(lambda eps: q.sample(phi, eps))(noise)

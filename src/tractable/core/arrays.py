@@ -1,4 +1,4 @@
-"""Reads data's arrays from memory, frames and files, and checks them."""
+"""Reads the arrays of a data set from memory, data frames and files, and checks them."""
 
 import pathlib
 import zipfile
@@ -13,40 +13,46 @@ from tractable.core.errors import DataError, parsing
 from tractable.core.shards import Rows, Sharded, is_pattern, mapped, matching, of_folder, of_zarr
 from tractable.core.tree import Numbers, PyTree
 
-CHUNK = 1 << 16  # rows checked at once, as arrays may be memory-mapped
+ZARR_FILES = ("zarr.json", ".zarray", ".zgroup")  # one of them is in every folder of zarr
+CHUNK = 1 << 16  # rows checked at a time: a memory-mapped array may exceed the memory
 
 
 def arrays_of(source: PyTree, role: str) -> PyTree:
-    """``source`` as arrays of numbers, memory-mapped where possible; errors name its ``role`` ("y", "given")."""
+    """``source`` as a pytree of arrays of numbers, memory-mapped where possible.
+
+    Args:
+        source: an array, a pytree of arrays, a data frame, a path, or a list of rows.
+        role: the argument's name in errors, such as "y" or "given".
+    """
     if isinstance(source, str | pathlib.Path):
         out = _from_file(pathlib.Path(source))
     elif (columns := columns_of(source)) is not None:
         out = columns
     else:
-        if isinstance(source, list):  # rows of numbers; a pytree of arrays comes as a dict or a tuple
+        if isinstance(source, list):  # of rows; a pytree of arrays is a dict or a tuple
             try:
                 masked = any(isinstance(row, np.ma.MaskedArray) for row in source)
                 source = np.ma.stack(source) if masked else np.asarray(source)
             except ValueError as error:
-                raise DataError(f"{role} is a list of rows of unequal lengths; every row needs the same.") from error
+                raise DataError(f"{role} is a list of rows of unequal lengths; expected one length.") from error
         out = jax.tree.map(lambda a: _from_file(pathlib.Path(a)) if isinstance(a, str | pathlib.Path) else a, source)
     out = jax.tree_util.tree_map_with_path(lambda path, a: _native(a, role + jax.tree_util.keystr(path)), out)
     if not jax.tree.leaves(out):
         raise DataError(f"Expected an array or a pytree of arrays for {role}; got none.")
     for path, leaf in jax.tree_util.tree_flatten_with_path(out)[0]:
         if leaf.dtype.kind not in "fiub":
-            since = {"m": "Divide", "M": "Subtract a date from them and divide"}.get(leaf.dtype.kind)
-            numbers = f"{since} by a unit, such as np.timedelta64(1, 'D'). " if since else ""
+            verb = {"m": "Divide", "M": "Subtract a date from them and divide"}.get(leaf.dtype.kind)
+            remedy = f"{verb} by a unit, such as np.timedelta64(1, 'D'). " if verb else ""
             raise DataError(
-                f"{role}{jax.tree_util.keystr(path)} has dtype {leaf.dtype}; expected numbers. {numbers}"
-                "fit_encoder and encode of tractable.tables.encoder turn tables with other columns into numbers, as "
-                "the command tractable fit does."
+                f"{role}{jax.tree_util.keystr(path)} has dtype {leaf.dtype}; expected numbers. {remedy}"
+                "To turn the columns of a table into numbers, use fit_encoder and encode of tractable.tables.encoder, "
+                "or the command tractable fit."
             )
     return out
 
 
 def columns_of(source: object) -> dict[str, np.ndarray] | None:
-    """The columns of a pandas or polars frame or an Arrow table, by name; None for anything else."""
+    """The columns of a pandas or polars frame or an Arrow table by name; None for any other object."""
     frame: Any = source
     names = getattr(source, "column_names", None)  # Arrow
     if names is None and hasattr(source, "to_numpy"):
@@ -55,7 +61,7 @@ def columns_of(source: object) -> dict[str, np.ndarray] | None:
 
 
 def weights_of(source: PyTree, size: int) -> np.ndarray:
-    """(N,) float64 how often each of ``size`` rows counts; a DataError unless finite and ≥ 0."""
+    """(size,) float64 weights of the rows; a DataError unless there is one finite number ≥ 0 for each row."""
     leaves = jax.tree.leaves(arrays_of(source, "weights"))
     if len(leaves) != 1 or leaves[0].shape != (size,):
         shapes = ", ".join(str(leaf.shape) for leaf in leaves)
@@ -65,14 +71,18 @@ def weights_of(source: PyTree, size: int) -> np.ndarray:
     if bad.any():
         row = int(np.argmax(bad))
         raise DataError(
-            f"Data(weights=...) says how often each row counts: expected finite numbers ≥ 0; got {weights[row]:g} in "
-            f"row {row}."
+            f"Data(weights=...) is how often each row counts: expected finite numbers ≥ 0; got {weights[row]:g} in row "
+            f"{row}."
         )
     return weights
 
 
 def wide(named: dict[str, Rows]) -> str:
-    """A sentence about the first number of arrays by name that 32 bits do not hold; empty where they hold all."""
+    """The error message about the first number that does not fit in 32 bits; "" if all numbers do.
+
+    Args:
+        named: arrays by their names in the message.
+    """
     for name, leaf in named.items():
         if leaf.dtype.itemsize <= 4 or is_sound(leaf):
             continue
@@ -86,40 +96,40 @@ def wide(named: dict[str, Rows]) -> str:
                 row, column = start + first[0], f", column {first[1]}" if len(first) > 1 else ""
                 low, high = (f"{n}" if whole else f"{n:.3g}" for n in (limits.min, limits.max))
                 return (
-                    f"{name} holds {part[first]} in row {row}{column}; numbers of type {leaf.dtype} are computed with "
-                    f"in 32 bits, {low} to {high}. Give them in another unit, or as codes counted from 0, or "
-                    "keep 64 bits: jax.config.update('jax_enable_x64', True)."
+                    f"{name} holds {part[first]} in row {row}{column}; expected numbers from {low} to {high}, as JAX "
+                    f"computes with {leaf.dtype} in 32 bits. Use another unit, or codes counted from 0, or 64 bits: "
+                    "jax.config.update('jax_enable_x64', True)."
                 )
     return ""
 
 
 def is_sound(leaf: Rows) -> bool:
-    """Whether all numbers are known to be finite, and to fit 32 bits, without a look at them."""
+    """Whether the files' manifest already states that all numbers are finite and fit in 32 bits."""
     return isinstance(leaf, Sharded) and leaf.sound
 
 
 def check_width(sentence: str) -> None:
-    """Raises ``wide``'s message if JAX computes in 32 bits."""
+    """Raise a DataError with the message of ``wide``, if there is one and JAX computes in 32 bits."""
     if sentence and jnp.result_type(float) == jnp.float32:
         raise DataError(sentence)
 
 
 def unmasked(a: Numbers, name: str) -> np.ndarray:
-    """The array; a DataError if it is a masked array that hides any number."""
+    """``a`` as a plain array; a DataError if ``a`` is a masked array that hides any number."""
     if isinstance(a, np.ma.MaskedArray):
         hidden = np.argwhere(np.ma.getmaskarray(a))
         if len(hidden):
             row = f" in row {hidden[0][0]}" if a.ndim else ""
             raise DataError(
-                f"{name} is a masked array that hides {len(hidden)} of its {a.size} numbers, the first{row}. Leave "
-                "those rows out, or give a.filled(np.nan), with which missing='drop' or 'keep' does as it says."
+                f"{name} is a masked array that hides {len(hidden)} of its {a.size} numbers, the first{row}; expected "
+                "an array without a mask. Leave those rows out, or pass a.filled(np.nan) with missing='drop' or 'keep'."
             )
         return a.data
     return a if isinstance(a, np.ndarray) else np.asarray(a)
 
 
 def _native(a: Numbers, name: str) -> Rows:
-    """An array of a byte order and precision that JAX takes."""
+    """An array with a byte order and a precision that JAX supports."""
     if isinstance(a, Sharded):
         return a
     a = unmasked(a, name)
@@ -133,26 +143,22 @@ def _from_file(path: pathlib.Path) -> PyTree:
         return matching(path)
     if not path.exists():
         raise DataError(
-            f"There is no file {path}. Data takes arrays or a path to .npy, .npz or .parquet, to .arrow, .feather or "
-            ".zarr, or to shards: a folder or a pattern such as 'shards/*.npy'."
+            f"There is no file {path}. Data takes arrays, the path of an .npy, .npz, .parquet, .arrow, .feather or "
+            ".zarr file, or shards: a folder or a pattern such as 'shards/*.npy'."
         )
     if path.is_dir():
-        return of_zarr(path) if is_zarr(path) else of_folder(path)
+        is_zarr = path.suffix == ".zarr" or any((path / name).is_file() for name in ZARR_FILES)
+        return of_zarr(path) if is_zarr else of_folder(path)
     readers: dict[str, Callable] = {
         ".npy": mapped, ".npz": _npz, ".parquet": _parquet, ".arrow": _arrow, ".feather": _arrow
     }  # fmt: skip
     if path.suffix not in readers:
-        raise DataError(f"Data reads .npy, .npz and .parquet files; got {path.name}. Or .arrow, .feather and .zarr.")
+        raise DataError(f"Data reads .npy, .npz, .parquet, .arrow, .feather and .zarr files; got {path.name}.")
     return readers[path.suffix](path)
 
 
-def is_zarr(path: pathlib.Path) -> bool:
-    """Whether a folder is a zarr array or group."""
-    return path.suffix == ".zarr" or any((path / name).is_file() for name in ("zarr.json", ".zarray", ".zgroup"))
-
-
 def _arrow(path: pathlib.Path) -> dict[str, np.ndarray]:
-    """Columns of an Arrow or Feather file, mapped where they lie in one piece, uncompressed and without gaps."""
+    """Columns of an Arrow or Feather file by name; contiguous, uncompressed columns without nulls are memory-mapped."""
     import pyarrow
     import pyarrow.ipc
 
@@ -162,11 +168,11 @@ def _arrow(path: pathlib.Path) -> dict[str, np.ndarray]:
 
 
 def _npz(path: pathlib.Path) -> dict[str, np.ndarray]:
-    """An archive's arrays; those stored uncompressed are memory-mapped once their CRC-32 is checked."""
+    """The arrays of an archive by name; uncompressed ones are memory-mapped after a check of their CRC-32."""
     out = {}
     fault = f"{path} is not an .npz file of numbers, or is damaged"
     with parsing(fault), zipfile.ZipFile(path) as archive, open(path, "rb") as raw, np.errstate(over="raise"):
-        if damaged := archive.testzip():  # memory maps bypass the archive's own check
+        if damaged := archive.testzip():  # a memory map bypasses the check that reading does
             raise ValueError(f"the checksum of {damaged} does not hold")
         for info in archive.infolist():
             name = info.filename.removesuffix(".npy")
@@ -183,9 +189,8 @@ def _npz(path: pathlib.Path) -> dict[str, np.ndarray]:
             if dtype.hasobject:
                 raise DataError(f"{path}: {name} holds Python objects; expected numbers.")
             order = "F" if fortran else "C"
-            at = raw.tell()
             empty = not np.prod(shape)  # an empty array cannot be mapped
-            out[name] = np.empty(shape) if empty else np.memmap(path, dtype, "r", at, shape, order)
+            out[name] = np.empty(shape) if empty else np.memmap(path, dtype, "r", raw.tell(), shape, order)
     return out
 
 

@@ -1,4 +1,4 @@
-"""Beliefs, the results of methods: draws, their moments, a point, a fitted q, or a point with an inference network.
+"""Beliefs are the results of methods: draws, their moments, a point, a fitted q, or a point with an inference network.
 
 Positions are unconstrained and flat, (d,); values are the user's parameters, flat, (k,).
 """
@@ -19,26 +19,27 @@ Pair = tuple[np.ndarray, np.ndarray]
 
 
 class Cost(NamedTuple):
-    """Evaluations of a run, over all rows and chains; a minibatch counts by its share of the rows."""
+    """The evaluations of a run, summed over chains; a minibatch counts as its share of the rows."""
 
-    gradients: float  # of the log density
-    densities: float  # without a gradient
+    gradients: float  # evaluations of the log density with its gradient
+    densities: float  # evaluations without a gradient
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Belief:
-    """The common interface of beliefs; each kind fills in the fields that it has.
+    """The common interface of beliefs; fields that a kind does not use keep their defaults.
 
     Attributes:
         positions: (chain, draw, d) draws, or None.
         position: (d,) a single θ, or None.
-        info: traces of the run, each (chain, draw) or (start, step); "held-out scores" are (look, 2), steps and scores.
-        weights: (chain, draw) of the draws; None if all weigh the same.
+        info: traces of the run, each (chain, draw) or (start, step); "held-out scores" is (evaluation, 2), the step and
+            the score.
+        weights: (chain, draw) of the draws; None if all are equal.
         network: weights φ of an inference network, or None.
-        thin: steps per kept draw, or per value of a climb's traces.
+        thin: steps per stored draw, or per value of a climb's traces.
     """
 
-    kind: ClassVar[str] = ""  # its name in a saved folder
+    kind: ClassVar[str] = ""  # the name of the class in a saved folder
     positions: np.ndarray | None = field(default=None, repr=False)
     position: np.ndarray | None = field(default=None, repr=False)
     info: dict[str, np.ndarray] = field(default_factory=dict, repr=False)
@@ -60,10 +61,10 @@ class Belief:
         return self.kind
 
     def values(self, model: Model) -> np.ndarray:
-        """(chain, draw, k) the user's parameters; a point counts as one draw of one chain."""
+        """The user's parameters, (chain, draw, k); a point counts as one draw of one chain."""
         flat = self.positions if self.position is None else self.position[None, None]
         if flat is None:
-            raise RunError("This run kept moments, not draws: .mean() and .sd() are what it knows.")
+            raise RunError("This run stored the moments of its draws but no draws: use .mean() and .sd().")
         return values_of(model, np.asarray(flat))
 
     def moments(self, model: Model, values: np.ndarray) -> Pair:
@@ -104,13 +105,13 @@ class Draws(Belief):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Moments(Belief):
-    """Mean and sd of draws that were not kept.
+    """Mean and sd of draws that were not stored.
 
     Attributes:
         counts: (chain,) number of draws.
         means: (chain, k) of the user's parameters.
         squares: (chain, k) Σ w (x − mean)².
-        totals: (chain,) Σ w; None if all draws weigh the same.
+        totals: (chain,) Σ w; None if all draws have the same weight.
     """
 
     kind: ClassVar[str] = "moments"
@@ -127,7 +128,7 @@ class Moments(Belief):
         return f"moments of {self.chains} chains of {int(self.counts[0])} draws"
 
     def moments(self, model: Model, values: np.ndarray) -> Pair:
-        """Mean and sd from the chains' running moments; all chains weigh the same."""
+        """Mean and sd from the chains' running moments; all chains have the same weight."""
         means = self.means.astype(np.float64)
         mean, mass = means.mean(0), self.counts if self.totals is None else self.totals
         within = self.squares.sum(0, dtype=np.float64) / mass.sum(dtype=np.float64)
@@ -163,7 +164,7 @@ class Point(Belief):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Coded(Point):
-    """A ladder's θ, and φ of the network that infers its codes."""
+    """θ of a ladder (a model of hidden layers), and φ of the network that infers the layers from a row."""
 
     kind: ClassVar[str] = "coded"
 
@@ -191,7 +192,7 @@ class Fitted(Belief):
         return f"q with {self.count} draws"
 
     def moments(self, model: Model, values: np.ndarray) -> Pair:
-        """q's exact moments for parameters on the reals, and moments of its draws for the others."""
+        """The exact moments of q for unbounded parameters, and the moments of its draws for the others."""
         flat = values.reshape(-1, values.shape[-1]).astype(np.float64)
         if not len(flat):
             return super().moments(model, values)
@@ -222,7 +223,7 @@ def values_of(model: Model, flat: np.ndarray) -> np.ndarray:
     return np.concatenate(out).reshape(*shape[:-1], -1)
 
 
-@compiled("q", if_few=COMPILE_FASTEST)  # one program: operation by operation there are ten
+@compiled("q", if_few=COMPILE_FASTEST)  # one program compiles faster than its ten operations one by one
 def _moments_of_q(q: approximations.Approximation, phi: PyTree) -> tuple[jax.Array, jax.Array]:
     return q.mean(phi), q.sd(phi)
 
@@ -233,18 +234,18 @@ def _constrained(model: Model, flat: jax.Array) -> jax.Array:
 
 
 def draws_key(seed: jax.Array | int | None) -> jax.Array:
-    """The key for a posterior's draws of q, which are redrawn when the posterior is loaded."""
+    """The key of a posterior's draws from q; a saved posterior stores the seed and draws again when it is loaded."""
     key = seed if isinstance(seed, jax.Array) else jax.random.key(seed or 0)
     return jax.random.fold_in(key, 2)
 
 
 def weighted_quantiles(values: np.ndarray, levels: list[float], weights: np.ndarray | None) -> np.ndarray:
-    """(level, k) quantiles of values (n, k); with weights, of the weighted empirical distribution."""
+    """Quantiles (level, k) of values (n, k); with weights, those of the weighted empirical distribution."""
     if weights is None:
         return np.quantile(values, levels, axis=0)
     return np.quantile(values, levels, axis=0, weights=weights, method="inverted_cdf")
 
 
 def point_belief(position: np.ndarray, info: dict[str, np.ndarray], found: dict[str, Any]) -> Point:
-    """A maximum with its standard errors, if they were computed."""
+    """A maximum, with its standard errors if ``found`` has them."""
     return Point(position=position, info=info, covariance=found.get("covariance"), information=found.get("information"))

@@ -1,11 +1,12 @@
-"""Rows whose log densities single precision rounds by more than chance moves them: runs on them use double precision.
+"""Decides whether a run needs double precision, and runs code in the chosen precision.
 
-    error of Σₙ log p(yₙ | θ)  ≈  ε √Σₙ (wₙ cₙ)²,    ε = 2⁻²⁴
+Single precision rounds the log density of the rows with an error of about
 
-c of a count y is y (1 + log(1 + y)), the size of the terms that cancel in its log density; of other numbers max |y|/sd,
-how much their distance from a mean is smaller than they are. The same of inputs.
+    ε √Σₙ (wₙ cₙ)²,    ε = 2⁻²⁴
 
-Numbers whose squares single precision cannot hold, below 2⁻⁶⁰ or above 2⁶⁰, need double precision too.
+For a count y, c = y (1 + log(1 + y)), the size of the terms that cancel in its log density. For other numbers, and for
+inputs, c = max |y| / sd, the size of the numbers relative to their differences. A run uses double precision if the
+error is large, or if the squares of some numbers overflow or vanish in single precision.
 """
 
 import contextlib
@@ -22,24 +23,22 @@ from tractable.core.scales import moments
 from tractable.core.tree import PyTree
 
 EPSILON = 2.0**-24
-ERROR = 0.05  # nats above which a run uses double precision
+ERROR = 0.05  # largest rounding error in single precision, in nats (units of the natural logarithm)
 LEAST, MOST = 2.0**-60, 2.0**60  # between these, squares and products of two numbers neither vanish nor overflow
-SEEN = 1 << 20  # numbers of an array that are looked at
+SAMPLE = 1 << 20  # numbers of an array that are examined
 SINGLE_ONLY = ("tpu", "METAL")  # backends without double precision
 BITS = ("in 32 bits", "in 64 bits")
 Owner = TypeVar("Owner", bound=type)
 
 
 def need_double(y: PyTree, given: PyTree = None, weights: np.ndarray | None = None) -> bool:
-    """Whether single precision rounds log densities of rows, arrays (n, ...), by more than ``ERROR`` nats, or cannot
-    hold their squares.
-    """
+    """Whether a run on these rows, pytrees of arrays (n, ...), needs double precision."""
     if jnp.result_type(float) != jnp.float32 or jax.default_backend() in SINGLE_ONLY:
         return False
     for rows, counts in ((y, True), (given, False)):
         for leaf in map(np.asarray, jax.tree.leaves(rows)):
             if leaf.dtype.kind in "iuf" and leaf.size:
-                size = np.abs(np.asarray(leaf[:: -(-leaf.size // SEEN)], np.float64))
+                size = np.abs(np.asarray(leaf[:: -(-leaf.size // SAMPLE)], np.float64))
                 exceeds_range = np.any((size < LEAST) & (size > 0)) or np.any((size > MOST) & np.isfinite(size))
                 if exceeds_range or rounding(leaf, weights, counts) > ERROR:
                     return True
@@ -47,29 +46,33 @@ def need_double(y: PyTree, given: PyTree = None, weights: np.ndarray | None = No
 
 
 def rounding(leaf: np.ndarray, weights: np.ndarray | None = None, counts: bool = True) -> float:
-    """Nats by which single precision rounds the log density of rows (n, ...), roughly; may they be ``counts``?"""
+    """The approximate error, in nats, of the log density of rows (n, ...) in single precision.
+
+    Args:
+        counts: whether columns of whole numbers ≥ 0 are counts.
+    """
     if leaf.dtype.kind not in "iuf" or not leaf.size:
         return 0.0
-    stride = -(-leaf.size // SEEN)
-    some = np.asarray(leaf[::stride], np.float64)
-    some = some.reshape(len(some), -1)
-    some = np.where(np.isfinite(some), some, 0.0)
-    each = np.ones(len(some)) if weights is None else np.asarray(weights[::stride], np.float64)
-    counted = counts & (some.min(0) >= 0) & np.all(some == np.floor(some), axis=0)
-    largest, sd = np.abs(some).max(0), moments(some)[1]
+    stride = -(-leaf.size // SAMPLE)
+    rows = np.asarray(leaf[::stride], np.float64)
+    rows = rows.reshape(len(rows), -1)
+    rows = np.where(np.isfinite(rows), rows, 0.0)
+    row_weights = np.ones(len(rows)) if weights is None else np.asarray(weights[::stride], np.float64)
+    are_counts = counts & (rows.min(0) >= 0) & np.all(rows == np.floor(rows), axis=0)
+    largest, sd = np.abs(rows).max(0), moments(rows)[1]
     with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
-        away = np.where(sd > 0, largest / sd, 1.0)
-        terms = np.where(counted, some * (1 + np.log1p(some)), away)
-        return EPSILON * float(np.max(np.sqrt(stride * np.sum(np.square(each[:, None] * terms), axis=0))))
+        relative_size = np.where(sd > 0, largest / sd, 1.0)
+        terms = np.where(are_counts, rows * (1 + np.log1p(rows)), relative_size)
+        return EPSILON * float(np.max(np.sqrt(stride * np.sum(np.square(row_weights[:, None] * terms), axis=0))))
 
 
 def in_double(on: bool) -> AbstractContextManager:
-    """A context in which JAX computes in double precision, if ``on``; the user's own setting stays as it is."""
+    """A context in which JAX computes in double precision if ``on``; otherwise the user's setting holds."""
     return jax.enable_x64(True) if on else contextlib.nullcontext()
 
 
 class CachedProperty:
-    """A property that is computed once in single precision and once in double: what it holds is of that precision."""
+    """A cached property with one value for each precision, as a value may hold arrays of that precision."""
 
     def __init__(self, compute: Callable[[Any], Any]) -> None:
         self.compute, self.__doc__ = compute, compute.__doc__
@@ -87,7 +90,7 @@ class CachedProperty:
 
 
 def as_learnt(owner: Owner) -> Owner:
-    """A class whose public methods run in the precision of the run: double where its ``found`` says so."""
+    """A class decorator: public methods and properties run in double precision if ``self.found["double"]`` is true."""
     for name, value in list(vars(owner).items()):
         if name.startswith("_"):
             continue

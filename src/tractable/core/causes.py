@@ -1,4 +1,4 @@
-"""The z of one datum as a pytree of distributions: its density, its draws, and its values if they can be listed."""
+"""The hidden cause z of one datum, a pytree of distributions: its density, and its values if there are few."""
 
 from collections.abc import Callable
 from typing import Any
@@ -21,14 +21,14 @@ def log_prob_of(distributions: PyTree, value: PyTree) -> jax.Array:
 
 
 def base_of(distribution: Distribution) -> Any:
-    """The distribution of a single number, where a draw has several."""
+    """The distribution of a single number, within a distribution of many independent ones."""
     while isinstance(distribution, Independent | ExpandedDistribution):
         distribution = distribution.base_dist
     return distribution
 
 
 def listed(causes: PyTree) -> PyTree:
-    """Values of z with leading axis m; raises ModelError for values listed twice, which would count twice."""
+    """The values of z, a pytree of arrays with leading axis m; a ModelError if a value is listed twice."""
     scalars = isinstance(causes, list) and all(np.ndim(value) == 0 for value in causes)
     causes = np.asarray(causes) if scalars else causes
     leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(causes)]
@@ -38,17 +38,17 @@ def listed(causes: PyTree) -> PyTree:
         raise ModelError(f"causes= expects arrays of one leading axis, the values of z; got {shapes}.")
     rows = np.concatenate([leaf.reshape(len(leaf), -1).astype(np.float64) for leaf in leaves], 1)
     _, first, index = np.unique(rows, axis=0, return_index=True, return_inverse=True)
-    again = np.flatnonzero(first[index.ravel()] != np.arange(len(rows)))
-    if len(again):
+    repeated = np.flatnonzero(first[index.ravel()] != np.arange(len(rows)))
+    if len(repeated):
         raise ModelError(
-            f"causes= lists a value of z twice, in rows {first[index.ravel()[again[0]]]} and {again[0]}, which would "
-            "count it twice: expected each value once."
+            f"causes= lists a value of z twice, in rows {first[index.ravel()[repeated[0]]]} and {repeated[0]}, which "
+            "would count it twice: expected each value once."
         )
     return causes
 
 
 def values_of(latent: Callable, example: Callable[[jax.Array], PyTree]) -> PyTree:
-    """All values of z, with leading axis m; None if z is continuous or takes infinitely many values."""
+    """All values of z, a pytree of arrays with leading axis m; None if z has infinitely many values."""
     try:
         found = latent(example(jax.random.key(0)))
     except TypeError as error:
@@ -65,9 +65,9 @@ def values_of(latent: Callable, example: Callable[[jax.Array], PyTree]) -> PyTre
         if leaf.shape() != ():
             kind, shape = type(leaf).__name__, leaf.shape()
             raise ModelError(f"z's {kind} has shape {shape}: give causes=, or a pytree of scalar distributions.")
-    each = [np.asarray(leaf.enumerate_support(expand=False)) for leaf in leaves]
-    count = int(np.prod([len(v) for v in each]))
+    supports = [np.asarray(leaf.enumerate_support(expand=False)) for leaf in leaves]
+    count = int(np.prod([len(support) for support in supports]))
     if count > MOST_VALUES:
-        raise ModelError(f"z takes {count} values; at most {MOST_VALUES} are summed over. Sum part of it out by hand.")
-    index = np.indices([len(v) for v in each]).reshape(len(each), -1)
-    return jax.tree.unflatten(structure, [jnp.asarray(v[i]) for v, i in zip(each, index, strict=True)])
+        raise ModelError(f"z takes {count} values; expected at most {MOST_VALUES}. Sum a part of z out by hand.")
+    index = np.indices([len(support) for support in supports]).reshape(len(supports), -1)
+    return jax.tree.unflatten(structure, [jnp.asarray(v[i]) for v, i in zip(supports, index, strict=True)])

@@ -1,4 +1,4 @@
-"""Censored data: the density of y where y was observed, its mass between bounds where only bounds are known."""
+"""The likelihood of censored data: the density of an observed y, and the probability between bounds of another y."""
 
 import functools
 from dataclasses import replace
@@ -17,14 +17,14 @@ from tractable.core.model import Model, PyTree, Through
 from tractable.core.shared import shared
 from tractable.core.tree import row_shapes
 
-NARROW = 1e-3  # log ratio of the tails at an interval's ends below which density × width is more accurate
-FAR = 80.0  # log hazard above which its exponential would overflow
+NARROW = 1e-3  # below this log ratio of the tails at an interval's ends, density × width is more accurate
+FAR = 80.0  # above this log hazard, the exponential would overflow
 
 
 class Weibull(dist.Weibull):
     """NumPyro's Weibull with log scale η and shape k:  z = k (log y − η),   log p(y) = log k + z − e^z − log y.
 
-    log y = η + w/k, with e^w ~ Exponential(1): R's survreg has η and 1/k, lifelines e^η and k.
+    log y = η + w/k with e^w ~ Exponential(1). R's survreg reports η and 1/k, lifelines e^η and k.
     """
 
     def __init__(self, eta: jax.Array, shape: ArrayLike) -> None:
@@ -41,9 +41,9 @@ class Weibull(dist.Weibull):
 
 @functools.singledispatch
 def log_tails(distribution: dist.Distribution, value: ArrayLike) -> tuple[jax.Array, jax.Array]:
-    """(log P(y ≤ value), log P(y > value)) of a continuous distribution, from its ``cdf``, and as accurate as that.
+    """(log P(y ≤ value), log P(y > value)) of a continuous distribution, computed from its ``cdf``.
 
-    Register your own function for a distribution whose log tails are known more accurately.
+    For a distribution whose log tails can be computed more accurately, register a function of your own.
     """
     below = distribution.cdf(value)
     return jnp.log(below), jnp.log1p(-below)
@@ -63,21 +63,22 @@ def _(distribution: dist.LogNormal, value: ArrayLike) -> tuple[jax.Array, jax.Ar
 
 @log_tails.register
 def _(distribution: Weibull, value: ArrayLike) -> tuple[jax.Array, jax.Array]:
-    return _of_hazard(jnp.exp(distribution.z(value)))
+    return _tails_of_hazard(jnp.exp(distribution.z(value)))
 
 
 @log_tails.register
 def _(distribution: dist.Exponential, value: ArrayLike) -> tuple[jax.Array, jax.Array]:
-    return _of_hazard(distribution.rate * value)
+    return _tails_of_hazard(distribution.rate * value)
 
 
-def _of_hazard(total: ArrayLike) -> tuple[jax.Array, jax.Array]:
-    total = jnp.asarray(total)
-    return jnp.log(-jnp.expm1(-jnp.maximum(total, 1e-37))), -total
+def _tails_of_hazard(hazard: ArrayLike) -> tuple[jax.Array, jax.Array]:
+    """Both log tails, from the cumulative hazard −log P(y > value)."""
+    hazard = jnp.asarray(hazard)
+    return jnp.log(-jnp.expm1(-jnp.maximum(hazard, 1e-37))), -hazard
 
 
 class _Bounds(constraints.Constraint):
-    """Two numbers, the second no smaller; finite ones lie in the support."""
+    """Pairs lower ≤ upper whose bounds, where they exist, lie in the support of y."""
 
     event_dim = 1
 
@@ -97,14 +98,14 @@ class _Bounds(constraints.Constraint):
 
 
 class Censored(dist.Distribution):
-    """Bounds a ≤ b, (2,), of one y with distribution ``base`` (``core.censored`` makes them).
+    """Bounds a ≤ b, (2,), of one y with distribution ``base``, as ``core.censored.censored`` returns them.
 
         log p(a, b) = log f(a) where a = b, else log P(a < y < b):
         right-censored log S(a), left-censored log F(b), interval-censored log (F(b) − F(a)) from the nearer tail
 
-    A lower bound outside the support, as 0 for a time, counts as no bound. This is right if the censoring says nothing
-    more about y than the bounds (non-informative censoring; Klein & Moeschberger 2003, section 3.5). A draw is an
-    observed y, given twice; mean and variance are those of y itself, which predictions are about.
+    A lower bound outside the support, such as 0 for a time, counts as no bound. The likelihood is right if the
+    censoring is non-informative: the bounds are all that it reveals about y (Klein & Moeschberger 2003, section 3.5). A
+    draw is a pair of equal bounds, an observed y. Mean and variance are those of y itself, as predictions are of y.
     """
 
     arg_constraints: ClassVar = {}
@@ -135,7 +136,7 @@ class Censored(dist.Distribution):
         low, high = value[..., 0], value[..., 1]
         support: Any = self.base.support
         below, above = (low > -OPEN) & support(low), high < OPEN  # which bounds exist
-        # A missing bound is replaced by the other one, so that no derivative is taken at infinity.
+        # The other bound replaces a missing one, so that no derivative is taken at infinity.
         a = jnp.where(below, low, jnp.where(above, high, 1.0))
         b = jnp.where(above, high, a)
         (less_a, more_a), (less_b, more_b) = log_tails(self.base, a), log_tails(self.base, b)
@@ -146,7 +147,7 @@ class Censored(dist.Distribution):
         return jnp.where(below | above, log_mass, 0.0)
 
     def _between(self, a, b, more_a, less_b, less_a, more_b) -> jax.Array:
-        """log P(a < y < b) as a difference of the smaller tail's masses."""
+        """log P(a < y < b), as a difference within the smaller tail."""
         upper = more_a < less_b
         most = jnp.where(upper, more_a, less_b)
         gap = most - jnp.where(upper, more_b, less_a)
@@ -158,35 +159,35 @@ class Censored(dist.Distribution):
 
 @shared
 def with_censoring(model: Model) -> Model:
-    """The model for censored data ``censored(y, …)``, (n, 2), of the same y.
+    """The same model for censored data, ``censored(y, …)`` of shape (n, 2).
 
-    The same model gives the same ``Model``. Predictions are of the uncensored y.
+    Equal arguments return the same object. Predictions are of the uncensored y.
 
     Raises:
-        ModelError: the likelihood does not go ``Through`` a predictor; let your ``likelihood`` return
-            ``models.Censored(...)`` of its distribution.
+        ModelError: the likelihood is not a ``Through``; let your ``likelihood`` return ``models.Censored(...)`` of its
+            distribution.
     """
     through = model.through
     if through is None:
         raise ModelError(
-            "with_censoring expects a model whose likelihood goes Through a predictor; this one does not. Let its "
-            "likelihood return tr.models.Censored(...) of the distribution that it returns."
+            "with_censoring expects a model whose likelihood is a Through of a predictor; got another likelihood. Let "
+            "the likelihood return tr.models.Censored(d) in place of its distribution d."
         )
     observe = through.observe
     return replace(model, likelihood=Through(through.predictor, lambda params, eta: Censored(observe(params, eta))))
 
 
 def censors(model: Model, given: PyTree) -> bool:
-    """Whether the model's rows are bounds of y."""
+    """Whether the model's rows are bounds of y, and not y itself."""
     return isinstance(datum_of(model, given), Censored)
 
 
 def datum_of(model: Model, given: PyTree) -> Any:
-    """The distribution of one row, by shapes alone."""
+    """The distribution of one row, with shapes in place of numbers."""
     theta = jax.eval_shape(model.example, jax.random.key(0))
     return jax.eval_shape(model.datum, theta, row_shapes(given))
 
 
 def itself(datum: PyTree) -> PyTree:
-    """The distribution of y behind a Censored one; any other distribution itself."""
+    """The distribution of the uncensored y: the base of a ``Censored``, or any other distribution as it is."""
     return datum.base if isinstance(datum, Censored) else datum

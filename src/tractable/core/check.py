@@ -1,13 +1,13 @@
-"""A check: one reason to trust or to doubt a result."""
+"""A check of a result, the unit that a report's verdict is made of."""
 
 from typing import NamedTuple
 
 
 class Check(NamedTuple):
-    """One check of a result, with its verdict.
+    """One reason to trust or to doubt a result.
 
     Attributes:
-        place: an unconstrained position from which a climb ends better than the result, if the check found one.
+        place: an unconstrained position from which an optimisation ends at a better point than the result, or None.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""The curve of a climb: its objective, and how well it predicted held-out rows, by step."""
+"""The curve of a climb (an optimisation): its objective and the scores of held-out rows, by step."""
 
 import itertools
 from collections.abc import Mapping, Sequence
@@ -7,8 +7,8 @@ from typing import NamedTuple
 import numpy as np
 
 HEIGHTS = "▁▂▃▄▅▆▇█"
-WIDTH = 24  # characters of a curve in words
-SCORES = "held-out scores"  # name of their trace among a run's
+WIDTH = 24  # characters of a curve that is drawn in text
+SCORES = "held-out scores"  # the name of the scores among a run's traces
 
 
 class Curve(NamedTuple):
@@ -16,10 +16,10 @@ class Curve(NamedTuple):
 
     Attributes:
         steps: (n,) steps done at each value of the objective.
-        objective: (start, n) in nats, NaN after a start's end. Where a method climbs by random numbers or batches, the
-            values are noisy; those of ``MonteCarloEM`` are nats above the start.
-        held_out_steps: (m,) steps done at each look at the held-out rows.
-        held_out: (m,) their mean log density, in nats a row.
+        objective: (start, n) in nats (units of the natural logarithm), NaN after a start's end. The values are noisy
+            if the method uses batches or random numbers; those of ``MonteCarloEM`` are relative to the start.
+        held_out_steps: (m,) steps done at each evaluation of the held-out rows.
+        held_out: (m,) mean log density of the held-out rows, in nats a row.
     """
 
     steps: np.ndarray
@@ -29,7 +29,7 @@ class Curve(NamedTuple):
 
     @classmethod
     def of(cls, traces: Mapping[str, np.ndarray], every: int) -> "Curve | None":
-        """The curve from the traces of a run, whose objective has a value ``every`` so many steps; None without."""
+        """The curve of a run's traces, which have a value each ``every`` steps; None without a finite objective."""
         objective = np.atleast_2d(np.asarray(traces.get("objective", ()), np.float64))
         if not np.isfinite(objective).any():
             return None
@@ -38,19 +38,19 @@ class Curve(NamedTuple):
 
     @property
     def best(self) -> np.ndarray:
-        """(n,) the objective of the start that ended highest, as far as it went."""
-        ends = [one[np.isfinite(one)][-1] if np.isfinite(one).any() else -np.inf for one in self.objective]
-        one = self.objective[int(np.argmax(ends))]
-        return one[np.isfinite(one)]
+        """(n,) the objective of the start that ended highest, without its NaN."""
+        ends = [start[np.isfinite(start)][-1] if np.isfinite(start).any() else -np.inf for start in self.objective]
+        highest = self.objective[int(np.argmax(ends))]
+        return highest[np.isfinite(highest)]
 
     def __str__(self) -> str:
-        """The climb in a line: where it began and ended, its steps, and its shape."""
+        """The climb in one line: first and last value, number of steps, and shape."""
         best = self.best
         places = np.linspace(0, len(best), min(WIDTH, len(best)) + 1).astype(int)
         means = np.array([best[a:b].mean() for a, b in itertools.pairwise(places)])
         low, steps = np.quantile(means, 0.1), np.diff(means)
         reach = max(means.max() - low, 1e-300)
-        if len(steps) and np.mean(steps < 0) > 0.2:  # noise alone is not to look like a climb
+        if len(steps) and np.mean(steps < 0) > 0.2:  # else noise alone would look like a climb
             reach = max(reach, 16 * np.median(np.abs(steps)))
         heights = np.clip((means - low) / reach * (len(HEIGHTS) - 1), 0, len(HEIGHTS) - 1)
         shape = "".join(HEIGHTS[int(height)] for height in heights)
@@ -59,6 +59,6 @@ class Curve(NamedTuple):
 
 
 def pad_traces(traces: Sequence[np.ndarray | Sequence[float]]) -> np.ndarray:
-    """Traces of several starts as one array (start, step), NaN after each climb's end."""
+    """Traces of several starts as one array (start, step), with NaN after the end of each climb."""
     longest = max(1, *map(len, traces))
     return np.array([np.pad(t, (0, longest - len(t)), constant_values=np.nan) for t in traces])

@@ -1,4 +1,4 @@
-"""Log densities of a model: functions of a position in its unconstrained space, over a batch or over all rows."""
+"""Log densities of a model as functions of an unconstrained position, over a batch or over all rows."""
 
 from collections.abc import Callable
 
@@ -14,57 +14,58 @@ from tractable.core.tree import PyTree
 def needed_likelihood(model: Prior) -> Callable:
     """The likelihood; a ModelError if the model has none."""
     if model.likelihood is None:
-        said = "This model has no likelihood, so it says nothing about data: pass data=None."
-        raise ModelError(getattr(model.prior, "why", None) or said)
+        why = getattr(model.prior, "why", None)  # why a program from elsewhere has no rows
+        raise ModelError(why or "This model has no likelihood, so it says nothing about data: pass data=None.")
     return model.likelihood
 
 
 def counted_log_likelihoods(model: Prior, params: PyTree, rows: PyTree) -> jax.Array:
-    """w_n log p(y_n | x_n, θ) of each row of ``core.arrays()``, (n,); w_n = 1 if the data have no weights."""
+    """w_n log p(y_n | x_n, θ) of each row, (n,), with w_n = 1 if the data have no weights; rows of ``Data.arrays``."""
     rows, weights = split_weights(rows)
     terms = model.log_likelihoods(params, rows)
     return terms if weights is None else jnp.where(weights > 0, weights.astype(terms.dtype) * terms, 0.0)
 
 
 def log_posterior(model: Prior, *, flat: bool = False, jacobian: bool = True) -> Callable:
-    """``(position, batch) -> log p(θ) + N/n Σ_n w_n log p(y_n|θ)``, unconstrained; unbiased for the full sum.
+    """The function ``(position, batch) -> log p(θ) + N/n Σ_n w_n log p(y_n|θ)``, unbiased for the sum over all rows.
 
     Args:
         flat: positions are flat vectors (``model.space``) instead of pytrees.
-        jacobian: include the log-determinant, which makes it a log density of the unconstrained position. Leave it out
-            to find a mode of the user's parameters.
+        jacobian: add the log-determinant, so that the value is a log density of the unconstrained position. Without the
+            log-determinant the maximum is a mode of the user's parameters.
     """
 
-    def of(position: PyTree, batch: Batch | None) -> jax.Array:
+    def density(position: PyTree, batch: Batch | None) -> jax.Array:
         params, prior = _prior(model, position, flat, jacobian)
         if batch is None or model.likelihood is None:
             return prior
         return prior + batch.scale * batch_log_likelihood(model, params, batch)
 
-    return of
+    return density
 
 
 def batch_log_likelihood(model: Prior, params: PyTree, batch: Batch) -> jax.Array:
-    """Σ w_n log p(y_n | x_n, θ) of a batch's rows, unscaled; over all devices where they lie over several."""
+    """Σ w_n log p(y_n | x_n, θ) over a batch's rows, on all devices that hold some of the rows; not scaled by N/n."""
 
-    def of(params: PyTree, batch: Batch) -> jax.Array:
+    def log_likelihood(params: PyTree, batch: Batch) -> jax.Array:
         return jnp.sum(batch.counted(model.log_likelihoods(params, batch.data)))
 
-    return batch.summed(of, params)
+    return batch.summed(log_likelihood, params)
 
 
 def log_density(
     model: Prior, rows: PyTree = None, *, flat: bool = False, jacobian: bool = True, terms: bool = False
 ) -> Callable:
-    """``position -> log p(θ) + Σ_n w_n log p(y_n|θ)`` over all rows, unconstrained.
+    """The function ``position -> log p(θ) + Σ_n w_n log p(y_n|θ)`` of an unconstrained position, over all rows.
 
     Args:
-        rows: ``core.arrays()``; None for a model without data.
-        terms: return the summands, (N + 1,), instead of the sum: a Metropolis ratio from their differences keeps
-            its digits in float32 if N is large.
+        rows: of ``Data.arrays``; None for a model without data.
+        flat, jacobian: as in ``log_posterior``.
+        terms: return the summands, (N + 1,), instead of their sum: a Metropolis ratio from differences of summands
+            keeps its digits in float32 if N is large.
     """
 
-    def of(position: PyTree) -> jax.Array:
+    def density(position: PyTree) -> jax.Array:
         params, prior = _prior(model, position, flat, jacobian)
         if rows is None or model.likelihood is None:
             return prior
@@ -73,10 +74,11 @@ def log_density(
         likelihoods = counted_log_likelihoods(model, params, rows)
         return jnp.append(likelihoods, prior) if terms else prior + jnp.sum(likelihoods)
 
-    return of
+    return density
 
 
 def _prior(model: Prior, position: PyTree, flat: bool, jacobian: bool) -> tuple[PyTree, jax.Array]:
+    """(θ, log p(θ)) at an unconstrained position."""
     unconstrained = model.space.unravel(position) if flat else position
     params = model.constrain(unconstrained)
     prior = model.log_prior(params)

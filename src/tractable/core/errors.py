@@ -1,4 +1,4 @@
-"""The library's errors: each message says what was expected, what came, and what to do."""
+"""The library's errors: each message says what was expected, what was given, and what to do."""
 
 import contextlib
 from collections.abc import Iterator
@@ -8,22 +8,22 @@ from tractable.core.shown import printable
 
 
 class TractableError(Exception):
-    """Anything this library raises on purpose; control characters in what it quotes are shown, not sent."""
+    """Base of all errors that the library raises on purpose; control characters in a message are escaped."""
 
     def __init__(self, message: str = "") -> None:
         super().__init__(printable(message))
 
 
 class ModelError(TractableError, ValueError):
-    """The model cannot be used as it stands: a shape, a support, a non-finite density."""
+    """The model cannot be used: a shape or a support is wrong, or the density is not finite."""
 
 
 class DataError(TractableError, ValueError):
-    """The data cannot be used as they stand: empty, not finite, of unequal lengths."""
+    """The data cannot be used: they are empty, not finite, or of unequal lengths."""
 
 
 class SettingsError(TractableError, ValueError):
-    """A method's field is out of range, or the method does not fit the model."""
+    """A setting is out of its range, or the method cannot be used with the model."""
 
 
 class ArgumentError(SettingsError, TypeError):
@@ -31,7 +31,7 @@ class ArgumentError(SettingsError, TypeError):
 
 
 class RunError(TractableError, RuntimeError):
-    """A run could not go on; ``partial`` holds its result so far, if there is one."""
+    """A run could not continue; ``partial`` holds its result so far, if there is one."""
 
     def __init__(self, message: str, partial=None):
         super().__init__(message)
@@ -41,19 +41,19 @@ class RunError(TractableError, RuntimeError):
 class CheckpointError(TractableError, RuntimeError):
     """A saved run is damaged, belongs to another model, data set or configuration, or cannot be written.
 
-    If a run's folder could no longer be written, ``partial`` holds its result so far, if there is one.
+    After a failure to write, ``partial`` holds the run's result so far, if there is one.
     """
 
     partial: Any = None
 
 
 class TractableWarning(UserWarning):
-    """The run went on, but its result should be read with the message in mind."""
+    """The run continued, but the message limits what its result means."""
 
 
 @contextlib.contextmanager
 def parsing(fault: str) -> Iterator[None]:
-    """A DataError that begins with the fault for whatever the parsers of files that may be anybody's raise."""
+    """A context that turns every error of a file's parser into a DataError whose message begins with ``fault``."""
     try:
         yield
     except DataError:

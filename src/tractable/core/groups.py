@@ -1,4 +1,4 @@
-"""Models of groups with parameters of their own, which quadrature integrates out."""
+"""Models of groups of rows, each with local parameters that quadrature integrates out."""
 
 from collections.abc import Callable
 from typing import Any, cast
@@ -22,17 +22,17 @@ PARALLEL = 1 << 16  # terms (rows × nodes) computed in parallel
 
 
 class Grouped(Prior):
-    """The part of a ``Model`` that concerns ``local``, the parameters that each group has of its own.
+    """The part of a ``Model`` that concerns ``local``, the prior of each group's local parameters z.
 
-    Each group is one datum, whose own parameters z are integrated out as ``LatentModel`` sums out the z of a row: by
-    the model's ``sums``.
+    Each group is one datum. The model's ``sums`` integrates z out, as the ``sums`` of a ``LatentModel`` sums out the z
+    of a row.
     """
 
     local: Callable[..., Any] | None
 
     @property
     def sums(self) -> Sums | None:
-        """How each datum's own unknowns are summed or integrated out; None if it has none."""
+        """How the z of each datum is summed or integrated out; None if a datum has no z."""
         return None if self.local is None else Sums(self._log_prob_of_groups)
 
     def _log_prob_of_groups(self, params: PyTree, rows: tuple[PyTree, Members]) -> jax.Array:
@@ -40,22 +40,22 @@ class Grouped(Prior):
         return self.over_groups(lambda own, nodes, logs: jax.nn.logsumexp(logs), params, rows)
 
     def given(self, params: PyTree) -> Prior:
-        """The model of one group's own parameters given θ: its prior is ``local(params)``."""
+        """The model of one group's z given θ, with the prior ``local(params)``."""
         likelihood, local = self.likelihood, self.local
         if likelihood is None or local is None:
-            raise ModelError("This model has nothing that is a group's own: expected Model(..., local=).")
+            raise ModelError("This model has no parameters of groups: expected Model(..., local=).")
         model = cast(Any, type(self))
         return model(local(params), lambda z, *x: likelihood({**params, **z}, *x))
 
     def over_groups(
         self, function: Callable, params: PyTree, rows: tuple[PyTree, Members], nodes: Callable | None = None
     ) -> PyTree:
-        """``function(own, places, logs)`` for each group, leading axis (groups,).
+        """``function(own, places, logs)`` of each group, with leading axis (groups,).
 
         Args:
-            function: takes the group's own model, J unconstrained quadrature nodes (J, k), and the logs of their
-                contributions to p(y_g | θ), (J,).
-            nodes: ``g -> (x (J, k), log weights (J,))`` for the g-th group; by default ``integrals.rule``.
+            function: takes the model of the group's z, J unconstrained quadrature nodes (J, k), and the logarithms of
+                the nodes' contributions to p(y_g | θ), (J,).
+            nodes: ``g -> (x (J, k), log weights (J,))``, the rule for the g-th group; by default ``integrals.rule``.
         """
         fixed = rule(self.given(params).space.size)
 
@@ -75,7 +75,7 @@ class Grouped(Prior):
 
     @CachedProperty
     def member(self) -> Any:
-        """The model of a single row, with its group's own parameters at their prior means, to check rows against."""
+        """The model of a single row with the group's z at its prior mean, for checks of rows."""
         likelihood, model = needed_likelihood(self), cast(Any, type(self))
 
         def of_row(params: PyTree, *x: PyTree) -> PyTree:
@@ -85,23 +85,23 @@ class Grouped(Prior):
         return model(self.prior, of_row, self.position, self.support, self.start)
 
     def check_local(self) -> None:
-        """Raises a ModelError unless ``local`` returns a dict of distributions under new names, of few numbers."""
+        """Raise a ModelError unless ``local`` returns a dict of distributions with new names and few numbers."""
         params = jax.eval_shape(self.example, jax.random.key(0))
         names = sorted(params) if isinstance(params, dict) else []
         try:
-            own = jax.eval_shape(self._own_example, params)
+            own = jax.eval_shape(self._local_example, params)
         except KeyError as error:
             near = nearest(str(error.args[0]), names)
             raise ModelError(
-                f"local(params) asks for {error.args[0]!r}; there are {', '.join(names)}.{near}"
+                f"local(params) asks for {error.args[0]!r}; expected one of {', '.join(names)}.{near}"
             ) from error
         if both := sorted({*names} & {*own}):
-            raise ModelError(f"{both[0]!r} is a parameter of all groups and of each: give local a name of its own.")
+            raise ModelError(f"{both[0]!r} is in the prior and in local: expected another name in local.")
         if (size := tree.size(own)) > MOST:
-            raise ModelError(f"local holds {size} numbers a group; at most {MOST} are integrated over.")
+            raise ModelError(f"local holds {size} numbers a group; expected at most {MOST}, to integrate over.")
 
-    def _own_example(self, params: PyTree) -> dict:
-        """Example values of one group's own parameters, by name."""
+    def _local_example(self, params: PyTree) -> dict:
+        """Example values of one group's z, by name."""
         own: Any = None if self.local is None else self.local(params)
         if not isinstance(params, dict) or not isinstance(own, dict):
             raise ModelError(
@@ -112,7 +112,7 @@ class Grouped(Prior):
 
 
 def prior_centre(own: Prior) -> jax.Array:
-    """(k,) The prior's means, unconstrained, from which Newton's steps begin; 0 where a mean does not exist."""
+    """The prior's means, unconstrained, (k,), with 0 where a mean does not exist; Newton's steps begin there."""
     means = jax.tree.map(lambda d: jnp.broadcast_to(d.mean, d.shape()), own.prior, is_leaf=is_distribution)
     flat = own.position_of(means)
     return jnp.where(jnp.isfinite(flat), flat, 0.0)

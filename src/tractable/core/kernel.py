@@ -1,4 +1,4 @@
-"""A kernel is one step of a chain or a climb; an objective is what a climb raises."""
+"""A kernel is one step of a Markov chain or of an optimisation; an objective is what an optimisation maximises."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,14 +11,14 @@ from tractable.core.tree import PyTree
 
 
 class Objective(NamedTuple):
-    """An objective that ``ascend`` maximises, by unbiased estimates.
+    """An objective that ``ascend`` maximises, using unbiased estimates of the objective's gradient.
 
     Attributes:
         draw: ``(key, count, params) -> noise`` with leading axis ``count``.
-        value: ``(noise, params, batch) -> ()``.
+        value: ``(noise, params, batch) -> ()``, an estimate of the objective.
         remember: ``params -> memory``, the gradient estimator's first memory; () by default.
-        slope: ``(noise, params, batch, memory) -> (value, gradient, memory)``, for gradients other than the value's
-            own; memory holds statistics of *earlier* steps, which keeps the estimate unbiased.
+        slope: ``(noise, params, batch, memory) -> (value, gradient, memory)``, for an estimator other than the gradient
+            of ``value``. The memory holds statistics of *earlier* steps only, which keeps the estimate unbiased.
     """
 
     draw: Callable
@@ -29,16 +29,16 @@ class Objective(NamedTuple):
 
 @dataclass(frozen=True)
 class Kernel:
-    """A transition, as three pure functions; its randomness is an argument.
+    """A transition as three pure functions, whose randomness is an argument.
 
     Attributes:
         init: ``(key, position) -> state``; every state has a ``position``.
-        draw: ``(key, count, state, batch) -> noise`` of ``count`` consecutive steps, with leading axis ``count``;
-            depends on the shapes of state and batch only.
-        step: ``(noise, state, batch) -> (state, info)`` with the noise of one step; deterministic.
-            Every leaf of ``info`` is a number, so that a run can average it.
+        draw: ``(key, count, state, batch) -> noise`` of ``count`` consecutive steps, with leading axis ``count``. The
+            noise depends on the shapes of state and batch only.
+        step: ``(noise, state, batch) -> (state, info)``, deterministic, with the noise of one step. Every leaf of
+            ``info`` is a number, so that a run can average ``info``.
 
-    ``kernel(key, state, batch)`` draws and steps, for use by hand. Exact samplers ignore the batch.
+    ``kernel(key, state, batch)`` draws the noise of one step and takes the step. Exact samplers ignore the batch.
     """
 
     init: Callable

@@ -1,4 +1,4 @@
-"""Latent-variable models: each datum has its own unobserved cause z."""
+"""Latent-variable models: each datum has its own hidden cause z."""
 
 import functools
 from collections.abc import Callable
@@ -22,16 +22,17 @@ from tractable.core.words import nearest
 Self = TypeVar("Self", bound="LatentModel")
 
 
-_UNSEEN = {"begin", "examine", "first", "check", "observations", "ahead"}  # of ``Steps``: no part of compiled programs
+# Members of ``Steps`` and ``own`` that no compiled program uses.
+_NOT_COMPILED = {"begin", "examine", "first", "check", "observations", "ahead"}
 
 
 class Climbed(NamedTuple):
-    """A reparametrised model with the same unconstrained numbers, whose θ loses fewer digits in single precision.
+    """A reparametrised model that EM climbs in place of the original, as it loses fewer digits in single precision.
 
     Attributes:
-        model: a ``LatentModel``.
-        into, back: ``theta -> theta``, the original model's θ to this one's and back, on the host in float64; leading
-            axes are allowed.
+        model: a ``LatentModel`` with the same unconstrained numbers.
+        into, back: ``theta -> theta``, from the original model's θ to this model's θ and back, on the host in float64;
+            leading axes are allowed.
     """
 
     model: Any
@@ -40,20 +41,20 @@ class Climbed(NamedTuple):
 
 
 class Steps(NamedTuple):
-    """A model's own functions for EM and its checks; None where it has none.
+    """A model's functions for EM and for checks; each may be None.
 
     Attributes:
-        m_step: ``statistics -> params``, the maximum of Q (+ log p(θ)).
+        m_step: ``statistics -> params``, the maximum of Q (+ log p(θ)), where Q is EM's expected log p(x, z | θ).
         statistics: ``(datum, z) -> T``, the statistics whose sum the M-step needs; datum is y, or (y, x).
         begin: ``(key, rows) -> params``, a starting point.
-        examine: ``(params, size) -> [Check, ...]``, checks of a maximum.
+        examine: ``(params, size) -> [Check, ...]``, checks of a maximum found from ``size`` rows.
         climbed: a ``Climbed``, the model that EM climbs in place of this one.
-        q: ``statistics -> (params -> Q)``, if the E-step has a closed form and the M-step has not: EM climbs Q from
-            ``statistics.theta``.
-        check: ``rows -> None``, raises a DataError for impossible rows; rows on the host.
-        observations: ``rows -> int``, the number of observations if a datum holds several; rows on the host.
-        ahead: ``(params, x, (y, given)) -> `` the distribution of what follows the fitted rows, for
-            ``posterior.predict(x)``; it has a mean, a variance and ``sample(key, shape)``.
+        q: ``statistics -> (params -> Q)``, for a model whose E-step has a closed form and whose M-step has none: EM
+            climbs Q from ``statistics.theta``.
+        check: ``rows -> None``, raises a DataError for impossible rows; the rows are on the host.
+        observations: ``rows -> int``, the number of observations if a datum holds several; the rows are on the host.
+        ahead: ``(params, x, (y, given)) -> `` the distribution of the data that follow the fitted rows, for
+            ``posterior.predict(x)``; the distribution has a mean, a variance and ``sample(key, shape)``.
     """
 
     m_step: MStep | None = None
@@ -68,14 +69,15 @@ class Steps(NamedTuple):
 
 
 class Symmetry(NamedTuple):
-    """Other θ with the same density of the data; None where there are none.
+    """The transformations of θ that keep the model; each may be None.
 
     Attributes:
         shift: ``(params, offset) -> params``, θ of the same model for x + offset. EM then centres the data, which keeps
             digits in single precision.
-        canonical: ``params -> params``, the one to report among equal maxima.
-        permute: ``(params, order (K,)) -> params``, components in another order, for ``posterior.relabelled()``.
-        parameters: number of free parameters of θ, if not the size of its space.
+        canonical: ``params -> params``, the θ to report among equal maxima.
+        permute: ``(params, order (K,)) -> params``, θ with its components in another order, for
+            ``posterior.relabelled()``.
+        parameters: number of free parameters of θ, if it differs from the size of θ's space.
     """
 
     shift: Callable[[PyTree, Any], PyTree] | None = None
@@ -84,37 +86,37 @@ class Symmetry(NamedTuple):
     parameters: int | None = None
 
 
-def _of_sums(name: str) -> Any:
-    """A property: the member ``name`` of a model's ``sums``, or None."""
+def _member_of_sums(name: str) -> Any:
+    """A property that returns the member ``name`` of a model's ``sums``, or None without ``sums``."""
     return property(lambda model: getattr(model.sums, name, None))
 
 
 def _call(function: Callable | None, *arguments: PyTree) -> Any:
-    """The function's value; None where there is no function."""
+    """The function's value; None without a function."""
     return None if function is None else function(*arguments)
 
 
 class LatentModel(Model):
-    """p(θ), p(z | θ) and p(x | z, θ) of one datum. With z summed out it is a ``Model`` that any method can fit.
+    """A prior p(θ), and p(z | θ) and p(x | z, θ) of one datum; any method fits θ, with z summed out.
 
     Args:
         prior: of θ, as for ``Model``; also a callable log density with ``position`` and ``support``.
         latent: ``latent(params)``, or ``latent(params, x)`` if the data have a ``given``: the distribution of one
             datum's z, or a pytree of distributions. Discrete z are summed over exactly.
         likelihood: ``likelihood(params, z)`` or ``likelihood(params, z, x)``: the distribution of a datum given its z.
-        causes: the values of z, a pytree of arrays with a leading axis; by default those of its support. Needed if
-            ``latent`` takes x.
-        statistics, m_step, begin, examine: as in ``Steps``. Without an M-step EM climbs Q by its gradient; without
-            ``begin`` it starts at a draw from the prior.
+        causes: the values of z, a pytree of arrays with a leading axis; by default the values of the support. Required
+            if ``latent`` takes x.
+        statistics, m_step, begin, examine: as in ``Steps``. Without an M-step EM climbs Q by its gradient. Without
+            ``begin`` EM starts at a draw from the prior.
         position, support, start, derived: as for ``Model``.
 
-    ``LatentModel.from_steps`` makes a model whose z is summed or integrated out by another closed form (a chain, a
-    normal code).
+    For a z that is summed or integrated out by another closed form (a chain, a normal code), use
+    ``LatentModel.from_steps``.
 
     Attributes:
-        sums: ``latent.em.Sums``, how z is summed out; None if it cannot be. The model has its members ``e_step``,
-            ``log_prob``, ``responsibilities``, ``encode`` and ``causes`` too, each possibly None.
-        steps: ``Steps``; the model has its ``m_step`` too.
+        sums: ``latent.em.Sums``, how z is summed out; None if z cannot be. Its members ``e_step``, ``log_prob``,
+            ``responsibilities``, ``encode`` and ``causes`` are attributes of the model too, each possibly None.
+        steps: ``Steps``; its ``m_step`` is an attribute of the model too.
         symmetry: ``Symmetry``.
 
     Raises:
@@ -131,8 +133,8 @@ class LatentModel(Model):
     [0.99, 0.02]
     """
 
-    own: ClassVar[tuple[str, ...]] = ()  # a subclass's attributes besides sums, steps and symmetry
-    origin: "LatentModel | None" = None  # the model that this one is, but for starting points and checks
+    own: ClassVar[tuple[str, ...]] = ()  # attributes that a subclass adds to sums, steps and symmetry
+    origin: "LatentModel | None" = None  # the model that differs from this one only in starting points and checks
     latent: Callable[..., PyTree] | None = None  # None if z is handled in closed form
     conditional: Callable[..., PyTree] | None = None
     sampler: Callable[[jax.Array, PyTree, int], tuple[PyTree, PyTree]] | None = None
@@ -148,11 +150,12 @@ class LatentModel(Model):
     ) -> None:  # fmt: skip
         function_or_none("latent=", latent, "latent(params) or latent(params, x)")
         function_or_none("likelihood=", likelihood, "likelihood(params, z) or likelihood(params, z, x)")
-        for name, each in {"statistics": statistics, "m_step": m_step, "begin": begin, "examine": examine}.items():
-            function_or_none(f"{name}=", each, f"{name}(…)")
+        functions = {"statistics": statistics, "m_step": m_step, "begin": begin, "examine": examine}
+        for name, function in functions.items():
+            function_or_none(f"{name}=", function, f"{name}(…)")
         super().__init__(prior, self._marginal, position, support, start, derived)
         if (m_step is None) != (statistics is None):
-            raise ModelError("statistics= and m_step= go together: one says what is summed, the other what it is for.")
+            raise ModelError("statistics= and m_step= go together, as m_step takes sums of statistics: pass both.")
         self.latent, self.conditional = latent, likelihood
         self.steps = Steps(m_step, statistics, begin, examine)
         values = values_of(latent, self.example) if causes is None else listed(causes)
@@ -168,11 +171,11 @@ class LatentModel(Model):
         permute: Callable | None = None, parameters: int | None = None, drawn: Callable | None = None,
         complete: Callable | None = None,
     ) -> Self:  # fmt: skip
-        """A model whose z is handled in closed form.
+        """A model whose z is summed or integrated out by functions of your own.
 
         Args:
-            e_step, log_prob, responsibilities, encode, drawn, complete: as in ``latent.em.Sums``; rows as from
-                ``latent.em.observed``.
+            e_step, log_prob, responsibilities, encode, drawn, complete: as in ``latent.em.Sums``; their rows are those
+                of ``latent.em.observed``.
             m_step, begin, examine: as in ``Steps``.
             position: example parameters.
             support: pytree of numpyro constraints shaped like the parameters; real by default.
@@ -189,7 +192,7 @@ class LatentModel(Model):
         return self
 
     def with_steps(self: Self, **changed: Any) -> Self:
-        """The same model with other members of ``sums``, ``steps`` or ``symmetry``, by name."""
+        """The same model with the named members of ``sums``, ``steps`` or ``symmetry`` replaced."""
         groups = Sums, Steps, Symmetry
         known = [*(name for group in groups for name in group._fields), *self.own]
         if unknown := sorted(set(changed) - set(known)):
@@ -206,15 +209,15 @@ class LatentModel(Model):
         made.steps, made.symmetry = self.steps._replace(**of_steps), self.symmetry._replace(**of_symmetry)
         for name in set(self.own) & set(changed):
             setattr(made, name, changed[name])
-        made.origin = (self.origin or self) if set(changed) <= _UNSEEN else None
+        made.origin = (self.origin or self) if set(changed) <= _NOT_COMPILED else None
         return made
 
     def split_arrays(self) -> tuple[Model, tuple]:
-        """Models that differ only in starting points and checks share compiled programs."""
+        """As ``Model.split_arrays``; models that differ only in starting points and checks share compiled programs."""
         return Model.split_arrays(self.origin or self)
 
     log_prob, e_step, responsibilities, encode, causes = map(
-        _of_sums, ("log_prob", "e_step", "responsibilities", "encode", "causes")
+        _member_of_sums, ("log_prob", "e_step", "responsibilities", "encode", "causes")
     )
 
     @property
@@ -223,34 +226,34 @@ class LatentModel(Model):
 
     @property
     def halves(self) -> tuple[EStep, MStep] | None:
-        """(E-step, M-step) if both have a closed form, else None."""
+        """The E-step and the M-step if both have a closed form, else None."""
         return None if self.e_step is None or self.m_step is None else (self.e_step, self.m_step)
 
     @property
     def climbed(self) -> "LatentModel":
-        """The model that EM climbs: ``steps.climbed``'s, with this model's starts and checks, or this model itself."""
+        """The model that EM climbs: that of ``steps.climbed`` with this model's starts and checks, or this model."""
         if self.steps.climbed is None:
             return self
         (made, into, back), begin, examine = self.steps.climbed, self.steps.begin, self.steps.examine
-        return _in_place(made, self.symmetry.shift is None, self.symmetry.canonical is None).with_steps(
+        return _without_symmetry(made, self.symmetry.shift is None, self.symmetry.canonical is None).with_steps(
             begin=begin and (lambda key, rows: into(begin(key, rows))),
             examine=examine and (lambda params, size: examine(back(params), size)),
         )
 
     @property
     def parameters(self) -> int:
-        """The number of free parameters of θ, not counting symmetries."""
+        """The number of free parameters of θ, for information criteria."""
         free = self.symmetry.parameters
         return self.space.size if free is None else free
 
     def shifted(self, params: PyTree, offset: ArrayLike) -> PyTree:
         """θ of the same model for x + offset."""
         if self.symmetry.shift is None:
-            raise ModelError("This model says nothing of x + offset: it has no shift.")
+            raise ModelError("This model has no shift: expected LatentModel.from_steps(..., shift=).")
         return self.symmetry.shift(params, offset)
 
     def observations(self, data: Data) -> int | None:
-        """The number of observations in the rows if a datum holds several; else None."""
+        """The number of observations in the rows if a datum may hold several, else None."""
         count = self.steps.observations
         return None if count is None else count(data.rows[0] if data.given is None else data.rows)
 
@@ -259,20 +262,20 @@ class LatentModel(Model):
         return self.steps.ahead
 
     def check_rows(self, data: Data) -> None:
-        """Raises a DataError for impossible rows, if the model has such a check."""
+        """Raise a DataError for impossible rows, if the model has such a check."""
         if self.steps.check is not None and data.size:
             self.steps.check(data.rows[0] if data.given is None else data.rows)
 
     def examine(self, params: PyTree, size: int) -> list[Check]:
-        """The report's checks of a maximum found from ``size`` rows."""
+        """Checks, for the report, of a maximum found from ``size`` rows."""
         return [] if self.steps.examine is None else self.steps.examine(params, size)
 
     def __repr__(self) -> str:
-        what = "closed form" if self.latent is None else "not summed out" if self.sums is None else "enumerated"
-        return f"LatentModel({', '.join(self.names[:6])}{', …' * (len(self.names) > 6)}; z {what})"
+        sums = "closed form" if self.latent is None else "not summed out" if self.sums is None else "enumerated"
+        return f"LatentModel({', '.join(self.names[:6])}{', …' * (len(self.names) > 6)}; z {sums})"
 
     def factors(self, params: PyTree, z: PyTree, datum: PyTree) -> list[jax.Array]:
-        """[log p(x | z, θ), log p(z | θ)] of one datum, nats; datum is y, or (y, x) with inputs."""
+        """[log p(x | z, θ), log p(z | θ)] of one datum, in nats; datum is y, or (y, x) with inputs."""
         y, x = datum if isinstance(datum, tuple) and len(datum) == 2 else (datum, None)
         latent, conditional = self.densities
         inputs = () if x is None else (x,)
@@ -280,24 +283,24 @@ class LatentModel(Model):
 
     @property
     def densities(self) -> tuple[Callable[..., PyTree], Callable[..., PyTree]]:
-        """``latent`` and ``likelihood`` as given; a ModelError if z is handled in closed form."""
+        """The arguments ``latent`` and ``likelihood``; a ModelError if z is handled in closed form."""
         if self.latent is None or self.conditional is None:
-            raise ModelError("This model's z is dealt with in closed form; it has no factors.")
+            raise ModelError("This model handles z in closed form: it has no p(z | θ) and p(x | z, θ) to evaluate.")
         return self.latent, self.conditional
 
     def discrete_causes(self, params: PyTree, x: PyTree = None) -> list[str] | None:
-        """Names of the discrete distributions in z, which no small step moves; None if z is handled in closed form."""
+        """Types of the discrete distributions in z, by name; None if z is handled in closed form."""
         if self.latent is None:
             return None
         parts = jax.tree.leaves(self.latent(params) if x is None else self.latent(params, x), is_leaf=is_distribution)
         return [type(part).__name__ for part in parts if part.support.is_discrete]
 
     def log_joint(self, params: PyTree, datum: PyTree, z: PyTree) -> jax.Array:
-        """log p(x, z | θ) of one datum, nats."""
+        """log p(x, z | θ) of one datum, in nats."""
         return tree.total(self.factors(params, z, datum))
 
     def sample(self, key: jax.Array, params: PyTree, n: int, given: PyTree = None) -> tuple[PyTree, PyTree]:
-        """n data and their causes, (x, z), leading axis n: first z ~ p(z | θ), then x ~ p(x | z, θ).
+        """Draw z ~ p(z | θ), then x ~ p(x | z, θ), n times; returns (x, z) with leading axis n.
 
         Args:
             given: n rows of inputs, if the model takes inputs.
@@ -305,7 +308,7 @@ class LatentModel(Model):
         if self.sampler is not None:
             return self.sampler(key, params, n)
         if self.latent is None:
-            raise ModelError("This model was made of steps, without sample=.")
+            raise ModelError("This model cannot draw data: expected LatentModel.from_steps(..., sample=).")
         latent, conditional = self.densities
 
         def one(key: jax.Array, x: PyTree) -> tuple[PyTree, PyTree]:
@@ -320,20 +323,20 @@ class LatentModel(Model):
         """log p(x_n | θ), (n,); a ModelError if z cannot be summed out."""
         if self.sums is None:
             raise ModelError(
-                "z is continuous, and cannot be summed out: MonteCarloEM draws it; tr.log_evidence estimates p(x | θ). "
-                "Or give LatentModel.from_steps a closed form of log p(x | θ)."
+                "z is continuous, and cannot be summed out. Fit θ with MonteCarloEM, which draws z, and estimate "
+                "p(x | θ) with tr.log_evidence; or pass a closed form of log p(x | θ) to LatentModel.from_steps."
             )
         return self.sums.log_prob(params, rows)
 
     def described(self, params: PyTree, x: PyTree = None) -> PyTree:
-        """The distribution that rows are checked against: p(x | z, θ) at one value of z."""
+        """The distribution against which rows are checked: p(x | z, θ) at one value of z."""
         if self.conditional is None:
             return super().described(params, x)
         inputs = () if x is None else (x,)
         return self.conditional(params, self._one_cause(params, inputs), *inputs)
 
     def traced(self, position: jax.Array, batch: Batch | None) -> jax.Array:
-        """The density to fingerprint the model by; the joint density at one z if z cannot be summed out."""
+        """The density whose trace identifies the model; the joint density at one z if z cannot be summed out."""
         if self.sums is not None or batch is None:
             return super().traced(position, batch)
         params, (y, x) = self.params(position), jax.tree.map(lambda a: a[0], batch.data)
@@ -341,10 +344,10 @@ class LatentModel(Model):
         return self.log_prior(params) + self.log_joint(params, y if x is None else (y, x), z)
 
     def computed(self, params: PyTree, key: jax.Array, rows: PyTree) -> list:
-        """What programs compute by this model's functions besides its density; models are identified by its trace.
+        """As ``Model.computed``, with the functions of ``sums``, ``steps`` and ``symmetry``.
 
         Raises:
-            NotImplementedError: the model is climbed as another one, whose functions are not looked at.
+            NotImplementedError: EM climbs another model, whose functions are not traced here.
         """
         if self.steps.climbed is not None:
             raise NotImplementedError
@@ -378,7 +381,7 @@ class LatentModel(Model):
 
 
 class Marginal(Distribution):
-    """p(x | θ) of one datum, z summed out."""
+    """p(x | θ) of one datum, with z summed out."""
 
     pytree_data_fields = ("params", "x")
     pytree_aux_fields = ("model",)
@@ -402,7 +405,7 @@ class Marginal(Distribution):
         return jax.tree.map(lambda a: a.reshape(*sample_shape, *a.shape[1:]), drawn)
 
     def _mixed(self) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """p(z) over its values, and the mean and variance of x given each."""
+        """p(z | θ) of each value of z, and the mean and variance of x given each value."""
         if self.model.latent is None or self.model.causes is None:
             raise NotImplementedError
         latent, conditional = self.model.densities
@@ -428,10 +431,10 @@ class Marginal(Distribution):
         return jnp.tensordot(shares, variances + jnp.square(means - jnp.tensordot(shares, means, 1)[None]), 1)
 
 
-@functools.lru_cache(maxsize=128)  # a second climb then reuses the compiled programs
-def _in_place(made: LatentModel, stays: bool, in_any_order: bool) -> LatentModel:
-    """``made`` without ``shift`` if ``stays``, and without ``canonical`` if ``in_any_order``."""
-    return made.with_steps(**{"shift": None} if stays else {}, **{"canonical": None} if in_any_order else {})
+@functools.lru_cache(maxsize=128)  # so that a second climb reuses the compiled programs
+def _without_symmetry(model: LatentModel, drop_shift: bool, drop_canonical: bool) -> LatentModel:
+    """The model without ``shift``, without ``canonical``, or without both."""
+    return model.with_steps(**{"shift": None} if drop_shift else {}, **{"canonical": None} if drop_canonical else {})
 
 
 def flat(params: PyTree) -> jax.Array:
@@ -440,7 +443,7 @@ def flat(params: PyTree) -> jax.Array:
 
 
 def _event_shape(model: LatentModel, params: PyTree, x: PyTree) -> tuple[int, ...]:
-    """The shape of one datum if a sampler tells it, else (): data of a wrong shape are refused before anything runs."""
+    """The shape of a datum that a sampler draws, else (); data of another shape are refused before a run starts."""
     sampler = model.sampler
     if sampler is None:
         return ()
@@ -453,5 +456,5 @@ def _event_shape(model: LatentModel, params: PyTree, x: PyTree) -> tuple[int, ..
 
 
 def latent_model(model: Model) -> LatentModel | None:
-    """The model if it is a LatentModel, else None."""
+    """The model if it is a ``LatentModel``, else None."""
     return model if isinstance(model, LatentModel) else None

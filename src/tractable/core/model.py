@@ -1,4 +1,4 @@
-"""A model: a prior of the parameters, and a likelihood of each datum."""
+"""A model is a prior of the parameters and a likelihood of each datum."""
 
 import contextlib
 import functools
@@ -36,16 +36,17 @@ CACHED = ("bijectors", "space", "names", "fixed", "member", "double_copy", "repr
 NUMBERS = (int, float, np.number, np.ndarray, jax.Array)
 
 # By default JAX rounds the factors of float32 products on a GPU to 10 bits. The log density of many rows would then be
-# wrong by nats, and so would draws and verdicts. Set the option before the import to choose that speed for a network.
+# wrong by several nats (units of the natural logarithm), and so would draws and verdicts. For a network the faster
+# products may do: set the option before you import this library.
 if jax.config.values["jax_default_matmul_precision"] is None:
     jax.config.update("jax_default_matmul_precision", "highest")
 
 
 @dataclass(frozen=True)
 class Through:
-    """A likelihood that uses the input only through a predictor: y | x ~ observe(params, predictor(params, x)).
+    """A likelihood that depends on the input only through a predictor: y | x ~ observe(params, predictor(params, x)).
 
-    Some methods use the predictor's structure (its noise, its Jacobian, whether it is linear).
+    Some methods use the predictor's structure: its Jacobian, and whether it is linear.
 
     Attributes:
         predictor: ``(params, x) -> η``, an array.
@@ -57,7 +58,7 @@ class Through:
 
     def __call__(self, params: PyTree, x: PyTree = None) -> PyTree:
         if x is None:
-            raise ModelError("This likelihood looks at inputs: give Data(y, given=x).")
+            raise ModelError("This likelihood needs inputs: pass Data(y, given=x).")
         return self.observe(params, self.predictor(params, x))
 
 
@@ -65,12 +66,12 @@ jax.tree_util.register_dataclass(Through, ["predictor", "observe"], [])
 
 
 def function_or_none(what: str, value: object, call: str) -> None:
-    """A ModelError for another value where a function belongs, as a distribution, which can be called too."""
+    """Raise a ModelError unless ``value`` is a function or None; a distribution is refused, though it is callable."""
     if value is not None and (not callable(value) or is_distribution(value)):
         got = type(value).__name__
         raise ModelError(
-            f"{what} expects a function, {call}; got {'a distribution, ' * is_distribution(value)}{got}. Write "
-            f"lambda {call.partition('(')[2].partition(')')[0]}: … in its place."
+            f"{what} expects a function, {call}; got {'a distribution, ' * is_distribution(value)}{got}. Pass "
+            f"lambda {call.partition('(')[2].partition(')')[0]}: … instead."
         )
 
 
@@ -79,46 +80,45 @@ class Model(Grouped, Spelt):
     """A prior of the parameters, and a likelihood of each datum.
 
     Args:
-        prior: pytree of numpyro distributions, one for each parameter (its shape is the parameter's);
-            or a callable log density, with example parameters in ``position``. A callable that can be drawn from has
-            a ``sample(key) -> params``.
-        likelihood: ``likelihood(params)``, or ``likelihood(params, x)`` if the data have a ``given``:
-            the distribution of **one** datum (or a pytree of them shaped like one datum). The library
-            maps, sums and scales it. It may have its own ``predict(params, x, (y, given))``, the distribution of y* at
-            x given θ and the fitted rows; predictions then use it, as for a time series or a Gaussian process.
-        position: example parameters if the prior is a callable; chains start near it.
+        prior: pytree of numpyro distributions, one for each parameter, of the parameter's shape; or a callable log
+            density, with example parameters in ``position``. A callable with a method ``sample(key) -> params`` can be
+            drawn from.
+        likelihood: ``likelihood(params)``, or ``likelihood(params, x)`` if the data have a ``given``: the distribution
+            of **one** datum, or a pytree of distributions shaped like one datum. The library maps, sums and scales the
+            log density. A likelihood with a method ``predict(params, x, (y, given))``, the distribution of y* at x
+            given θ and the fitted rows, makes predictions by this method, as for a time series or a Gaussian process.
+        position: example parameters if the prior is a callable; chains start near them.
         support: pytree of numpyro constraints shaped like ``position``; real by default.
-        start: ``key -> params``, starting points, for models where neither the prior nor the origin is a good one,
-            such as networks. By default methods start around the origin of the unconstrained space.
-        derived: ``params -> `` dict of derived arrays, reported in summaries, in ArviZ and by
-            ``posterior.derived()``.
+        start: ``key -> params``, starting points, for models such as networks for which draws from the prior and the
+            origin are poor. By default methods start around the origin of the unconstrained space.
+        derived: ``params -> `` dict of derived arrays, which summaries, ArviZ and ``posterior.derived()`` report.
         labels: names of a parameter's numbers, by the parameter's name, in place of ``weights[0]``.
-        shared: whether programs compiled for this model serve all models that differ from it only in numbers: those
-            of the prior, such as sds, and those a ``jax.tree_util.Partial`` passes to likelihood or start. The numbers
-            are then arguments, not constants, which can change last digits.
-        local: ``local(params)``: a dict of distributions of each group's own parameters, if the data have groups
-            (``Data(..., group=)``). ``likelihood(params, x)`` then finds them in its params, by name.
+        shared: set ``shared=True`` to reuse compiled programs for all models that differ only in numbers: the numbers
+            of the prior, such as sds, and those that a ``jax.tree_util.Partial`` passes to likelihood or start. The
+            numbers are then arguments of the programs instead of constants, which can change last digits.
+        local: ``local(params)``: a dict of distributions of each group's local parameters, for data with groups
+            (``Data(..., group=)``). ``likelihood(params, x)`` finds the local parameters in its params, by name.
         of_table: turns a table's rows into the likelihood's x, so that ``posterior.predict`` takes tables too.
         parts: models by name that share only x: θ is {name: θ of the part}, and the k-th number of y belongs to the
             k-th part (``networks.multi_output.side_by_side``). A method may then fit each part by itself.
 
-    With ``local`` a datum is a group, and its own parameters z are integrated out:
+    With ``local`` a datum is a group, whose local parameters z are integrated out:
 
         p(y_g | θ) = ∫ p(z | θ) Π_i p(y_i | z, θ) dz,     ∇ log p(y_g | θ) = E_{z ~ p(z | y_g, θ)} [∇ log p(y_g, z | θ)]
 
-    by Newton's steps to the integrand's peak and quadrature nodes around it (``core.integrals.around``). So every
-    method can fit θ, also by batches of groups: a step uses only its batch's groups, and no z is stored. A q(θ) extends
-    to all unknowns as q(θ) Π_g p(z_g | y_g, θ), the best extension of that q(θ) (Hoffman & Blei 2015; Agrawal & Domke
-    2021), SGLD's gradient follows by Fisher's identity (Patterson & Teh 2013), and funnels between z and its scale
-    vanish. A group may have up to 16 numbers; integrals are exact if their posterior given θ is normal, and the report
-    says how accurate they are. ``posterior.local()`` gives z.
+    by Newton steps to the integrand's peak and quadrature nodes around the peak (``core.integrals.around``). Every
+    method can therefore fit θ, also by batches of groups: a step uses the groups of its batch only, and no z is stored.
+    A q(θ) extends to all unknowns as q(θ) Π_g p(z_g | y_g, θ), the best extension of that q(θ) (Hoffman & Blei 2015;
+    Agrawal & Domke 2021), SGLD's gradient follows from Fisher's identity (Patterson & Teh 2013), and funnels between z
+    and its scale vanish. A group may have up to 16 numbers. The integrals are exact if p(z | y_g, θ) is normal, and the
+    report states their accuracy. ``posterior.local()`` returns z.
 
-    Bijections from the reals to the supports, with their log-determinants, let every method move in an unconstrained
-    space; results are in the user's space.
+    All methods work in an unconstrained space, which bijections map to the supports; log densities include the
+    log-determinants of the bijections, and results are in the user's space.
 
     Raises:
-        ModelError: the prior is discrete, or a callable without a position; a distribution stands where a function
-            belongs; ``local`` is no dict of distributions, or reuses a parameter's name.
+        ModelError: the prior is discrete, or a callable without a position; a distribution is passed in place of a
+            function; ``local`` is no dict of distributions, or reuses a parameter's name.
 
     >>> import numpyro.distributions as dist
     >>> coin = Model({"theta": dist.Beta(5, 5)}, lambda params: dist.Bernoulli(params["theta"]))
@@ -137,8 +137,8 @@ class Model(Grouped, Spelt):
     shared: bool = field(default=False, kw_only=True)
     of_table: Callable[[Any], Any] | None = field(default=None, kw_only=True)
     parts: Mapping[str, "Model"] | None = field(default=None, kw_only=True)
-    is_ladder: ClassVar[bool] = False  # whether the model is a ladder of hidden layers
-    representative: ClassVar["Model | None"] = None  # an equal model whose programs serve this one (``share_programs``)
+    is_ladder: ClassVar[bool] = False  # whether the model is a ladder (a stack of hidden layers)
+    representative: ClassVar["Model | None"] = None  # an equal model whose programs this one uses (``share_programs``)
 
     def __post_init__(self) -> None:
         function_or_none("likelihood=", self.likelihood, "likelihood(params) or likelihood(params, x)")
@@ -150,7 +150,7 @@ class Model(Grouped, Spelt):
         if not self.prior_is_callable:
             check_prior(self.prior)
         elif self.position is None:
-            raise ModelError("Model with a callable prior needs position=, example parameters it can be called with.")
+            raise ModelError("Model with a callable prior needs position=, example parameters to call the prior with.")
         for path, leaf in jax.tree_util.tree_flatten_with_path(self.position)[0] if self.prior_is_callable else ():
             if not np.all(np.isfinite(np.asarray(leaf))):
                 raise ModelError(f"position{jax.tree_util.keystr(path)} is not finite: {leaf}.")
@@ -158,13 +158,13 @@ class Model(Grouped, Spelt):
             self.check_local()
 
     def split_arrays(self) -> tuple["Model", tuple]:
-        """The model that programs are compiled for, and the arrays passed as arguments (``core.shared``)."""
+        """The model for which programs are compiled, and the arrays that are their arguments (``core.shared``)."""
         if self.shared and not self.prior_is_callable:
             return self._split
         return self.representative or self, ()
 
     def join_arrays(self, arrays: tuple) -> "Model":
-        """The model with these numbers in its prior, likelihood and start: the inverse of ``split_arrays``."""
+        """The model with ``arrays`` as the numbers of its prior, likelihood and start: inverts ``split_arrays``."""
         if not arrays:
             return self
         given, (leaves, structure) = iter(arrays), jax.tree.flatten(_numbered(self))
@@ -175,15 +175,15 @@ class Model(Grouped, Spelt):
     @CachedProperty
     def _split(self) -> tuple["Model", tuple]:
         leaves = [leaf for leaf in jax.tree.leaves(_numbered(self)) if isinstance(leaf, NUMBERS)]
-        with jax.ensure_compile_time_eval():  # cached, so outside any trace; put on the device once
+        with jax.ensure_compile_time_eval():  # the cached arrays must not belong to a trace
             arrays = tuple(leaf if isinstance(leaf, jax.Array) else jnp.asarray(leaf) for leaf in leaves)
         return _of_form.setdefault(_form(self), self), arrays
 
     @functools.cached_property
     def double_copy(self) -> "Model":
-        """The model for runs in double precision: itself, with arrays of its own.
+        """The same model with copies of its arrays, for runs in double precision.
 
-        JAX (0.10) keeps what it has made of a NumPy array in one precision, and takes it for that of the other.
+        JAX (0.10) caches its conversion of a NumPy array in one precision, and returns it in the other precision too.
         """
         if type(self) is not Model or self.prior_is_callable:
             return self
@@ -196,7 +196,7 @@ class Model(Grouped, Spelt):
         return copy_recipe(self, replace(self, prior=prior, likelihood=likelihood, start=start, parts=parts))
 
     def __getstate__(self) -> dict[str, Any]:
-        """The constructor's arguments; another process computes the cached properties again."""
+        """The state without cached properties, which another process computes again."""
         return {name: value for name, value in vars(self).items() if name.partition(" ")[0] not in CACHED}
 
     @classmethod
@@ -204,7 +204,7 @@ class Model(Grouped, Spelt):
         cls, log_density: Callable[[PyTree], jax.Array], position: PyTree, support: PyTree = None,
         derived: Callable[[Any], dict[str, Any]] | None = None,
     ) -> "Model":  # fmt: skip
-        """A model from any unnormalised log density over a pytree of reals; it takes no data.
+        """A model without data, from any unnormalised log density over a pytree of reals.
 
         Args:
             log_density: ``position -> scalar``; with ``support``, of the constrained values.
@@ -217,34 +217,34 @@ class Model(Grouped, Spelt):
         return cls(log_density, None, position, support, derived=derived)
 
     def part(self, name: str) -> np.ndarray:
-        """Indices of a part's numbers in a flat position."""
+        """The indices of a part's numbers in a flat position; ``name`` is a key of ``parts``."""
         sizes = {each: part.space.size for each, part in (self.parts or {}).items()}
         start = sum(size for each, size in sizes.items() if each < name)  # a dict's leaves are sorted by name
         return np.arange(start, start + sizes[name])
 
     @property
     def through(self) -> Through | None:
-        """The likelihood if it goes through a predictor, else None."""
+        """The likelihood if it is a ``Through`` of a model without groups, else None."""
         return self.likelihood if isinstance(self.likelihood, Through) and self.local is None else None
 
     @property
     def network_weights(self) -> tuple[str, ...]:
-        """Names of parameters that are a network's weights: its units are exchangeable, single weights mean little."""
+        """Names of the parameters that are a network's weights, which mean little singly as units are exchangeable."""
         network = self.through is not None and self.start is not None and isinstance(self.prior, dict)
         return ("weights",) if network and "weights" in self.prior else ()
 
     def datum(self, params: PyTree, x: PyTree = None) -> PyTree:
-        """The distribution of one datum, given its input if there is one."""
+        """The distribution of one datum, given its input x if the data have inputs."""
         likelihood = needed_likelihood(self)
         if self.local is not None:
             raise ModelError(
-                "A datum of this model is a group of rows, which has a density and no one distribution: "
-                "posterior.predict(x, group=...) predicts rows of known and of new groups."
+                "A datum of this model is a group of rows, which has a density but no distribution object. To predict "
+                "rows of known and of new groups, use posterior.predict(x, group=...)."
             )
         return likelihood(params) if x is None else likelihood(params, x)
 
     def described(self, params: PyTree, x: PyTree = None) -> PyTree:
-        """The distribution that rows are checked against before anything runs: that of one datum."""
+        """The distribution against which rows are checked before a run: that of one datum."""
         return self.datum(params, x)
 
     @property
@@ -253,17 +253,17 @@ class Model(Grouped, Spelt):
         return getattr(self.likelihood, "predict", None)
 
     def check_rows(self, data: Data) -> None:
-        """Raises a DataError for impossible rows, in models that check more than the support."""
+        """Raise a DataError for impossible rows; subclasses check more than the support."""
 
     def traced(self, position: jax.Array, batch: Batch | None) -> jax.Array:
-        """The density to fingerprint the model by: its log posterior at a flat position."""
+        """The density whose trace identifies the model: the log posterior at a flat position."""
         return log_posterior(self, flat=True)(position, batch)
 
     def computed(self, params: PyTree, key: jax.Array, rows: PyTree) -> list:
-        """What programs compute by this model's functions besides its density; models are identified by its trace.
+        """The values of all functions of the model but its density; their trace identifies the model.
 
         Args:
-            rows: (y, given) of some rows, with a leading axis; None without data.
+            rows: (y, given) of a few rows, with a leading axis; None without data.
         """
         found = [self.example(key), self.constrain(self.unconstrain(params))]
         given = {"start": key, "derived": params} | ({"sample_prior": key} if self.drawable else {})
@@ -281,7 +281,7 @@ class Model(Grouped, Spelt):
         return [*found, *(_properties(d, key, value) for d, value in zip(leaves, jax.tree.leaves(y), strict=True))]
 
     def log_likelihoods(self, params: PyTree, rows: tuple[PyTree, PyTree]) -> jax.Array:
-        """log p(y_n | x_n, θ) of each row, (n,); of each group if there are groups."""
+        """log p(y_n | x_n, θ) of each row, (n,), or of each group if the data have groups."""
         if self.sums is not None:
             return self.sums.log_prob(params, rows[0] if rows[1] is None else rows)
 
@@ -293,12 +293,12 @@ class Model(Grouped, Spelt):
         return jax.vmap(one)(rows)
 
 
-# The first living model of each form, which programs of all models of that form are compiled for.
+# The first living model of each form: the programs of all models of that form are compiled for it.
 _of_form: weakref.WeakValueDictionary[Hashable, Model] = weakref.WeakValueDictionary()
 
 
 def _form(model: Model) -> Hashable:
-    """What a model with ``shared=True`` is apart from its numbers; functions are equal only if they are one object."""
+    """A key that is equal for two models with ``shared=True`` if they differ only in numbers and share functions."""
     leaves, structure = jax.tree.flatten(_numbered(model))
     functions = [id(leaf) for leaf in leaves if not isinstance(leaf, NUMBERS)]
     places = [isinstance(leaf, NUMBERS) for leaf in leaves]
@@ -314,12 +314,12 @@ def _numbered(model: Model) -> tuple:
 
 
 def _properties(distribution: PyTree, key: jax.Array, value: ArrayLike) -> list:
-    """The numbers of a distribution, a draw, and its moments, entropy and cdf where it has them."""
+    """A distribution, a draw, and its moments, entropy and cdf if they exist."""
     found = [distribution]
     for call in (
         lambda: distribution.sample(key), lambda: distribution.mean, lambda: distribution.variance,
         lambda: distribution.entropy(), lambda: distribution.cdf(value),
     ):  # fmt: skip
-        with contextlib.suppress(Exception):  # no program can ask for what it has not
+        with contextlib.suppress(Exception):  # a property that does not exist is used by no program
             found.append(call())
     return found

@@ -1,4 +1,4 @@
-"""Fast standard normals and logarithms of uniforms in single precision."""
+"""Fast draws in single precision: standard normals, and logarithms of uniforms."""
 
 import math
 
@@ -16,17 +16,18 @@ TAIL = (
     -0.000200214257, 0.000100950558, 0.00134934322, -0.00367342844, 0.00573950773, -0.0076224613, 0.00943887047,
     1.00167406, 2.83297682,
 )  # fmt: skip
-MOST = 1 << 32  # numbers of one key: one 32-bit counter word
-LARGE = 1 << 14  # from this many numbers on, they are drawn in pairs
-EVEN = 2048  # a loop shared between cores keeps its vector instructions only over multiples of this
+MOST = 1 << 32  # a key gives fewer numbers than this, as the counter has 32 bits
+LARGE = 1 << 14  # this many numbers or more are drawn in pairs
+EVEN = 2048  # a loop divided among cores keeps its vector instructions only over multiples of this length
 COSINE = [(-1) ** k * (math.pi / 2) ** (2 * k) / math.factorial(2 * k) for k in range(7)]  # cos(πx/2) in powers of x²
 
 
 def normal(key: jax.Array, shape: tuple[int, ...], dtype: DTypeLike | None = None) -> jax.Array:
     """Independent standard normals.
 
-    In single precision with Threefry keys: Giles' inverse error function (2012), one logarithm, at most 5.4 sd from 0;
-    from LARGE numbers on ``in_pairs``. Otherwise ``jax.random.normal``.
+    In single precision with Threefry keys, they come from Giles' inverse error function (2012), with one logarithm each
+    and at most 5.4 sds from 0, or, if there are LARGE or more, from ``in_pairs``. Otherwise ``jax.random.normal`` draws
+    them.
     """
     if not cheap(key, shape, dtype):
         return jax.random.normal(key, shape, dtype)
@@ -36,11 +37,11 @@ def normal(key: jax.Array, shape: tuple[int, ...], dtype: DTypeLike | None = Non
 
 
 def in_pairs(key: jax.Array, size: int) -> jax.Array:
-    """``size`` standard normals in pairs (Box & Muller 1958) from a key (2,), each computed once however often read.
+    """``size`` standard normals in pairs (Box & Muller 1958) from a key (2,).
 
-    R cos θ and R sin θ come from one word: 20 bits give u in R² = −2 log u, 12 give θ, whose 4,096 directions are exact
-    for polynomials in the pair of lower degree. The loop makes the compiler keep the noise; it would otherwise compute
-    it again wherever it is read.
+    R cos θ and R sin θ come from one word: 20 bits give u in R² = −2 log u, and 12 bits give θ. Its 4,096 directions
+    are exact for polynomials of lower degree in the pair. The loop makes the compiler store the numbers, which it would
+    otherwise compute again at every use.
     """
     block = -(-size // (4 * EVEN)) * EVEN
     words = jnp.stack(threefry(key, jax.lax.iota(jnp.uint32, block)))  # (2, block)
@@ -59,14 +60,14 @@ def in_pairs(key: jax.Array, size: int) -> jax.Array:
 
 
 def log_uniform(key: jax.Array, shape: tuple[int, ...], dtype: DTypeLike | None = None) -> jax.Array:
-    """log u, u uniform in (0, 1); in single precision the middle of one of 2²⁴ equal parts, so never 0 or −∞."""
+    """log u with u uniform in (0, 1); in single precision u is the middle of one of 2²⁴ equal intervals, so never 0."""
     if not cheap(key, shape, dtype):
         return -jax.random.exponential(key, shape, dtype)
     return jnp.log((bits(key, shape) >> 8).astype(jnp.float32) * 2.0**-24 + 2.0**-25)
 
 
 def cheap(key: jax.Array, shape: tuple[int, ...], dtype: DTypeLike | None) -> bool:
-    """Whether these numbers are drawn here, and not by ``jax.random``."""
+    """Whether this module draws the numbers itself, instead of ``jax.random``."""
     dtype = jnp.result_type(float) if dtype is None else jnp.dtype(dtype)
     return dtype == jnp.float32 and math.prod(shape) < MOST and "threefry2x32" in str(jax.random.key_impl(key))
 
@@ -92,7 +93,7 @@ def threefry(key: jax.Array, counter: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 
 def standard(words: jax.Array) -> jax.Array:
-    """√2 erf⁻¹(x), where a word's upper 24 bits choose x, the middle of one of 2²⁴ equal parts of (−1, 1)."""
+    """√2 erf⁻¹(x), where a word's upper 24 bits choose x, the middle of one of 2²⁴ equal intervals of (−1, 1)."""
     x = (words >> 8).astype(jnp.float32) * 2.0**-23 - (1.0 - 2.0**-24)
     w = -jnp.log((1 - x) * (1 + x))
     middle, far = w - 2.5, jnp.sqrt(w) - 3

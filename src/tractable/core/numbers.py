@@ -1,4 +1,4 @@
-"""Types of numbers, and a constant."""
+"""Types of numbers, the constant log 2π, and a check of positive numbers."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -16,7 +16,7 @@ LOG_2PI = float(np.log(2 * np.pi))
 
 
 def positive(**values: Real) -> None:
-    """Raises ModelError about the first value that is not positive and finite."""
+    """Raise a ModelError about the first value that is not positive and finite."""
     for name, value in values.items():
         if not 0 < value < np.inf:
-            raise ModelError(f"{name} needs to be positive and finite; got {value}.")
+            raise ModelError(f"{name} must be positive and finite; got {value}.")

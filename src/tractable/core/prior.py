@@ -1,4 +1,4 @@
-"""A prior over a pytree of parameters, and the flat unconstrained space in which methods move them."""
+"""The prior of a pytree of parameters, and the flat unconstrained space in which methods work."""
 
 import contextlib
 import functools
@@ -20,7 +20,7 @@ from tractable.core.tree import PyTree
 
 
 class Space(NamedTuple):
-    """A model's parameters as one flat vector of unconstrained reals."""
+    """The space of a model's parameters as one flat vector of unconstrained reals."""
 
     size: int  # d
     shapes: PyTree  # of the unconstrained parameters
@@ -29,12 +29,12 @@ class Space(NamedTuple):
 
     @property
     def names(self) -> list[str]:
-        """Names of the d unconstrained numbers; made on demand, as a network has many."""
+        """Names of the d unconstrained numbers."""
         return tree.names(self.shapes)
 
 
 class Prior:
-    """The part of a ``Model`` that concerns its parameters alone; ``Model`` describes the attributes."""
+    """The part of a ``Model`` that needs no data; ``Model`` describes the attributes."""
 
     prior: Any
     likelihood: Callable | None
@@ -44,8 +44,8 @@ class Prior:
     labels: Mapping[str, Sequence[str]] | None
 
     def log_likelihoods(self, params: PyTree, rows: PyTree) -> jax.Array:
-        """log p(y_n | x_n, θ) of each row, (n,); a ``Model`` computes it."""
-        raise ModelError("A prior says nothing about data.")
+        """log p(y_n | x_n, θ) of each row, (n,), which ``Model`` computes."""
+        raise ModelError("A prior has no likelihood: expected a Model.")
 
     @property
     def prior_is_callable(self) -> bool:
@@ -53,17 +53,17 @@ class Prior:
 
     @property
     def drawable(self) -> bool:
-        """Whether the prior can be drawn from."""
+        """Whether ``sample_prior`` can draw from the prior."""
         if self.prior_is_callable:
             return hasattr(self.prior, "sample")
         return not any(map(is_improper, jax.tree.leaves(self.prior, is_leaf=is_distribution)))
 
     @CachedProperty
     def bijectors(self) -> list:
-        """A bijection for each parameter, from the reals to its support, in the order of the leaves."""
+        """The bijection from the reals to the support of each parameter, in the order of the leaves."""
         if not self.prior_is_callable:
             traced = any(isinstance(a, Tracer) for a in jax.tree.leaves(self.prior))
-            # Bounds that are arrays are subtracted; first asked for within a trace, they would belong to it for ever.
+            # Bounds that are arrays are subtracted here. Within a trace the cached result would belong to the trace.
             with contextlib.nullcontext() if traced else jax.ensure_compile_time_eval():
                 return [biject_to(d.support) for d in jax.tree.leaves(self.prior, is_leaf=is_distribution)]
         count = len(jax.tree.leaves(self.position))
@@ -76,7 +76,7 @@ class Prior:
 
     @property
     def unbounded(self) -> list[bool]:
-        """For each leaf, whether its support is all reals, so that the parameter equals its unconstrained value."""
+        """For each leaf, whether its support is all reals: the parameter then equals its unconstrained value."""
 
         def identity(b: Transform) -> bool:
             return identity(b.base_transform) if isinstance(b, IndependentTransform) else type(b) is IdentityTransform
@@ -91,13 +91,13 @@ class Prior:
 
     @CachedProperty
     def space(self) -> Space:
-        """The flat unconstrained space in which methods move."""
+        """The flat unconstrained space in which methods work."""
         shapes = jax.eval_shape(lambda key: self.unconstrain(self.example(key)), jax.random.key(0))
         ravel, unravel = tree.raveller(shapes)
         return Space(tree.size(shapes), shapes, ravel, unravel)
 
     def example(self, key: jax.Array) -> PyTree:
-        """Parameters of the right shapes: a draw from the prior, or the position."""
+        """Parameters of the right shapes: a draw from the prior, or ``position`` if the prior is a callable."""
         if self.prior_is_callable:
             return jax.tree.map(lambda a: jnp.asarray(a, jnp.result_type(float)), self.position)
         return self.sample_prior(key)
@@ -109,15 +109,15 @@ class Prior:
         return sample_of(self.prior, key)
 
     def constrain(self, unconstrained: PyTree) -> PyTree:
-        """From the reals to the user's parameters."""
+        """Map unconstrained values to the user's parameters."""
         return self._biject(lambda b, u: b(u), unconstrained)
 
     def unconstrain(self, params: PyTree) -> PyTree:
-        """From the user's parameters to the reals."""
+        """Map the user's parameters to unconstrained values."""
         return self._biject(lambda b, p: b.inv(p), params)
 
     def params(self, position: jax.Array) -> PyTree:
-        """The user's parameters of a flat unconstrained position (d,)."""
+        """The user's parameters at a flat unconstrained position (d,)."""
         return self.constrain(self.space.unravel(position))
 
     def position_of(self, params: PyTree) -> jax.Array:
@@ -131,7 +131,7 @@ class Prior:
         )
 
     def values(self, position: jax.Array) -> jax.Array:
-        """The user's parameters at a flat unconstrained position, raveled: (k,)."""
+        """The user's parameters at a flat unconstrained position (d,), as one vector (k,)."""
         return jnp.concatenate([jnp.ravel(leaf) for leaf in jax.tree.leaves(self.params(position))])
 
     @functools.cached_property
@@ -141,7 +141,7 @@ class Prior:
 
     @CachedProperty
     def fixed(self) -> np.ndarray:
-        """(k,) which numbers are constants of their support, such as the ones on a correlation matrix's diagonal."""
+        """Which of the k numbers are constants of their support, such as the diagonal of a correlation matrix, (k,)."""
         if len(self.names) == self.space.size:
             return np.zeros(len(self.names), bool)
         places = jnp.asarray(np.random.default_rng(0).standard_normal((3, self.space.size)))
@@ -149,7 +149,7 @@ class Prior:
         return np.ptp(values, axis=0) <= 10 * np.finfo(values.dtype).eps * np.abs(values).max(0)
 
     def log_jacobian(self, unconstrained: PyTree, params: PyTree) -> jax.Array:
-        """log |∂params/∂unconstrained|, summed over parameters."""
+        """log |∂params/∂unconstrained|, the sum over all parameters."""
         return tree.total(self._jacobians(unconstrained, params))
 
     def _jacobians(self, unconstrained: PyTree, params: PyTree) -> PyTree:
@@ -165,6 +165,6 @@ class Prior:
         return jax.tree.map(lambda d, p: jnp.sum(d.log_prob(p)), self.prior, params, is_leaf=is_distribution)
 
     def log_priors(self, params: PyTree, unconstrained: PyTree) -> list[jax.Array]:
-        """log p plus log-determinant of each parameter's own prior, leaf by leaf."""
+        """log p(θ_i) plus the log-determinant of each leaf θ_i, which has a prior of its own."""
         jacobians, terms = self._jacobians(unconstrained, params), self._log_priors(params)
         return [a + b for a, b in zip(jax.tree.leaves(terms), jax.tree.leaves(jacobians), strict=True)]

@@ -1,4 +1,4 @@
-"""Checks of a prior, a pytree of numpyro distributions."""
+"""Checks and draws of a prior that is a pytree of numpyro distributions."""
 
 import jax
 import numpy as np
@@ -10,26 +10,26 @@ from tractable.core.tree import PyTree
 
 
 def is_distribution(x: object) -> bool:
-    """Whether a node is a leaf of a pytree of distributions: numpyro's distributions are pytrees themselves."""
+    """Whether ``x`` is a distribution: ``is_leaf`` of pytrees of distributions, which are themselves pytrees."""
     return isinstance(x, Distribution)
 
 
 def sample_of(distributions: PyTree, key: jax.Array) -> PyTree:
-    """One draw of each."""
+    """One draw from each of a pytree of distributions."""
     leaves, structure = jax.tree.flatten(distributions, is_leaf=is_distribution)
     keys = jax.random.split(key, len(leaves))
     return jax.tree.unflatten(structure, [d.sample(k) for d, k in zip(leaves, keys, strict=True)])
 
 
 def is_improper(distribution: Distribution) -> bool:
-    """Whether the distribution, or the one that it wraps, is improper."""
+    """Whether the distribution, or the distribution that it wraps, is improper."""
     while getattr(distribution, "base_dist", None) is not None and not isinstance(distribution, ImproperUniform):
         distribution = distribution.base_dist  # type: ignore[attr-defined]
     return isinstance(distribution, ImproperUniform)
 
 
 def check_prior(prior: PyTree) -> None:
-    """Raise a ModelError unless it is a pytree of continuous distributions whose parameters are valid."""
+    """Raise a ModelError unless ``prior`` is a pytree of continuous distributions with valid parameters."""
     leaves = jax.tree_util.tree_flatten_with_path(prior, is_leaf=is_distribution)[0]
     if not leaves:
         raise ModelError("Model needs at least one parameter; its prior is empty.")
@@ -42,15 +42,14 @@ def check_prior(prior: PyTree) -> None:
             )
         if leaf.support.is_discrete:
             raise ModelError(
-                f"The prior of {name!r} is discrete ({type(leaf).__name__}); the methods here move in a "
-                "continuous space. Sum it out of the likelihood, for example with "
-                "dist.MixtureSameFamily, and keep continuous parameters."
+                f"The prior of {name!r} is discrete ({type(leaf).__name__}); expected a continuous distribution. Sum "
+                "the parameter out of the likelihood, for example with dist.MixtureSameFamily."
             )
         _check_parameters(name, leaf)
 
 
 def _check_parameters(name: str, distribution: Distribution) -> None:
-    """A ModelError for invalid parameters; numpyro's own checks can be off, and do not say which prior failed."""
+    """Raise a ModelError for invalid parameters: numpyro's checks do not name the prior, and can be switched off."""
     for argument, constraint in distribution.arg_constraints.items():
         value = distribution.__dict__.get(argument)
         if value is None or isinstance(value, Tracer) or getattr(constraint, "is_discrete", False):

@@ -1,6 +1,6 @@
-"""Preconditioners P = L Lᵀ, held as L: a positive number, a vector (diagonal) or a lower-triangular matrix.
+"""Preconditioners P = L Lᵀ, given by L: a positive number, a vector (diagonal) or a lower-triangular matrix.
 
-A number acts on any pytree, and a pytree of vectors on one of its structure; a matrix acts on flat positions only.
+A number acts on any pytree, a pytree of vectors on a pytree of its structure, and a matrix on flat positions only.
 """
 
 import jax
@@ -11,7 +11,7 @@ from tractable.core.tree import PyTree
 
 
 def is_matrix(scale: PyTree) -> bool:
-    """Whether the scale is a matrix, which acts on flat positions."""
+    """Whether L is a matrix, which acts on flat positions."""
     return isinstance(scale, jax.Array | np.ndarray) and scale.ndim == 2
 
 

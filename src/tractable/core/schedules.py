@@ -23,12 +23,12 @@ def polynomial(a: float, b: float, gamma: float = 0.55) -> Schedule:
 
     Args:
         a: scale, > 0.
-        b: offset in steps, > 0. The step size falls only once t is of b's order: with b = 10⁸ and
-            10⁶ steps it is constant and its bias never goes away.
+        b: offset in steps, > 0. The step size falls only once t is of the order of b: with b = 10⁸ and 10⁶ steps the
+            step size is nearly constant, and so is its bias.
         gamma: decay γ in (½, 1], where Σ ε_t = ∞ and Σ ε_t² < ∞.
 
     Raises:
-        SettingsError: for values outside those ranges.
+        SettingsError: a value is out of its range.
 
     >>> round(float(polynomial(0.1996, 231.07, 0.55)(0)), 4)
     0.01
@@ -41,7 +41,7 @@ def polynomial(a: float, b: float, gamma: float = 0.55) -> Schedule:
             f"sum of their squares does not; got gamma = {gamma}. For a constant step use constant(step)."
         )
     first = a * b**-gamma
-    # Written as b (1 + t/b): in float32 10⁸ + 1 is 10⁸.
+    # b + t is written as b (1 + t/b), as 10⁸ + 1 is 10⁸ in float32.
     return lambda t: first * jnp.exp(-gamma * jnp.log1p(jnp.asarray(t, jnp.result_type(float)) / b))
 
 
@@ -58,7 +58,8 @@ def polynomial_between(first: float, last: float, steps: int, gamma: float = 0.5
 def cyclical(peak: float | jax.Array, length: int | jax.Array) -> Schedule:
     """ε_t = (peak/2) [cos(π (t mod length)/length) + 1] (Zhang et al. 2020, eq. 1).
 
-    Each cycle of ``length`` steps starts with large steps, to find a mode, and ends with small ones, to sample it.
+    Each cycle of ``length`` steps starts with large steps, which find a mode, and ends with small steps, which sample
+    from it.
     """
     if isinstance(peak, int | float) and not peak > 0:
         raise SettingsError(f"cyclical(peak, length) needs peak > 0; got {peak}.")

@@ -1,4 +1,4 @@
-"""JSON files sealed with their own SHA-256 and those of the files they name: damage is found when they are read."""
+"""JSON files sealed with the SHA-256 of their entries and of other files, so that reading detects damage."""
 
 import hashlib
 import json
@@ -13,23 +13,23 @@ FORMAT = 1
 
 
 def sealed(entries: Mapping) -> dict:
-    """``entries`` as JSON reads them back, with their SHA-256 as one more entry."""
+    """``entries`` as JSON reads them back, with their SHA-256 as an additional entry."""
     entries = plain(entries)
     return {**entries, "sha256": _sum_of(entries)}
 
 
 def unsealed(entries: dict) -> dict:
-    """The entries that ``sealed`` was given; ValueError if they have changed since."""
+    """The entries without their SHA-256; a ValueError if they differ from those that were sealed."""
     if not isinstance(entries, dict) or "sha256" not in entries:
         raise ValueError("it has no checksum")
     entries = dict(entries)
     if entries.pop("sha256") != _sum_of(entries):
-        raise ValueError("its checksum does not hold")
+        raise ValueError("its checksum does not match")
     return entries
 
 
 def write_sealed(path: Path, entries: Mapping, files: Iterable[str] = ()) -> None:
-    """Write JSON atomically, with its checksum and those of the files ``beside`` it; write it after them."""
+    """Write entries as JSON, atomically, with their checksum and those of ``files``, which the folder already holds."""
     with disk_errors(path):
         sums = {name: hashlib.sha256((path.parent / name).read_bytes()).hexdigest() for name in files}
     about = sealed({**entries, "sealed": FORMAT, "files": sums})
@@ -37,10 +37,10 @@ def write_sealed(path: Path, entries: Mapping, files: Iterable[str] = ()) -> Non
 
 
 def read_sealed(path: Path) -> tuple[dict[str, Any], dict[str, bytes] | None]:
-    """The entries given to ``write_sealed``, and the contents of the files beside it; None for a file without seal.
+    """The entries and the contents of the files that ``write_sealed`` sealed; no contents (None) without a seal.
 
     Raises:
-        CheckpointError: a file is damaged, changed by hand, missing, or from a later version.
+        CheckpointError: a file is damaged, changed by hand, missing, or written by a later version.
     """
     where = path
     try:
@@ -53,8 +53,8 @@ def read_sealed(path: Path) -> tuple[dict[str, Any], dict[str, bytes] | None]:
         version, sums, contents = entries.pop("sealed"), entries.pop("files"), {}
         if version != FORMAT:
             raise CheckpointError(
-                f"{path} was written by a later version of tractable (form {version}; this one reads {FORMAT}). Read "
-                "it with that version."
+                f"{path} was written by a later version of tractable, in form {version}; expected form {FORMAT}. Read "
+                "the file with that version."
             )
         for name, expected in sums.items():
             where = path.parent / name
@@ -62,7 +62,7 @@ def read_sealed(path: Path) -> tuple[dict[str, Any], dict[str, bytes] | None]:
                 raise ValueError(f"{path.name} names a file outside its folder")
             contents[name] = where.read_bytes()
             if hashlib.sha256(contents[name]).hexdigest() != expected:
-                raise ValueError(f"it is not what {path.name} was written with")
+                raise ValueError(f"it has changed since {path.name} was written")
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise CheckpointError(
             f"{where} is damaged, or was changed by hand ({error}). Restore the folder from a copy, or run again."
@@ -76,7 +76,7 @@ def plain(entries: Mapping) -> dict:
         return json.loads(json.dumps(entries))
     except (TypeError, ValueError) as error:
         raise CheckpointError(
-            f"A manifest holds what JSON can: numbers, strings, lists, dicts; got {error}."
+            f"A manifest holds numbers, strings, lists and dicts, as JSON does; got another object: {error}."
         ) from error
 
 

@@ -1,6 +1,7 @@
-"""Settings with ranges: a field's type states its range, in the words of the error for a value outside it."""
+"""Settings whose types state the ranges of their values, in the words of the error for a value out of range."""
 
 import dataclasses
+import itertools
 import math
 import types
 from collections.abc import Callable
@@ -14,10 +15,10 @@ from tractable.core.words import Spelt
 
 
 class Range(NamedTuple):
-    """The values allowed, for ``Annotated[type, Range(...)]``."""
+    """A range of values, for ``Annotated[type, Range(...)]``."""
 
     expected: str  # the words after "expects" in an error
-    holds: Callable[[Any], Any]
+    holds: Callable[[Any], Any]  # ``value -> `` whether the value is in the range
 
 
 def is_whole(value: object, least: int = 1) -> bool:
@@ -48,28 +49,28 @@ NotNegative = Annotated[float | int, Range("a finite number ≥ 0", lambda value
 Share = Annotated[float | int, between(0, 1)]
 JOBS = Range("a number of processes, or -1 for all cores", lambda value: is_whole(value, -999) and value != 0)
 Jobs = Annotated[int, JOBS]
-# In single precision JAX cuts seeds to 32 bits: larger ones would equal smaller ones.
+# In single precision JAX uses the lower 32 bits of a seed, so that two larger seeds could be equal.
 SEEDS = Range(f"a whole number from 0 to {2**32 - 1}", lambda value: is_whole(value, 0) and value < 2**32)
 Seed = Annotated[int, SEEDS]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings(Spelt):
-    """Base of dataclasses that check their fields against the ranges in the fields' types.
+    """Base of dataclasses whose fields are checked against the ranges that the fields' types state.
 
         class Sampler(Settings):
             draws: Count = 1000
             thin: Count | Literal["auto"] = "auto"
 
-    NumPy scalars become Python numbers and strings, which print and are saved plainly. For a rule between fields,
-    write a ``__post_init__`` that calls this class's first, and then ``check``.
+    NumPy scalars become Python numbers and strings, which are printed and saved plainly. For a rule about several
+    fields, write a ``__post_init__`` that calls ``super().__post_init__()`` and then ``check``.
 
     Raises:
         SettingsError: "Sampler(thin=...) expects a whole number ≥ 1 or 'auto'; got 0."
     """
 
-    subject: ClassVar[str] = ""  # the name in errors, in place of the class's
-    __no_type_check__ = True  # else a run-time type checker would raise its own error before ours
+    subject: ClassVar[str] = ""  # the name in errors, by default that of the class
+    __no_type_check__ = True  # else a run-time type checker would raise its error first
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
@@ -80,33 +81,33 @@ class Settings(Spelt):
                 self.check(allowed.holds(getattr(self, field.name)), field.name, allowed.expected)
 
     def check(self, good: object, field: str, expected: str) -> None:
-        """Raises a SettingsError about ``field`` unless ``good``."""
+        """Raise a SettingsError about ``field`` unless ``good``."""
         if not good:
-            what = f"{self.subject or type(self).__name__}({field}=...)"
-            raise SettingsError(f"{what} expects {expected}; got {getattr(self, field)!r}.")
+            name = f"{self.subject or type(self).__name__}({field}=...)"
+            raise SettingsError(f"{name} expects {expected}; got {getattr(self, field)!r}.")
 
 
 def fields_of(kind: type) -> dict[str, str]:
-    """What each field with a range expects, such as {"draws": "a whole number ≥ 1"}."""
-    found = {field.name: range_of(field.type) for field in dataclasses.fields(kind)}
-    return {name: allowed.expected for name, allowed in found.items() if allowed}
+    """The range of each field that has one, in words, such as {"draws": "a whole number ≥ 1"}."""
+    ranges = {field.name: range_of(field.type) for field in dataclasses.fields(kind)}
+    return {name: allowed.expected for name, allowed in ranges.items() if allowed}
 
 
 def expect(what: str, value: object, hint: object, error: type[TractableError] = SettingsError) -> None:
-    """Raises "{what} expects {range}; got {value}." unless ``value`` is in the range of the type ``hint``."""
+    """Raise "{what} expects {range}; got {value}." unless ``value`` is in the range of the type ``hint``."""
     allowed = range_of(hint)
     if allowed and not allowed.holds(value):
         raise error(f"{what} expects {allowed.expected}; got {value!r}.")
 
 
 def seeded(what: str, seed: object) -> int:
-    """The seed as a Python int; raises "{what} expects a whole number from 0 to 4294967295; got {seed}."."""
+    """The seed as a Python int; a SettingsError unless it is a whole number from 0 to 4294967295."""
     expect(what, seed, Seed)
     return int(seed)  # pyright: ignore[reportArgumentType]
 
 
 def expect_whole(what: str, value: object, error: type[TractableError] = SettingsError, of: str = "") -> None:
-    """Raises "{what} is a whole number{of}, 1 or more; got {value}." unless it is."""
+    """Raise "{what} is a whole number{of}, 1 or more; got {value}." unless ``value`` is such a number."""
     if not is_whole(value):
         raise error(f"{what} is a whole number{of}, 1 or more; got {value!r}.")
 
@@ -114,38 +115,39 @@ def expect_whole(what: str, value: object, error: type[TractableError] = Setting
 def range_of(hint: object) -> Range | None:
     """The range that a type states, or None.
 
-    ``Annotated[type, Range(...)]``, ``Literal[...]``, ``bool``, ``None`` and unions state one; ``Annotated[type,
-    "words"]`` gives a range its own words, or allows all instances of any other type under these words.
+    ``Annotated[type, Range(...)]``, ``Literal[...]``, ``bool``, ``None`` and unions of these state a range.
+    ``Annotated[type, "words"]`` describes the range of ``type`` in other words; for a type without a range it allows
+    all instances.
     """
     ranges = _alternatives(hint)
     if not ranges:
         return None
-    *first, last = (one.expected for one in ranges)
+    *first, last = (allowed.expected for allowed in ranges)
     if not first:
         return ranges[0]
     comma = "," if last == "None" and " " in first[-1] else ""
-    return Range(f"{', '.join(first)}{comma} or {last}", lambda value: any(one.holds(value) for one in ranges))
+    return Range(f"{', '.join(first)}{comma} or {last}", lambda value: any(r.holds(value) for r in ranges))
 
 
 def _alternatives(hint: object) -> list[Range]:
     """The ranges of a union's members; [] if a member states none."""
     kind, members = get_origin(hint), get_args(hint)
     if kind is Annotated:
-        of, note = members[:2]
+        base, note = members[:2]
         if isinstance(note, Range):
             return [note]
-        inner = range_of(of)
-        holds = inner.holds if inner else lambda value: isinstance(value, of)
+        inner = range_of(base)
+        holds = inner.holds if inner else lambda value: isinstance(value, base)
         return [Range(note, holds)] if isinstance(note, str) else []
     if kind is Literal:
-        return [_only(value) for value in members]
+        return [_single_value(value) for value in members]
     if kind in (Union, types.UnionType):
         parts = [_alternatives(member) for member in members]
-        return [one for part in parts for one in part] if all(parts) else []
+        return list(itertools.chain(*parts)) if all(parts) else []
     if hint is bool:
         return [Range("True or False", lambda value: isinstance(value, bool))]
-    return [_only(None)] if hint is types.NoneType else []
+    return [_single_value(None)] if hint is types.NoneType else []
 
 
-def _only(choice: object) -> Range:
+def _single_value(choice: object) -> Range:
     return Range(repr(choice), lambda value: isinstance(value, type(choice)) and value == choice)

@@ -1,4 +1,4 @@
-"""Arrays that lie in files: one file, or several that follow one another and are mapped when they are first read."""
+"""Arrays in files: one file, or several whose rows follow one another; a file is mapped when a row is first read."""
 
 import bisect
 import glob
@@ -18,8 +18,7 @@ from tractable.core.sealed import read_sealed
 
 MANIFEST = "manifest.json"
 KIND = "tractable shards"
-MAPPED = 256  # files mapped at once: a process may have a thousand open
-PIECE = 1 << 22  # bytes hashed at a time
+MAPPED = 256  # most files mapped at a time; a process may have about a thousand files open
 
 
 class Shard(NamedTuple):
@@ -27,19 +26,19 @@ class Shard(NamedTuple):
 
     path: Path
     rows: int
-    sha256: str | None = None  # of the whole file; None where nobody noted it
+    sha256: str | None = None  # checksum of the file; None if unknown
 
 
 class Sharded:
     """Rows of several files as one array (n, ...), in the order of the files.
 
-    Only headers are read at first. A file is mapped, and held against its checksum where there is one, when a row of it
-    is read: a process opens the files that hold its rows, and no others. It is sliced, indexed by rows and turned into
-    an array like a memory map; the row numbers are of 64 bits.
+    Only headers are read at first. A file is mapped when one of its rows is first read, after a check of its checksum
+    if that is known; a process thus opens only the files that hold its rows. Slices, row numbers (of 64 bits) and masks
+    select rows as they do for a memory map.
 
     Attributes:
-        sound: every number is finite and within 32 bits, as whoever wrote the files found.
-        shuffled: the rows are in random order.
+        sound: whether every number is finite and fits in 32 bits, as checked when the files were written.
+        shuffled: whether the rows are in random order.
     """
 
     def __init__(
@@ -77,12 +76,12 @@ class Sharded:
 
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, tuple):
-            rows, rest = index[:1], index[1:]
-            found = self[rows[0]] if rows else self[:]
-            return found[rest if isinstance(rows[0], int | np.integer) else (slice(None), *rest)] if rest else found
+            first, *rest = index or (slice(None),)
+            entries = tuple(rest) if isinstance(first, int | np.integer) else (slice(None), *rest)
+            return self[first][entries] if rest else self[first]
         if isinstance(index, slice):
             start, stop, step = index.indices(len(self))
-            return self._run(start, max(start, stop)) if step == 1 else self._rows(np.arange(start, stop, step))
+            return self._slice(start, max(start, stop)) if step == 1 else self._rows(np.arange(start, stop, step))
         rows = np.asarray(index)
         if rows.dtype == bool:
             if rows.shape != (len(self),):
@@ -92,8 +91,8 @@ class Sharded:
             raise IndexError(f"rows are numbered by integers; got {rows.dtype}")
         return self._rows(rows.astype(np.int64))
 
-    def _run(self, start: int, stop: int) -> np.ndarray:
-        """Rows [start, stop): where one file has them all, as they lie there."""
+    def _slice(self, start: int, stop: int) -> np.ndarray:
+        """Rows [start, stop), without a copy if they are in one file."""
         i = bisect.bisect_right(self.ends, start)
         if start < stop <= self.ends[i]:
             begins = self.ends[i] - self.shards[i].rows
@@ -117,7 +116,7 @@ class Sharded:
         return out.reshape(*rows.shape, *self.shape[1:])
 
     def part(self, i: int) -> Any:
-        """The rows of file ``i``, mapped; a DataError if it is not what it was."""
+        """The rows of file ``i``, mapped; a DataError if the file has changed."""
         if i in self._mapped:
             self._mapped.move_to_end(i)
             return self._mapped[i]
@@ -125,31 +124,32 @@ class Sharded:
         if shard.sha256 is not None and i not in self._checked:
             if not shard.path.is_file() or hashed(shard.path) != shard.sha256:
                 raise DataError(
-                    f"{shard.path} is not what was packed: its checksum does not hold. Restore it from a copy, or pack "
-                    "the source again."
+                    f"{shard.path} has changed since it was packed: its checksum does not match. Restore it from a "
+                    "copy, or pack the source again."
                 )
             self._checked.add(i)
-        found = np.asarray(mapped(shard.path)) if shard.path.suffix == ".npy" else zarr_array(shard.path)
-        if found.shape != (shard.rows, *self.shape[1:]):
-            raise DataError(f"{shard.path} has changed: it held rows {shard.rows}, and now has shape {found.shape}.")
-        self._mapped[i] = found
+        rows = np.asarray(mapped(shard.path)) if shard.path.suffix == ".npy" else zarr_array(shard.path)
+        expected = (shard.rows, *self.shape[1:])
+        if rows.shape != expected:
+            raise DataError(f"{shard.path} has changed: expected shape {expected}; got {rows.shape}. Restore it.")
+        self._mapped[i] = rows
         if len(self._mapped) > MAPPED:
             self._mapped.popitem(last=False)
-        return found
+        return rows
 
 
 Rows = np.ndarray | Sharded
 
 
 def mapped(path: Path) -> np.ndarray:
-    """An array on file, read where it lies."""
+    """The array of a .npy file, memory-mapped."""
     fault = f"{path} is not a .npy file of numbers, or is cut short"
-    with parsing(fault), np.errstate(over="raise"):  # of a shape that is no shape
+    with parsing(fault), np.errstate(over="raise"):  # a damaged shape may overflow
         return np.load(path, mmap_mode="r", allow_pickle=False)
 
 
 def zarr_array(path: Path) -> Any:
-    """An array or a group in a zarr folder, or a sentence."""
+    """The array or the group of a zarr folder; a DataError if there is none."""
     import zarr
 
     with parsing(f"{path} is not a zarr array or group, or is damaged"):
@@ -157,29 +157,26 @@ def zarr_array(path: Path) -> Any:
 
 
 def of_zarr(path: Path) -> Any:
-    """The array of a zarr folder, or a dict of those of a group, read as they are needed."""
-    found = zarr_array(path)
-    if not hasattr(found, "dtype"):
-        names = sorted(name for name, _ in found.arrays())
+    """The array of a zarr folder, or a dict of the arrays of a group by name; rows are read when they are needed."""
+    array = zarr_array(path)
+    if not hasattr(array, "dtype"):
+        names = sorted(name for name, _ in array.arrays())
         if not names:
             raise DataError(f"{path} is a zarr group without arrays; expected one at least.")
         return {name: of_zarr(path / name) for name in names}
-    if not found.shape or found.dtype.kind not in "fiub":
-        raise DataError(f"{path} holds {found.dtype}, shape {found.shape}; expected rows of numbers.")
-    return Sharded([Shard(path, found.shape[0])], found.shape[1:], found.dtype)
+    if not array.shape or array.dtype.kind not in "fiub":
+        raise DataError(f"{path} holds {array.dtype}, shape {array.shape}; expected rows of numbers.")
+    return Sharded([Shard(path, array.shape[0])], array.shape[1:], array.dtype)
 
 
 def hashed(path: Path) -> str:
-    """SHA-256 of a file."""
-    digest = hashlib.sha256()
+    """The SHA-256 of a file."""
     with open(path, "rb") as file:
-        while piece := file.read(PIECE):
-            digest.update(piece)
-    return digest.hexdigest()
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def naturally(path: Path) -> list[Any]:
-    """The key that sorts part-2 before part-10.
+    """A sort key by which part-2 comes before part-10.
 
     >>> sorted(map(Path, ["b-10.npy", "b-2.npy", "a.npy"]), key=naturally)[1].name
     'b-2.npy'
@@ -188,65 +185,69 @@ def naturally(path: Path) -> list[Any]:
 
 
 def is_pattern(path: str | Path) -> bool:
-    """Whether a path names several files, by \\*, ? or [...]; a file of that very name comes first."""
+    """Whether a path is a pattern with \\*, ? or [...], and not the name of a file that exists."""
     return glob.has_magic(str(path)) and not Path(path).exists()
 
 
 def matching(pattern: str | Path) -> Rows:
-    """The .npy files that a pattern such as "shards/\\*.npy" matches as one array, numbers in their names in order."""
+    """The .npy files that match a pattern such as "shards/\\*.npy", as one array; part-2 comes before part-10."""
     paths = sorted(map(Path, glob.glob(str(pattern))), key=naturally)
     if not paths:
         raise DataError(f"No file matches {pattern}. Expected .npy files, such as those that tr.pack writes.")
     if other := [path for path in paths if path.suffix != ".npy"]:
-        raise DataError(f"{pattern} matches {other[0].name}; expected .npy files alone: end it with *.npy, or tr.pack.")
+        raise DataError(f"{pattern} matches {other[0].name}; expected .npy files only: end the pattern with *.npy.")
     folders = {path.parent for path in paths}
-    packed_in = {folder: of_folder(folder) for folder in folders if manifest_of(folder) is not None}
-    if len(folders) == 1 and packed_in:  # the folder knows more of them, if it is all of them
-        whole = packed_in[paths[0].parent]
-        if isinstance(whole, Sharded) and [shard.path for shard in whole.shards] == paths:
-            return whole
+    packed = [of_folder(folder) for folder in folders if manifest_of(folder) is not None]
+    if len(folders) == 1 and packed:  # with the checksums of the manifest, if the pattern matches all its files
+        (array,) = packed
+        if isinstance(array, Sharded) and [shard.path for shard in array.shards] == paths:
+            return array
     return of_files(paths)
 
 
 def of_files(paths: Sequence[Path]) -> Sharded:
-    """Files of rows, one behind the other; a sentence about the first that is unlike the first."""
+    """The rows of .npy files as one array; a DataError about the first file of another shape or type."""
     heads = [(path, *header(path)) for path in paths]
     first = heads[0]
     for path, shape, dtype in heads:
         if (shape[1:], dtype) != (first[1][1:], first[2]):
             raise DataError(
-                f"{path} holds rows of shape {shape[1:]} and type {dtype}; those of {first[0]} have shape "
-                f"{first[1][1:]} and type {first[2]}. Expected one shape and type: leave it out, or convert it."
+                f"{path} holds rows of shape {shape[1:]} and type {dtype}; expected shape {first[1][1:]} and type "
+                f"{first[2]}, as in {first[0]}. Leave the file out, or convert it."
             )
-    there = [Shard(path, shape[0]) for path, shape, _ in heads if shape[0]]
-    if not there:
-        raise DataError(f"{paths[0]} and what follows it hold no rows; expected at least one.")
-    return Sharded(there, first[1][1:], first[2])
+    shards = [Shard(path, shape[0]) for path, shape, _ in heads if shape[0]]
+    if not shards:
+        raise DataError(f"{paths[0]} and the files that follow hold no rows; expected at least one.")
+    return Sharded(shards, first[1][1:], first[2])
 
 
 def header(path: Path) -> tuple[tuple[int, ...], np.dtype]:
-    """Shape and type of a .npy file, whose length is what they say; its rows are not read."""
+    """The shape and type of a .npy file, from its header; a DataError if the file is too short for them."""
     try:
         with open(path, "rb") as file, np.errstate(over="raise"):
             version = np.lib.format.read_magic(file)
             if version not in ((1, 0), (2, 0)):
-                raise ValueError(f"it is of version {version}")
+                raise ValueError(f"it has version {version}")
             first = version == (1, 0)
             read = np.lib.format.read_array_header_1_0 if first else np.lib.format.read_array_header_2_0
             shape, fortran, dtype = read(file)
-            wanted = file.tell() + int(np.prod(shape, dtype=object)) * dtype.itemsize
+            length = file.tell() + int(np.prod(shape, dtype=object)) * dtype.itemsize
     except Exception as error:
         raise DataError(f"{path} is not a .npy file of numbers, or is cut short: {error}.") from error
     if not shape or dtype.kind not in "fiub" or (fortran and len(shape) > 1):
-        what = "in Fortran's order" if fortran else f"of type {dtype}, shape {shape}"
-        raise DataError(f"{path} holds an array {what}; expected rows of numbers, one behind the other.")
-    if path.stat().st_size < wanted:
-        raise DataError(f"{path} is cut short: its header says {wanted} bytes, and it has {path.stat().st_size}.")
+        kind = "in Fortran's order" if fortran else f"of type {dtype}, shape {shape}"
+        raise DataError(f"{path} holds an array {kind}; expected rows of numbers in C order.")
+    if path.stat().st_size < length:
+        raise DataError(f"{path} is cut short: expected {length} bytes by its header; got {path.stat().st_size}.")
     return shape, dtype
 
 
 def manifest_of(folder: Path) -> dict[str, Any] | None:
-    """What ``pack`` wrote about a folder of shards; None of any other; a DataError of one that is damaged."""
+    """The manifest that ``pack`` wrote into a folder of shards; None for another folder.
+
+    Raises:
+        DataError: the manifest is damaged.
+    """
     path = folder / MANIFEST
     if not path.is_file():
         return None
@@ -258,23 +259,24 @@ def manifest_of(folder: Path) -> dict[str, Any] | None:
 
 
 def of_folder(folder: Path) -> Any:
-    """What a packed folder holds: an array, or a dict of arrays by name. Sizes and headers are checked here."""
+    """The array of a packed folder, or a dict of its arrays by name, after a check of the files' headers."""
     about = manifest_of(folder)
     if about is None:
-        inner = manifest_of(folder.parent)
-        if inner is not None and folder.name in inner["arrays"]:  # one array of several
-            return _array(folder.parent, inner, folder.name)
-        if found := sorted(folder.glob("*.npy"), key=naturally):
-            return of_files(found)
+        parent = manifest_of(folder.parent)
+        if parent is not None and folder.name in parent["arrays"]:  # one of the packed arrays
+            return _array(folder.parent, parent, folder.name)
+        if files := sorted(folder.glob("*.npy"), key=naturally):
+            return of_files(files)
         raise DataError(
-            f"{folder} is a folder without {MANIFEST} or .npy files. Expected shards, such as tr.pack writes."
+            f"{folder} is a folder without {MANIFEST} or .npy files. Expected shards, such as those that tr.pack "
+            "writes."
         )
     arrays = {name: _array(folder, about, name) for name in about["arrays"]}
     return arrays[""] if list(arrays) == [""] else arrays
 
 
 def roles(folder: Path) -> tuple[Any, Any, Any] | None:
-    """(y, given, weights) of a table that was packed with its encoder; None of any other folder."""
+    """(y, given, weights) of a table that was packed with its encoder; None for another folder."""
     about = manifest_of(folder)
     if about is None or about.get("encoder") is None:
         return None
@@ -284,9 +286,9 @@ def roles(folder: Path) -> tuple[Any, Any, Any] | None:
 
 
 def last_apart(rows: Rows, share: float) -> tuple[Rows, Rows | None]:
-    """Rows without the last files, and those files, which hold about ``share`` of them; None where there is but one.
+    """The rows without the last files, and the rows of the last files, about ``share`` of all; None for a single file.
 
-    Files that ``pack`` wrote are random parts of the rows.
+    The last files are a random part of the rows if ``pack`` wrote them.
     """
     if not isinstance(rows, Sharded) or len(rows.shards) < 2 or share == 0:
         return rows, None
@@ -297,16 +299,17 @@ def last_apart(rows: Rows, share: float) -> tuple[Rows, Rows | None]:
 
 
 def _array(folder: Path, about: dict[str, Any], name: str) -> Sharded:
-    own = about["arrays"][name]
-    shape, dtype = tuple(own["shape"]), np.dtype(own["dtype"])
-    shards = [Shard(folder / name / each["name"], each["rows"], each["sha256"][name]) for each in about["shards"]]
+    """The array ``name`` of a packed folder with manifest ``about``."""
+    array = about["arrays"][name]
+    shape, dtype = tuple(array["shape"]), np.dtype(array["dtype"])
+    shards = [Shard(folder / name / file["name"], file["rows"], file["sha256"][name]) for file in about["shards"]]
     for shard in shards:
         if not shard.path.is_file():
             raise DataError(f"{shard.path} is missing, which {folder / MANIFEST} names. Restore it, or pack again.")
-        found = header(shard.path)
-        if found != ((shard.rows, *shape), dtype):
+        head = header(shard.path)
+        if head != ((shard.rows, *shape), dtype):
             raise DataError(
-                f"{shard.path} holds {found[1]}{list(found[0])}; {folder / MANIFEST} says {dtype}"
-                f"{[shard.rows, *shape]}. Restore it, or pack again."
+                f"{shard.path} holds {head[1]}{list(head[0])}; expected {dtype}{[shard.rows, *shape]}, as in "
+                f"{folder / MANIFEST}. Restore it, or pack again."
             )
-    return Sharded(shards, shape, dtype, own["sound"], True)
+    return Sharded(shards, shape, dtype, array["sound"], True)

@@ -1,4 +1,7 @@
-"""Makes equal arguments give the same object, so that programs compiled for it are reused."""
+"""Sharing of compiled programs: factories that return one object for equal arguments, and ``jax.jit`` for models.
+
+Factories also give their objects a recipe, by which a saved folder names the model that it belongs to.
+"""
 
 import contextlib
 import functools
@@ -19,8 +22,8 @@ from tractable.core.errors import CheckpointError, TractableError
 from tractable.core.tree import PyTree
 from tractable.core.words import check_spelling
 
-# The modules whose functions a saved folder may name, and where each is. Folders keep the names on the left for ever:
-# code moves without a change of their format.
+# The modules whose functions a saved folder may name, by the names in folders. These names never change, so that code
+# can move while the folders' format stays the same.
 FACTORIES = {
     f"tractable.models.{name}": f"tractable.{place}"
     for name, place in {
@@ -43,9 +46,9 @@ FACTORIES = {
         "variational_regression": "latent.variational_regression",
     }.items()
 }
-FEW = 1 << 14  # a program without a long loop runs over this many numbers faster than it compiles
-# XLA options on CPUs; both may round differently. COMPILE_FAST compiles in half the time, and loops run up to a
-# quarter slower; COMPILE_FASTEST compiles in a fifth of the time and runs at a third of the speed.
+FEW = 1 << 14  # a program without a long loop runs faster than it compiles on at most this many numbers
+# XLA options on CPUs. COMPILE_FAST halves the time to compile, and loops run up to a quarter slower. COMPILE_FASTEST
+# takes a fifth of the time to compile and runs at a third of the speed. Both may round differently.
 COMPILE_FAST = {"xla_cpu_use_fusion_emitters": False}
 COMPILE_FASTEST = COMPILE_FAST | {
     "xla_backend_optimization_level": 0,
@@ -57,79 +60,80 @@ T = TypeVar("T")
 
 
 def shared(factory: Callable[P, T]) -> Callable[P, T]:
-    """``factory``, made to return the same object for the same arguments, however they are passed.
+    """A decorator: ``factory`` returns the same object for equal arguments, by position or by name.
 
     ``factory`` receives lists and arrays as tuples; all other arguments must be hashable.
     """
     signature = inspect.signature(factory)
 
     @functools.lru_cache(maxsize=128)
-    def made(precision: jnp.dtype, *arguments: object) -> T:
+    def make(precision: jnp.dtype, *arguments: object) -> T:
         return factory(*arguments)  # pyright: ignore[reportCallIssue]
 
     @functools.wraps(factory)
     def lookup(*args: P.args, **kwargs: P.kwargs) -> T:
         bound = signature.bind(*args, **kwargs)
         bound.apply_defaults()
-        # An object that holds arrays has the precision it was made in.
-        return made(jnp.result_type(float), *map(_hashable, bound.args))
+        # An object may hold arrays of the precision in which it was made.
+        return make(jnp.result_type(float), *map(_hashable, bound.args))
 
     return recorded(lookup)
 
 
 def recorded(factory: Callable[P, T]) -> Callable[P, T]:
-    """``factory``, which a saved folder may name: what it returns has a ``recipe`` where JSON holds its arguments."""
+    """A decorator: objects that ``factory`` returns have a ``recipe`` if JSON can hold the arguments."""
     signature = inspect.signature(factory)
 
     @functools.wraps(factory)
     def lookup(*args: P.args, **kwargs: P.kwargs) -> T:
         check_spelling(f"{factory.__name__}()", kwargs, signature, vars(factory).get("removed", {}))
-        found = factory(*args, **kwargs)
+        made = factory(*args, **kwargs)
         bound = signature.bind(*args, **kwargs)
         bound.apply_defaults()
-        with contextlib.suppress(TypeError, ValueError):  # a function or a tuple takes no weak reference
-            given = json.loads(json.dumps(bound.arguments, allow_nan=False, default=_written))
-            remember(found, lookup, lambda: given)
-        return found
+        with contextlib.suppress(TypeError, ValueError):  # no JSON, or an object without weak references
+            arguments = json.loads(json.dumps(bound.arguments, allow_nan=False, default=_written))
+            remember(made, lookup, lambda: arguments)
+        return made
 
     _recorded.add(lookup)
     return lookup
 
 
 def _written(value: Any) -> Any:
+    """An argument that JSON cannot hold, as a list or as a recipe."""
     if isinstance(value, np.ndarray | jax.Array) and value.size <= FEW:
         return value.tolist()
-    if (found := recipe(value)) is None:
+    if (written := recipe(value)) is None:
         raise TypeError(f"{type(value).__name__} has no recipe")
-    return found
+    return written
 
 
-_recorded: set[Callable] = set()  # loading a folder calls no other function
+_recorded: set[Callable] = set()  # the only functions that loading a folder may call
 _makers: weakref.WeakKeyDictionary[object, tuple[Callable, Callable]] = weakref.WeakKeyDictionary()
 
 
 def remember(made: T, factory: Callable[..., T], arguments: Callable[[], dict[str, object]]) -> T:
-    """``made``, with a ``recipe`` to make it again by ``factory``; the recipe calls ``arguments``."""
+    """Return ``made`` with a ``recipe``: to call ``factory`` with the dict that ``arguments()`` returns."""
     _makers[made] = (factory, arguments)
     return made
 
 
 def copy_recipe(source: object, made: T) -> T:
-    """``made``, with the ``recipe`` of ``source``, if that has one."""
+    """Return ``made`` with the ``recipe`` of ``source``, if ``source`` has one."""
     return remember(made, *_makers[source]) if source in _makers else made
 
 
 class Compiled(Generic[T]):
-    """``jax.jit`` of a function whose static arguments may hold arrays, which are passed as traced arguments.
+    """``jax.jit`` of a function whose static arguments, such as models, may hold arrays that are to be traced.
 
-    A static argument, or an element of a static tuple, may have ``split_arrays()``: it returns the form that the
-    program is compiled for, and the arrays that are traced. Where there are some, the form's ``join_arrays(arrays)``
-    puts both together inside the function.
+    A static argument, or an element of a static tuple, may have a method ``split_arrays()``, which returns the form for
+    which the program is compiled, and arrays to trace. Inside the function the form's ``join_arrays(arrays)`` restores
+    the argument.
 
-    With small arrays a program that runs once takes longer to compile than to run: it is then compiled with the XLA
-    options ``if_few``, such as COMPILE_FAST or COMPILE_FASTEST. Donated arrays, room for results, do not count: a run
-    and a longer one are compiled alike. So are, whatever their arrays, programs with a mesh ``over`` whose devices they
-    run on: more devices take more rows at once, and are to have the same bits.
+    A program on few numbers takes longer to compile than to run, and is compiled with the XLA options ``if_few``, such
+    as COMPILE_FAST or COMPILE_FASTEST. Donated arrays are not counted, as they are room for results: a longer run then
+    has the same bits. Programs with a mesh ``over`` never use ``if_few``, as the number of rows depends on the number
+    of devices, and the bits must not.
     """
 
     def __init__(
@@ -155,7 +159,7 @@ class Compiled(Generic[T]):
 
     @functools.cached_property
     def _if_few(self) -> Callable[..., T]:
-        """Not made at import: which options XLA knows is asked of XLA."""
+        """The program with the options ``if_few`` that the installed XLA knows; made on first use, as asking XLA is."""
         return self._made(compiler_options={k: v for k, v in self._options.items() if k not in _unknown()})
 
     def traced(self, *args: object, **kwargs: object) -> ClosedJaxpr:
@@ -177,27 +181,28 @@ class Compiled(Generic[T]):
 def compiled(
     *static: str, donate: tuple[str, ...] = (), if_few: dict[str, Any] | None = None
 ) -> Callable[[Callable[..., T]], Compiled[T]]:
-    """A decorator that makes a ``Compiled`` of a function with the named static arguments."""
+    """A decorator that turns a function into a ``Compiled`` with the named static arguments."""
     return lambda function: Compiled(function, static, donate, if_few or {})
 
 
 @functools.cache
 def _unknown() -> frozenset[str]:
-    """Those of the options above that the installed XLA refuses: its releases drop some."""
+    """The options above that the installed XLA refuses, as its releases drop some."""
 
-    def taken(**options: object) -> bool:
+    def accepts(**options: object) -> bool:
         try:
             jax.jit(lambda: 0, compiler_options=options).lower().compile()
         except jax.errors.JaxRuntimeError:
             return False
         return True
 
-    every = COMPILE_FASTEST
-    return frozenset() if taken(**every) else frozenset(name for name in every if not taken(**{name: every[name]}))
+    if accepts(**COMPILE_FASTEST):
+        return frozenset()
+    return frozenset(name for name, value in COMPILE_FASTEST.items() if not accepts(**{name: value}))
 
 
 def _are_few(arrays: PyTree) -> bool:
-    """Whether these are few numbers on a CPU outside of any trace: XLA's options apply to whole programs only."""
+    """Whether the arrays hold few numbers, on a CPU and outside of a trace, where XLA's options do not apply."""
     leaves = jax.tree.leaves(arrays)
     if jax.default_backend() != "cpu" or any(isinstance(leaf, Tracer) for leaf in (jnp.asarray(0.0), *leaves)):
         return False
@@ -205,7 +210,7 @@ def _are_few(arrays: PyTree) -> bool:
 
 
 def _split(value: Any) -> tuple[Any, PyTree]:
-    """A static argument's form, which a program is compiled for, and its arrays."""
+    """The form of a static argument, for which a program is compiled, and its arrays."""
     leaves, structure = jax.tree.flatten(value, is_leaf=_no_tuple)
     parts = [leaf.split_arrays() if hasattr(leaf, "split_arrays") else (leaf, ()) for leaf in leaves]
     return jax.tree.unflatten(structure, [form for form, _ in parts]), [arrays for _, arrays in parts]
@@ -223,7 +228,7 @@ def _no_tuple(value: object) -> bool:
 
 
 def recipe(made: object) -> dict[str, object] | None:
-    """The library's function and arguments that made an object, as JSON can hold them; None if unknown."""
+    """The function of the library and its arguments that made an object, for JSON; None if unknown."""
     factory, given = _makers.get(made, (None, None))
     if factory is None or given is None or "<" in factory.__qualname__:
         return None
@@ -238,22 +243,25 @@ def recipe(made: object) -> dict[str, object] | None:
 
 
 def made_again(recipe: Mapping[str, Any]) -> object:
-    """The model that a ``recipe`` makes.
+    """The model of a ``recipe``, made again.
 
     Raises:
-        CheckpointError: the recipe names a function that is no ``maker``, or is damaged.
+        CheckpointError: the recipe is damaged, or names a function that is not ``recorded``.
     """
     try:
         module, name = recipe["module"], recipe["name"]
         factory = getattr(importlib.import_module(FACTORIES[module]), name) if module in FACTORIES else None
         if factory is None or factory not in _recorded:
-            raise CheckpointError(f"This was made by {module}.{name}, no maker of tractable's models: give the model.")
+            raise CheckpointError(
+                f"{module}.{name} made this model; expected a function of tractable's models. Pass the model: "
+                "load(path, model)."
+            )
         given = recipe["arguments"].items()
         return factory(**{k: made_again(v) if isinstance(v, dict) and "module" in v else v for k, v in given})
     except TractableError:
         raise
     except Exception as error:  # a forged recipe may raise anything
-        raise CheckpointError(f"The model cannot be made again ({error}): give it, load(path, model).") from error
+        raise CheckpointError(f"The model cannot be made again: {error}. Pass it: load(path, model).") from error
 
 
 def _hashable(value: object) -> object:

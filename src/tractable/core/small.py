@@ -1,10 +1,10 @@
-"""Factors of many small matrices at once, by loops over columns: batched LAPACK calls may hang."""
+"""Triangular factors of many small matrices, by loops over columns, as batched LAPACK calls may hang."""
 
 import jax
 import jax.numpy as jnp
 
 
-@jax.jit  # outside of jit, the loop would be compiled at every call
+@jax.jit  # outside of jit, every call would compile the loop
 def cholesky(matrices: jax.Array) -> jax.Array:
     """L with L Lᵀ = A, lower triangular, (..., d, d); NaN where A is not positive definite.
 
@@ -29,7 +29,7 @@ def cholesky(matrices: jax.Array) -> jax.Array:
 
 @jax.jit
 def inverse(lower: jax.Array) -> jax.Array:
-    """L⁻¹ of lower triangles, (..., d, d), by forward substitution.
+    """L⁻¹ of lower-triangular matrices L, (..., d, d), by forward substitution.
 
     >>> inverse(jnp.array([[2.0, 0.0], [1.0, 2.0]])).tolist()
     [[0.5, 0.0], [-0.25, 0.5]]
@@ -53,4 +53,5 @@ def inverse_root(matrices: jax.Array) -> jax.Array:
 
 
 def _along(mask: jax.Array, rank: int) -> jax.Array:
+    """The mask (d,) along the last of ``rank`` axes."""
     return mask.reshape((1,) * (rank - 1) + mask.shape)

@@ -1,4 +1,4 @@
-"""How each datum's hidden cause z is summed or integrated out, for every method."""
+"""Exact sums and integrals over each datum's hidden cause z, for all methods."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -17,7 +17,7 @@ class Expected(NamedTuple):
     """The result of an E-step: sums over rows, so that the sums of parts of the data add up."""
 
     statistics: PyTree  # Σ_n w_n E[T(x_n, z)]
-    log_likelihood: Any  # () Σ_n w_n log p(x_n | θ), nats
+    log_likelihood: Any  # () Σ_n w_n log p(x_n | θ), in nats
 
 
 EStep = Callable[[PyTree, Batch], Expected]  # (θ, batch) -> Expected
@@ -26,18 +26,17 @@ OfRows = Callable[[PyTree, PyTree], jax.Array]  # (θ, rows) -> (n, ...)
 
 
 class Sums(NamedTuple):
-    """How z is summed or integrated out exactly; all but ``log_prob`` may be None.
+    """Functions that sum or integrate z out exactly; all but ``log_prob`` may be None.
 
     Attributes:
-        log_prob: ``(theta, rows) -> (n,)``, log p(x_n | θ), nats.
+        log_prob: ``(theta, rows) -> (n,)``, log p(x_n | θ), in nats.
         e_step: ``(theta, batch) -> Expected``.
-        responsibilities: ``(theta, rows) -> (n, m)``, p(z | x_n, θ) for a z that takes m values; (n, T, m) for
-            sequences.
-        encode: ``(theta, rows) -> `` means (n, q) and covariance (q, q) of z given x, where z is normal.
-        causes: (m, ...) the values of z, where z takes few.
-        drawn: ``(key, theta, rows) -> z``, which value each row's z has, (n,) from 0, drawn from p(z | x_n, θ); (n, T)
-            of a sequence's, (n, T, d) of states that are vectors.
-        complete: ``(theta, rows, z) -> (n,)``, log p(x_n, z_n | θ) of such a z, nats.
+        responsibilities: ``(theta, rows) -> (n, m)``, p(z | x_n, θ) of a z with m values; (n, T, m) for sequences.
+        encode: ``(theta, rows) -> `` means (n, q) and covariance (q, q) of z given x, if z is normal.
+        causes: (m, ...) the values of z, if there are few.
+        drawn: ``(key, theta, rows) -> z``, draws from p(z | x_n, θ): (n,) indices of values; (n, T) for sequences;
+            (n, T, d) for states that are vectors.
+        complete: ``(theta, rows, z) -> (n,)``, log p(x_n, z_n | θ) of a z that ``drawn`` returns, in nats.
     """
 
     log_prob: OfRows
@@ -52,9 +51,10 @@ class Sums(NamedTuple):
 def accumulate(
     e_step: Callable, theta: PyTree, rows: PyTree, weights: jax.Array | np.ndarray | None = None, chunk: int = 4096
 ) -> Expected:
-    """One E-step over all rows, ``chunk`` rows at a time: the same up to rounding, in memory O(chunk) beside the data.
+    """One E-step over all rows, ``chunk`` rows at a time, so that memory beyond the data is O(chunk).
 
-    Sums are compensated (``tree.summed``).
+    The result is that of one E-step on all rows, up to rounding. The sums over chunks are compensated
+    (``tree.summed``).
 
     Args:
         e_step: ``(theta, batch) -> Expected``.
@@ -73,7 +73,7 @@ def accumulate(
         return e_step(theta, Batch(rows, weights, size))
 
     def part(start: jax.Array) -> tuple[Expected, None]:
-        # The last chunk starts early enough to be full, with mask 0 on rows already counted: no padded copy.
+        # The last chunk starts earlier, to be full, and masks the rows that are already counted: no padded copy.
         first = jnp.minimum(start, size - chunk)
         here = jax.tree.map(lambda a: jax.lax.dynamic_slice_in_dim(a, first, chunk), (rows, weights))
         mask = jnp.where(first + jnp.arange(chunk) >= start, here[1], 0)
@@ -83,7 +83,7 @@ def accumulate(
 
 
 def enumerated(log_joint: Callable, values: PyTree, statistics: Callable | None = None) -> Sums:
-    """The exact E-step of any model whose z takes few values, by summation. You supply the M-step.
+    """The exact E-step of any model whose z has few values, by summation over the values.
 
         log p(x | θ) = log Σ_z p(x, z | θ),    p(z | x, θ) = p(x, z | θ) / p(x | θ)
 
@@ -91,7 +91,7 @@ def enumerated(log_joint: Callable, values: PyTree, statistics: Callable | None 
         log_joint: ``(theta, x, z) -> ()``, log p(x, z | θ) of one datum; with inputs x is (y, given).
         values: the m values of z: an array or a pytree of arrays with a leading axis of length m.
         statistics: ``(x, z) -> pytree``, the statistics T of one datum that the M-step needs; by default the indicator
-            of z's value, so that the sums are the expected counts, (m,).
+            of the value of z, so that the sums are the expected counts, (m,).
 
     A datum that is impossible under every value has log evidence −∞ and responsibilities NaN.
 
@@ -142,7 +142,7 @@ def enumerated(log_joint: Callable, values: PyTree, statistics: Callable | None 
 
 
 def drawn_by(joint: OfRows) -> Callable[[jax.Array, PyTree, PyTree], jax.Array]:
-    """``Sums.drawn`` of ``(theta, rows) -> (m, n)``, log p(x_n, z | θ) of every value: one uniform a row."""
+    """``Sums.drawn`` from ``joint``, ``(theta, rows) -> (m, n)``, log p(x_n, z | θ) of every value of z."""
 
     def drawn(key: jax.Array, theta: PyTree, rows: PyTree) -> jax.Array:
         logits = joint(theta, rows)
@@ -152,17 +152,17 @@ def drawn_by(joint: OfRows) -> Callable[[jax.Array, PyTree, PyTree], jax.Array]:
 
 
 def picked(uniform: jax.Array, logits: jax.Array) -> jax.Array:
-    """One of m values for each of n numbers uniform on [0, 1), (n,), by probabilities ∝ exp of logits (m, n)."""
+    """(n,) indices of values with probabilities ∝ exp of logits (m, n), chosen by n numbers uniform on [0, 1)."""
     below = jnp.cumsum(jnp.exp(logits - jnp.max(logits, axis=0, keepdims=True)), axis=0)
     return jnp.sum(below[:-1] <= (uniform * below[-1])[None], axis=0).astype(jnp.int32)
 
 
 def observed(batch: Batch) -> PyTree:
-    """The data that an E-step explains: y alone where ``Data`` has no inputs, else (y, inputs)."""
+    """The rows of a batch as functions of a latent model take them: y, or (y, inputs) if ``Data`` has inputs."""
     rows = batch.data
     return rows[0] if isinstance(rows, tuple) and len(rows) == 2 and rows[1] is None else rows
 
 
 def dtype_of(position: PyTree) -> Any:
-    """The floating-point type of a pytree."""
+    """The floating-point type of a pytree of arrays."""
     return jnp.result_type(float) if not (leaves := jax.tree.leaves(position)) else jnp.result_type(*leaves)

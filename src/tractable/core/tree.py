@@ -23,7 +23,7 @@ def row_shapes(arrays: PyTree, *size: int) -> PyTree:
 
 
 def normal_like(key: jax.Array, tree: PyTree, count: int) -> PyTree:
-    """Standard normal noise for ``count`` steps: every leaf gains a leading axis of that length."""
+    """Standard normal noise of the tree's shapes for ``count`` steps, a leading axis of every leaf."""
     leaves, treedef = jax.tree.flatten(tree)
     sizes = [int(np.prod(leaf.shape)) for leaf in leaves]
     dtype = jnp.result_type(*leaves)
@@ -36,10 +36,10 @@ def normal_like(key: jax.Array, tree: PyTree, count: int) -> PyTree:
 
 
 def raveller(shapes: PyTree) -> tuple[Callable[[PyTree], jax.Array], Callable[[jax.Array], PyTree]]:
-    """``ravel`` and ``unravel`` between pytrees of these shapes and flat vectors.
+    """The functions ``ravel`` and ``unravel`` between pytrees of these shapes and flat vectors.
 
-    Like ``jax.flatten_util.ravel_pytree``, but the transpose of ``unravel`` is one concatenation; there it costs
-    twenty times a network's gradient.
+    They agree with ``jax.flatten_util.ravel_pytree``, whose ``unravel`` has a derivative that takes twenty times as
+    long as a network's gradient; here it is one concatenation.
     """
     leaves, treedef = jax.tree.flatten(shapes)
     ends = np.cumsum([int(np.prod(leaf.shape)) for leaf in leaves]).tolist()
@@ -57,7 +57,7 @@ def raveller(shapes: PyTree) -> tuple[Callable[[PyTree], jax.Array], Callable[[j
 
 
 def size(tree: PyTree) -> int:
-    """How many numbers a pytree of arrays holds."""
+    """The number of entries of all arrays of a pytree."""
     return sum(int(np.prod(jnp.shape(leaf))) for leaf in jax.tree.leaves(tree))
 
 
@@ -67,22 +67,22 @@ def total(tree: PyTree) -> jax.Array:
 
 
 def summed(part: Callable[[PyTree], tuple[PyTree, PyTree]], over: PyTree) -> tuple[PyTree, PyTree]:
-    """The sum of ``part(x)``'s first result over each x of ``over``, in turn, and its second results stacked.
+    """The sum of the first results of ``part(x)`` over the entries x of ``over``, and the second results, stacked.
 
     The sum is compensated (Kahan 1965): in float32 thousands of terms lose no more digits than one.
     """
 
     def add(carry: tuple[PyTree, PyTree], x: PyTree) -> tuple[tuple[PyTree, PyTree], PyTree]:
-        so_far, lost = carry
-        added, outputs = part(x)
-        new = jax.tree.map(lambda a, b: a - b, added, lost)
-        after = jax.tree.map(jnp.add, so_far, new)
-        return (after, jax.tree.map(lambda t, s, y: (t - s) - y, after, so_far, new)), outputs
+        before, lost = carry
+        term, outputs = part(x)
+        new = jax.tree.map(lambda a, b: a - b, term, lost)
+        after = jax.tree.map(jnp.add, before, new)
+        return (after, jax.tree.map(lambda t, s, y: (t - s) - y, after, before, new)), outputs
 
     shapes = jax.eval_shape(part, jax.tree.map(lambda a: a[0], over))[0]
     zero = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
-    (found, _), outputs = jax.lax.scan(add, (zero, zero), over)
-    return found, outputs
+    (sums, _), outputs = jax.lax.scan(add, (zero, zero), over)
+    return sums, outputs
 
 
 def dot(a: PyTree, b: PyTree) -> jax.Array:
@@ -97,12 +97,16 @@ def all_finite(tree: PyTree) -> jax.Array:
 
 
 def where(condition: jax.Array, a: PyTree, b: PyTree) -> PyTree:
-    """``a`` if the scalar condition holds, else ``b``, leaf by leaf; works for typed keys too."""
+    """``a`` if the scalar condition is true, else ``b``, for pytrees of arrays and of random keys."""
     return jax.tree.map(lambda x, y: jax.lax.select(condition, x, y), a, b)
 
 
 def names(tree: PyTree, labels: Mapping[str, Sequence[str]] | None = None) -> list[str]:
-    """A name for each number, ``w[0, 1]``, in ``ravel_pytree``'s order; ``labels`` may give a leaf's names."""
+    """A name for each number, such as ``w[0, 1]``, in the order of ``ravel_pytree``.
+
+    Args:
+        labels: the names of a leaf's numbers, by the leaf's name, in place of such names.
+    """
     out, labels = [], labels or {}
     for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]:
         stem, shape = path_name(path), jnp.shape(leaf)
@@ -114,12 +118,12 @@ def names(tree: PyTree, labels: Mapping[str, Sequence[str]] | None = None) -> li
 
 
 def keys(tree: PyTree) -> list[str]:
-    """The keys of all dictionaries in a pytree, each once."""
+    """The distinct keys of all dictionaries in a pytree."""
     paths = (path for path, _ in jax.tree_util.tree_flatten_with_path(tree)[0])
     found = (key.key for path in paths for key in path if isinstance(key, jax.tree_util.DictKey))
     return list(dict.fromkeys(map(str, found)))
 
 
 def path_name(path: tuple) -> str:
-    """The name of a leaf: ``weights.layer0.bias``."""
+    """The name of a leaf, such as ``weights.layer0.bias``."""
     return jax.tree_util.keystr(path, simple=True, separator=".") or "theta"

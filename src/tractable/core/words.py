@@ -1,4 +1,4 @@
-"""Helpers for the wording of messages, and warnings."""
+"""The wording of messages, suggestions for misspelt names, and warnings."""
 
 import difflib
 import functools
@@ -27,27 +27,27 @@ def counted(count: int, noun: str) -> str:
 
 
 def listing(names: Iterable[object]) -> str:
-    """Names in quotes, up to twelve."""
+    """Names in quotes, separated by commas; at most twelve."""
     quoted = [repr(str(name)) for name in names]
     return ", ".join(quoted if len(quoted) <= 12 else [*quoted[:11], f"and {len(quoted) - 11} more"])
 
 
 def nearest(name: object, names: Iterable[object]) -> str:
-    """The end of an error about an unknown name: the most similar of ``names``, or "".
+    """The end of an error about an unknown name, which suggests the most similar of ``names``; "" if none is similar.
 
     >>> nearest("drws", ["draws", "thin"]), nearest("x", ["draws", "thin"])
     (" Did you mean 'draws'?", '')
     """
-    known = {str(each).lower(): str(each) for each in names}
-    found = difflib.get_close_matches(str(name).lower(), known, n=1)
-    return f" Did you mean {known[found[0]]!r}?" if found else ""
+    known = {str(other).lower(): str(other) for other in names}
+    similar = difflib.get_close_matches(str(name).lower(), known, n=1)
+    return f" Did you mean {known[similar[0]]!r}?" if similar else ""
 
 
 def find(kind: str, name: str, known: Mapping[str, T]) -> T:
-    """The entry of that name.
+    """The entry ``name`` of ``known``.
 
     Raises:
-        DataError: there is none; the message lists the names.
+        DataError: there is no such entry; the message lists the names.
     """
     if name not in known:
         raise DataError(f"There is no {kind} {name!r}; expected one of {', '.join(known)}.{nearest(name, known)}")
@@ -55,7 +55,7 @@ def find(kind: str, name: str, known: Mapping[str, T]) -> T:
 
 
 def removed(**instead: str) -> Callable[[T], T]:
-    """A decorator for a function that has lost arguments: what to write in place of each."""
+    """A decorator that stores, by removed argument, the sentence about what to pass instead."""
 
     def mark(function: T) -> T:
         vars(function)["removed"] = instead
@@ -67,17 +67,18 @@ def removed(**instead: str) -> Callable[[T], T]:
 def check_spelling(
     name: str, given: Iterable[str], signature: inspect.Signature, removed: Mapping[str, str] = NOTHING
 ) -> None:
+    """Raise an ArgumentError about the first argument that the signature lacks, with a remedy if it was removed."""
     known = signature.parameters
-    strange = next((each for each in given if each not in known), "")
-    if strange in removed:
-        raise ArgumentError(f"{name.removesuffix('()')}({strange}=...) was removed in 0.2; {removed[strange]}")
-    if strange and not any(one.kind is one.VAR_KEYWORD for one in known.values()):
-        others = [each for each in known if each != "self"]
-        raise ArgumentError(f"{name} has no {strange!r}; it has {', '.join(others)}.{nearest(strange, others)}")
+    unknown = next((argument for argument in given if argument not in known), "")
+    if unknown in removed:
+        raise ArgumentError(f"{name.removesuffix('()')}({unknown}=...) was removed in 0.2; {removed[unknown]}")
+    if unknown and not any(parameter.kind is parameter.VAR_KEYWORD for parameter in known.values()):
+        others = [argument for argument in known if argument != "self"]
+        raise ArgumentError(f"{name} has no {unknown!r}; it has {', '.join(others)}.{nearest(unknown, others)}")
 
 
 def spelt(function: Callable[P, T]) -> Callable[P, T]:
-    """``function``, which raises an ``ArgumentError`` with a suggestion for a misspelt argument."""
+    """A decorator: ``function`` raises an ``ArgumentError`` with a suggestion for a misspelt argument."""
     signature = inspect.signature(function)
 
     @functools.wraps(function)
@@ -88,17 +89,17 @@ def spelt(function: Callable[P, T]) -> Callable[P, T]:
     return called
 
 
-class _OfInit:
+class _SignatureOfInit:
     def __get__(self, instance: object, kind: type) -> inspect.Signature:
         signature = inspect.signature(kind.__init__)
         return signature.replace(parameters=list(signature.parameters.values())[1:])
 
 
 class Spelt:
-    """Base of classes whose errors suggest an argument's right spelling, as ``spelt`` does for functions."""
+    """Base of classes whose constructors suggest the right spelling of an argument, as ``spelt`` does for functions."""
 
-    removed: ClassVar[Mapping[str, str]] = NOTHING  # of removed arguments: what to write in place of each
-    __signature__ = _OfInit()  # else inspect would show __new__'s
+    removed: ClassVar[Mapping[str, str]] = NOTHING  # by removed argument, the sentence about what to pass instead
+    __signature__ = _SignatureOfInit()  # else inspect would show the signature of __new__
 
     def __new__(cls: type[Self], *args: object, **named: object) -> Self:
         if named:

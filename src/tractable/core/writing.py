@@ -1,4 +1,4 @@
-"""The one place where files are written: whole or not at all, with a CheckpointError if they cannot be."""
+"""Writes files atomically: a file is replaced entirely or, with a CheckpointError, not at all."""
 
 import errno
 import os
@@ -17,24 +17,24 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
-RUNS = r"[=+\-@\t\r]"  # the start of a cell that a spreadsheet may run
-NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?$"  # never run, even with a sign
+RUNS = r"[=+\-@\t\r]"  # first characters of a cell that a spreadsheet may run as a formula
+NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?$"  # a cell that is never run, even with a sign
 
 
 def refuse_links(path: Path) -> None:
-    """A CheckpointError where a path is a link, or no file or folder: what is written there would change another."""
+    """Raise a CheckpointError if a path is a link or a special file, as writing there would change another file."""
     with disk_errors(path):
         other = path.is_symlink() or (path.exists() and not (path.is_file() or path.is_dir()))
     if other:
-        what = f"a link to {os.readlink(path)}" if path.is_symlink() else "neither a file nor a folder"
+        kind = f"a link to {os.readlink(path)}" if path.is_symlink() else "neither a file nor a folder"
         raise CheckpointError(
-            f"Expected to write {path}, which is {what}. Nothing is written through it: delete it, or choose another "
+            f"Expected to write {path}, which is {kind}. Nothing is written through it: delete it, or choose another "
             "place."
         )
 
 
 def refuse_links_in(folder: Path) -> None:
-    """``refuse_links`` of a folder that is written in place, and of all that is in it."""
+    """``refuse_links`` for a folder and for all files and folders within."""
     refuse_links(folder)
     for parent, folders, files in os.walk(folder):
         for name in (*folders, *files):
@@ -42,11 +42,11 @@ def refuse_links_in(folder: Path) -> None:
 
 
 def write_atomically(path: str | Path, content: bytes | memoryview) -> None:
-    """Replace a file by ``content``: after a crash it holds the old bytes or the new, never a mixture.
+    """Replace a file by ``content``; after a crash it holds the old bytes or the new bytes, never a mixture.
 
     Raises:
-        CheckpointError: the disk is full, or the folder cannot be written or made, or a link is in the file's place;
-            the file is unchanged.
+        CheckpointError: the disk is full, the folder cannot be written or made, or the path is a link; the file is
+            unchanged.
     """
     path = Path(path)
     refuse_links(path)
@@ -68,7 +68,7 @@ def write_synced(path: Path, content: bytes | memoryview) -> None:
 
 
 def write_table(path: str | Path, table: "pd.DataFrame", *, index: bool = False) -> None:
-    """Write a table atomically: Parquet by that suffix, else CSV with cells that no spreadsheet runs."""
+    """Write a table atomically: as Parquet if the suffix is .parquet, else as CSV that no spreadsheet runs."""
     if Path(path).suffix == ".parquet":
         file = BytesIO()
         table.to_parquet(file, index=index)
@@ -77,7 +77,7 @@ def write_table(path: str | Path, table: "pd.DataFrame", *, index: bool = False)
 
 
 def write_figure(path: str | Path, canvas: "Figure") -> None:
-    """Write a figure atomically, in the path suffix's format; PNG without a suffix."""
+    """Write a figure atomically, in the format of the path's suffix; PNG without a suffix."""
     path = Path(path) if Path(path).suffix else Path(f"{path}.png")
     file = BytesIO()
     canvas.savefig(file, dpi=150, format=path.suffix[1:])
@@ -85,9 +85,9 @@ def write_figure(path: str | Path, canvas: "Figure") -> None:
 
 
 def csv(table: "pd.DataFrame", *, index: bool = True) -> str:
-    """CSV with an apostrophe before text that begins with = + - @, a tab or a return; ``plain`` removes it.
+    """CSV with an apostrophe before text that begins with = + - @, a tab or a return; ``plain`` removes the apostrophe.
 
-    Numbers, and text that reads as one, stay as they are: a sign alone is not run.
+    Numbers, and text that reads as a number, stay as they are.
     """
     safe, returns = table.copy(deep=False), False
     for place, kind in enumerate(table.dtypes):
@@ -98,17 +98,18 @@ def csv(table: "pd.DataFrame", *, index: bool = True) -> str:
     safe.columns = table.columns.map(_guarded)
     if index:
         safe.index = table.index.map(_guarded).rename(_guarded(table.index.name))
-    # pandas quotes text with a return only if it quotes all text.
+    # pandas quotes text with a return only if it quotes all texts.
     return safe.to_csv(index=index, quoting=QUOTE_NONNUMERIC if returns else QUOTE_MINIMAL)
 
 
 def _guarded(cell: object) -> object:
+    """A cell with an apostrophe before it, if a spreadsheet may run it."""
     runs = isinstance(cell, str) and re.match(f"'*{RUNS}", cell) and not re.match(NUMBER, cell)
     return f"'{cell}" if runs else cell
 
 
 def plain(cell: object) -> object:
-    """A cell as it was before ``csv`` guarded it.
+    """A cell without the apostrophe that ``csv`` added.
 
     >>> plain("'=1+1"), plain("'tis")
     ('=1+1', "'tis")
@@ -117,7 +118,7 @@ def plain(cell: object) -> object:
 
 
 def as_written(table: "pd.DataFrame") -> "pd.DataFrame":
-    """A table read from CSV, with ``csv``'s guarding apostrophes removed."""
+    """A table read from CSV, without the apostrophes that ``csv`` added."""
     table = table.rename(columns=plain, index=plain)
     for place, kind in enumerate(table.dtypes):
         if kind.kind not in "biufcmM":
@@ -129,7 +130,7 @@ def as_written(table: "pd.DataFrame") -> "pd.DataFrame":
 
 @contextmanager
 def disk_errors(path: Path, but: type[OSError] | tuple = ()) -> Iterator[None]:
-    """Turns an OSError while ``path`` is written into a CheckpointError, except those in ``but``."""
+    """A context that turns an OSError while ``path`` is written into a CheckpointError, except the types ``but``."""
     try:
         yield
     except but:
@@ -137,17 +138,17 @@ def disk_errors(path: Path, but: type[OSError] | tuple = ()) -> Iterator[None]:
     except OSError as error:
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
         reason = "the disk is full" if full else str(error)
-        todo = "Free some space" if full else "Mend that"
+        remedy = "Free some space" if full else "Remove the cause"
         raise CheckpointError(
-            f"Expected to write {path}, but {reason}. {todo} or choose another folder; what was saved "
-            "before is untouched."
+            f"Expected to write {path}, but {reason}. {remedy}, or choose another folder; files saved before are "
+            "unchanged."
         ) from error
 
 
 def sync(path: Path) -> None:
-    """Force a file, or a folder's list of names, to the disk, to survive a power cut."""
+    """Force a file, or a folder's list of names, to the disk, so that it survives a power cut."""
     if os.name == "nt" and path.is_dir():
-        return  # Windows opens no folders
+        return  # Windows cannot open a folder
     descriptor = os.open(path, os.O_RDWR if os.name == "nt" else os.O_RDONLY)
     try:
         os.fsync(descriptor)
