@@ -104,7 +104,7 @@ class Drawing(Method):
         return self.go_on(session, begun, self.draws, warmed=time.perf_counter() - began)
 
     def resumed(self, session: Session, leaves: dict[str, np.ndarray]) -> "Chains":
-        """The saved chains."""
+        """The chains as they were saved."""
         data, program = session.data, self.program(session)
         tuned = jax.tree.map(jnp.asarray, nested(beneath(leaves, "tuned")))
         rows = None if data is None or self.minibatch else jax.eval_shape(data.arrays)
@@ -287,7 +287,7 @@ def tried(model: Model, key: jax.Array, attempt: int) -> jax.Array:
 
 
 def _around(model: Model, jitter: np.ndarray, attempt: int) -> np.ndarray:
-    """``tried`` for a jitter (d,) on (−1, 1); NumPy, which rounds alike, has nothing to compile."""
+    """``tried`` for a jitter (d,) on (−1, 1), by NumPy, which compiles nothing."""
     centre, width = np.zeros_like(jitter), 2.0
     if model.prior_is_callable:
         centre, width = np.asarray(model.position_of(model.example(jax.random.key(0)))), 1.0
