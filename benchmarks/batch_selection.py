@@ -85,7 +85,9 @@ def whole_steps(data: tr.Data, steps: int):
     tuned = {"step_size": jnp.float32(1e-9), "scale": jnp.ones(COLUMNS, jnp.float32)}
     keys = chain_keys(jax.random.key(0), 1)
     states = loop.begin(program, tuned, None, keys, jnp.zeros((1, COLUMNS), jnp.float32))
-    return lambda: loop.run(program, shape, data, plan, tuned, keys, states, groups=steps // 1000).states
+    return lambda: (
+        loop.run(loop.Loop(program, shape, plan), data, tuned, keys, loop.Start(states), steps // 1000).states
+    )
 
 
 def times(quick: bool) -> None:

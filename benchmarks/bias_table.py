@@ -111,9 +111,13 @@ def measured_inflation(target: Target, plan: Plan, step: float, chains: int, ste
     groups = steps // shape.group
     burnt = max(1, groups // 10)
     first = loop.run(
-        program, shape._replace(moments=False), target.data, plan, tuned, keys, states, groups=burnt, keep=False
-    )
-    rest = loop.run(program, shape, target.data, plan, tuned, keys, first.states, groups=groups, done=burnt, keep=False)
+        loop.Loop(program, shape._replace(moments=False), plan), target.data, tuned, keys, loop.Start(states), burnt,
+        collect=("info",),
+    )  # fmt: skip
+    rest = loop.run(
+        loop.Loop(program, shape, plan), target.data, tuned, keys, loop.Start(first.states, burnt), groups,
+        collect=("info",),
+    )  # fmt: skip
     count, mean, square = (np.asarray(m, np.float64) for m in rest.moments)
     mean = mean[:, 0]
     second = square[:, 0] / count + np.square(mean - mean.mean())  # per chain, about the common mean

@@ -88,7 +88,7 @@ def library(x: np.ndarray, keys: jax.Array, method: tr.Gibbs) -> Callable:
     start = model.position_of(model.conjugate.mean(model.first(jax.random.key(0), x)))
     states = loop.begin(program, {}, arrays, keys, jnp.broadcast_to(start, (CHAINS, start.size)))
     shape = loop.Shape(1, SWEEPS, 1)
-    return lambda: loop.run(program, shape, data, None, {}, keys, states, groups=1).states.position
+    return lambda: loop.run(loop.Loop(program, shape, None), data, {}, keys, loop.Start(states), 1).states.position
 
 
 def main(rows: int) -> None:

@@ -125,7 +125,7 @@ def kernel_level(model: tr.Model, data, method, step_size: float, starts: jax.Ar
     keys, rows = chain_keys(jax.random.key(3), CHAINS), None if data is None else data.arrays()
     states = loop.begin(program, settings, rows, keys, starts)
     groups = steps // shape.group
-    return lambda: loop.run(program, shape, data, None, settings, keys, states, groups=groups)
+    return lambda: loop.run(loop.Loop(program, shape, None), data, settings, keys, loop.Start(states), groups)
 
 
 def least(draws) -> float:

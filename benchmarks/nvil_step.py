@@ -116,7 +116,9 @@ def ours(x: np.ndarray, steps: int) -> dict[str, Callable]:
     groups = -(-steps // shape.group)
 
     def looped() -> dict:
-        result = loop.run(program, shape, data, plan, tuned, keys, states[0], groups=groups, keep=False)
+        result = loop.run(
+            loop.Loop(program, shape, plan), data, tuned, keys, loop.Start(states[0]), groups, collect=("info",)
+        )
         states[0] = result.states
         return states[0].position
 

@@ -36,7 +36,7 @@ def ours(model: tr.Model, data: tr.Data, method: tr.SGLD, steps: int):
     keys = chain_keys(jax.random.key(0), 1)
     states = loop.begin(program, tuned, None, keys, jnp.zeros((1, size), jnp.float32))
     groups = steps // shape.group
-    return lambda: loop.run(program, shape, data, plan, tuned, keys, states, groups=groups).states
+    return lambda: loop.run(loop.Loop(program, shape, plan), data, tuned, keys, loop.Start(states), groups).states
 
 
 def sgd(loss, position, rows: tuple, size: int, batch: int, steps: int, *, gather: bool):

@@ -50,7 +50,9 @@ def ours(method: Any, steps: int) -> Callable:
     groups = -(-steps // shape.group)
 
     def go() -> Any:
-        done = loop.run(program, shape, data, plan, tuned, keys, states, groups=groups, keep=False)
+        done = loop.run(
+            loop.Loop(program, shape, plan), data, tuned, keys, loop.Start(states), groups, collect=("info",)
+        )
         return jax.tree.leaves(done.states.position)
 
     return go

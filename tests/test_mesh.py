@@ -98,7 +98,7 @@ def climbed(ladder: Ladder, method: Amortised, meshed: Any) -> np.ndarray:
     tuned = {"steps": jnp.asarray(float(shape.group))}
     first = jax.tree.map(lambda a: a[None], method.initial(ladder, jax.random.key(1), PIXELS))
     begun = run.begin(program._replace(placement=ONE_DEVICE), tuned, None, keys, first)
-    ended = run.run(program, shape, data, plan, tuned, keys, begun, groups=1, keep=False)
+    ended = run.run(run.Loop(program, shape, plan), data, tuned, keys, run.Start(begun), 1, collect=("info",))
     return np.concatenate([np.ravel(a) for a in jax.tree.leaves((ended.states, ended.info))])
 
 

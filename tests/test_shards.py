@@ -21,7 +21,7 @@ from tractable.core import shards, writing
 from tractable.core.errors import CheckpointError, DataError, SettingsError, TractableWarning
 from tractable.core.rows import SHUFFLE, Data, Plan, first_rows, place
 from tractable.diagnostics import order
-from tractable.engine import search, staged_climb
+from tractable.engine import bound, search
 from tractable.tables import packing, sources
 from tractable.tables.encoder import encode, fit_encoder
 
@@ -525,20 +525,20 @@ def test_what_is_refused(packed, name):
 
 def test_a_bound_of_rows_on_file_is_judged_by_rows_that_count_as_all(tmp_path, monkeypatch):
     """Each row judged on counts for those left out; by a batch that stood for itself stages ended too early."""
-    monkeypatch.setattr(staged_climb, "EVALUATED", 20)
+    monkeypatch.setattr(bound, "EVALUATED", 20)
     rows, weights = np.random.default_rng(3).normal(size=5000).astype(np.float32), np.arange(5000) % 3
     np.save(tmp_path / "y.npy", rows)
     plan = Plan(5000, 50)
     for counts in (None, weights):
         data = tr.Data(tmp_path / "y.npy", weights=counts, resident=False)
-        judged = staged_climb.judged_on(data, plan)
+        judged = bound.evaluation_rows(data, plan)
         assert 850 < judged.size <= 1000 and judged.resident  # 1,000 drawn, some twice
         wanted = np.average(rows, weights=counts) * data.total
         spread = 5000 * np.std(rows * (1 if counts is None else counts)) / np.sqrt(judged.size)
         assert_holds({"total": error(judged.total, data.total, 0.1 * data.total),
                       "sum": error(np.sum(judged.weights * judged.y), wanted, 5.33 * spread)})  # fmt: skip
     whole = tr.Data(rows)
-    assert staged_climb.judged_on(whole, plan) is whole
+    assert bound.evaluation_rows(whole, plan) is whole
 
 
 @pytest.mark.test

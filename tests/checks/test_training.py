@@ -13,7 +13,7 @@ import tractable as tr
 from tractable.core import approximations
 from tractable.diagnostics import networks
 from tractable.engine import staged_climb
-from tractable.engine.staged_climb import is_flat, settled
+from tractable.engine.bound import is_flat, settled
 from tractable.networks.bayes_by_backprop_method import BayesByBackprop, Found
 
 pytestmark = pytest.mark.laws

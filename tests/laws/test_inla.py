@@ -115,12 +115,12 @@ def test_rows_with_one_linear_predictor_are_no_parabola(counts: list[int]) -> No
 
 
 def _without_determinant(patch: pytest.MonkeyPatch) -> None:
-    right = inla._Place
+    right = inla.Place
 
-    def wrong(u: float, beta: np.ndarray, root: np.ndarray, log_density: float, left: float) -> inla._Place:
+    def wrong(u: float, beta: np.ndarray, root: np.ndarray, log_density: float, left: float) -> inla.Place:
         return right(u, beta, root, log_density - float(np.sum(np.log(np.diag(root)))), left)
 
-    patch.setattr(inla, "_Place", wrong)
+    patch.setattr(inla, "Place", wrong)
 
 
 def _without_prior(patch: pytest.MonkeyPatch) -> None:

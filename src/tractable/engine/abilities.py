@@ -1,4 +1,4 @@
-"""What methods can do beside learning, with an error sentence for those that cannot; used by errors, docs and tests."""
+"""Abilities that only some methods have, each with the error sentence for the others; for errors, docs and tests."""
 
 from collections.abc import Callable
 from typing import NamedTuple

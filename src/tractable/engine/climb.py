@@ -114,8 +114,8 @@ class Climber(NamedTuple):
             self.session.say(self.phase, done * self.shape.group, of * self.shape.group, at.latest())
 
         result = loop.run(
-            self.program, self.shape, self.session.data, self.plan, tuned, self.keys, at.states, groups=end,
-            done=at.groups, moments=at.moments, keep=False, trace=False, on_segment=on_segment, stop=self.session.stop,
+            loop.Loop(self.program, self.shape, self.plan), self.session.data, tuned, self.keys,
+            loop.Start(at.states, at.groups, at.moments), end, loop.Host(on_segment, self.session.stop), (),
         )  # fmt: skip
         return at, result.interrupted
 

@@ -104,7 +104,7 @@ class Drawing(Method):
         return self.go_on(session, begun, self.draws, warmed=time.perf_counter() - began)
 
     def resumed(self, session: Session, leaves: dict[str, np.ndarray]) -> "Chains":
-        """The saved chains."""
+        """The chains as they were saved."""
         data, program = session.data, self.program(session)
         tuned = jax.tree.map(jnp.asarray, nested(beneath(leaves, "tuned")))
         rows = None if data is None or self.minibatch else jax.eval_shape(data.arrays)
@@ -129,7 +129,7 @@ class Drawing(Method):
             before: traces of the earlier draws, where they are not in the saved folder.
         """
         program = self.program(session)
-        data, plan, saver = session.data, self.plan(session.data), session.saver
+        data, saver = session.data, session.saver
         shape = self.shape(session, program, chains.thin, draws)._replace(block=chains.block)
         groups = -(-draws * shape.thin // shape.group)
         every = 1 if saver is None else max(1, min(shape.capacity, groups // PARTS))
@@ -149,9 +149,9 @@ class Drawing(Method):
 
         in_memory = saver is None and not session.moments
         result = loop.run(
-            program, shape, data, plan, chains.tuned, chains.keys, chains.states,
-            groups=groups, done=chains.groups, moments=chains.moments, keep=in_memory, trace=in_memory,
-            on_segment=on_segment, stop=session.stop, every=every, long=self.long,
+            loop.Loop(program, shape, self.plan(data), self.long), data, chains.tuned, chains.keys,
+            loop.Start(chains.states, chains.groups, chains.moments), groups,
+            loop.Host(on_segment, session.stop, every), ("draws", "info") if in_memory else (),
         )  # fmt: skip
         chains = chains._replace(groups=result.groups, states=result.states, moments=result.moments, surplus={})
         seconds = {
@@ -287,7 +287,7 @@ def tried(model: Model, key: jax.Array, attempt: int) -> jax.Array:
 
 
 def _around(model: Model, jitter: np.ndarray, attempt: int) -> np.ndarray:
-    """``tried`` for a jitter (d,) on (−1, 1); NumPy, which rounds alike, has nothing to compile."""
+    """``tried`` for a jitter (d,) on (−1, 1), by NumPy, which compiles nothing."""
     centre, width = np.zeros_like(jitter), 2.0
     if model.prior_is_callable:
         centre, width = np.asarray(model.position_of(model.example(jax.random.key(0)))), 1.0

@@ -1,4 +1,4 @@
-"""Independent jobs: one after another in this process, or beside each other over a backend of joblib."""
+"""Independent jobs: one after another in this process, or in parallel over a backend of joblib."""
 
 import contextlib
 import functools
@@ -32,7 +32,7 @@ DEATHS = ("BrokenExecutor", "KilledWorker", "RayActorError", "WorkerCrashedError
 
 
 class Ended(NamedTuple):
-    """A job that came to its end, whatever that was."""
+    """A job that has ended, with a result or without one."""
 
     index: int
     result: Any  # None where it was stopped before it began, or lost
@@ -46,7 +46,7 @@ class Ended(NamedTuple):
 
 
 class Heard:
-    """A user's progress function, of one of several fits, that says whether it was the function that raised."""
+    """A user's progress function for one of many fits; ``raised`` says whether an error came from that function."""
 
     def __init__(self, progress: Callable, prefix: str) -> None:
         self.progress, self.prefix, self.raised = progress, prefix, False
@@ -58,15 +58,18 @@ class Heard:
 
 
 def why(error: Exception, heard: object = None) -> str:
-    """Why one of several fits failed, a sentence; raises what is no fault of the fit: a warning that the user has made
-    an error, or an error of the user's own progress function."""
+    """A sentence on why one of many fits failed.
+
+    Raises ``error`` where it is no fault of the fit: a warning that the user turned into an error, or an error of the
+    user's own progress function.
+    """
     if isinstance(error, Warning) or getattr(heard, "raised", False):
         raise error
     return str(error) if isinstance(error, TractableError) else f"{type(error).__name__}: {error}"
 
 
 def many_processes(n_jobs: int | None, what: str) -> bool:
-    """Whether jobs run beside each other: by ``n_jobs``, or by ``joblib.parallel_config`` where it is None."""
+    """Whether jobs run in parallel: by ``n_jobs``, or by ``joblib.parallel_config`` where it is None."""
     expect(f"{what}(n_jobs)", n_jobs, Jobs | None)
     workers: Any = n_jobs
     return joblib.effective_n_jobs(workers) != 1
@@ -81,16 +84,16 @@ def finished(
 ) -> Iterator[Ended]:
     """``work(index)`` of every index, in the order in which they end.
 
-    An exception of ``work`` ends all; a process that dies, killed or out of memory, ends one. Which one is found out:
-    of the jobs that were begun when it died each is run once more by itself, until one dies again.
+    An exception of ``work`` ends all jobs; a process that dies, killed or out of memory, ends one. To find out which
+    one, each of the jobs that had begun by then is run once more by itself, until one dies again.
 
     Args:
         work: a function with all but its first argument given by name. Another process unpickles it once; where a
             result refers to one of these arguments, or to an element of a tuple, it does so again when it is back.
         todo: the indices.
         n_jobs: as joblib counts processes; None is 1 unless ``joblib.parallel_config`` says otherwise.
-        what: who asks, for sentences: "compare".
-        stop: asked between jobs.
+        what: the caller's name for error messages, such as "compare".
+        stop: called between jobs; true ends them.
 
     Raises:
         SettingsError: a backend that forks, or something in ``work`` that no pickle holds; before anything runs.
@@ -113,17 +116,14 @@ def finished(
     while left:
         begun: list[int] = []
         try:
-            for found in _in_pool(send, left, n_jobs, backend, begun):
-                ended = unpacked(found, work) if isinstance(found, bytes) else found
+            for ended in _in_pool(send, work, left, n_jobs, backend, begun):
                 left.remove(ended.index)
                 yield ended
                 if stop():
                     return
         except Exception as error:
-            if not _is_death(error):
-                raise
             suspects = [index for index in begun if index in left]
-            if not suspects:
+            if not (_is_death(error) and suspects):
                 raise
             for index in suspects:
                 ended = Ended(index, None, _death(error))
@@ -134,13 +134,13 @@ def finished(
                 if stop():
                     return
                 if ended.lost:
-                    break  # the others go on beside each other
+                    break  # the others run in parallel again
 
 
 def _in_pool(
-    send: Callable, todo: Sequence[int], n_jobs: int | None, backend: object, begun: list[int]
-) -> Iterator[Ended | bytes]:
-    """Jobs as they end; of a backend that hands back everything at once, all at its end."""
+    send: Callable, work: functools.partial, todo: Sequence[int], n_jobs: int | None, backend: object, begun: list[int]
+) -> Iterator[Ended]:
+    """Jobs as they end; all at the end, from a backend that returns all results at once."""
     as_they_come = getattr(backend, "supports_return_generator", False)
     pool = joblib.Parallel(n_jobs=n_jobs, return_as="generator_unordered" if as_they_come else "list")
     with _report_dead_workers(backend):
@@ -149,7 +149,7 @@ def _in_pool(
             for one in found:
                 if isinstance(one, Exception):
                     raise one
-                yield one
+                yield unpacked(one, work) if isinstance(one, bytes) else one
         finally:
             if as_they_come:
                 with warnings.catch_warnings(action="ignore", category=UserWarning):  # that jobs are left, on purpose
@@ -158,9 +158,9 @@ def _in_pool(
 
 @contextlib.contextmanager
 def _report_dead_workers(backend: object) -> Iterator[None]:
-    """Within, Dask's jobs whose worker died have the error for their result, and no job is run in this process.
+    """Within, a job of Dask whose worker died returns the error, and no job is run in this process.
 
-    joblib 1.6 tells nobody of such a job, and would wait for ever; and where one worker is left it runs jobs itself.
+    joblib 1.6 would wait for such a job for ever, and would run jobs in this process where only one worker is left.
     """
     submit, cores = (getattr(backend, name, None) for name in ("submit", "effective_n_jobs"))
     if type(backend).__name__ != "DaskDistributedBackend" or submit is None or cores is None:
@@ -183,8 +183,8 @@ def _report_dead_workers(backend: object) -> Iterator[None]:
 def _alone(send: Callable, work: functools.partial, index: int, n_jobs: int | None, backend: object) -> Ended:
     """One job in a process that is not this one."""
     try:
-        (found,) = _in_pool(send, [index], n_jobs, backend, [])
-        return unpacked(found, work) if isinstance(found, bytes) else found
+        (ended,) = _in_pool(send, work, [index], n_jobs, backend, [])
+        return ended
     except Exception as error:
         if not _is_death(error):
             raise

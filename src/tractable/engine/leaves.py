@@ -1,4 +1,4 @@
-"""A pytree as arrays named by path, ``states/position/w``, and back; leaves that are no arrays add their kind."""
+"""A pytree as arrays by path, such as ``states/position/w``, and back; a leaf that is no array adds its kind."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -42,8 +42,6 @@ def progress_of(choice: bool | Say | None) -> Iterator[Say]:
 def _takes_values(function: Say) -> bool:
     try:
         inspect.signature(function).bind("", 0, 0, {})
-    except TypeError:
-        return False
-    except ValueError:  # a builtin without a signature
-        return True
+    except (TypeError, ValueError) as error:
+        return isinstance(error, ValueError)  # a builtin without a signature
     return True

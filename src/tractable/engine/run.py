@@ -1,9 +1,13 @@
-"""The loop of every kernel: blocks of steps run inside jit, and the host acts only between them."""
+"""The loop of every kernel: blocks of steps run inside ``jit``, and the host acts only between them.
+
+``run`` is the host's side: it cuts a run into segments of about half a second. ``advance`` is the device's side: one
+compiled program that runs the groups of a segment.
+"""
 
 import functools
 import time
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -18,18 +22,18 @@ from tractable.engine.placement import ONE_DEVICE, OneDevice
 from tractable.engine.stopping import waited
 
 BLOCK = 50  # steps whose noise is drawn at once, for small states
-BLOCK_NUMBERS = 1 << 16  # numbers of noise drawn at once, at most
-BUFFER_BYTES = 64 << 20  # bytes of draws held on the device between two visits of the host, at most
-SEGMENT_SECONDS = 0.5  # time between two visits of the host, about
+BLOCK_NUMBERS = 1 << 16  # most numbers of noise drawn at once
+BUFFER_BYTES = 64 << 20  # largest buffer of draws on the device
+SEGMENT_SECONDS = 0.5  # approximate length of a segment, after which the host saves and reports progress
 traces = 0  # how often ``advance`` has been traced in this process; tests read it
 
 
 class Shape(NamedTuple):
-    """The compile-time constants of a loop.
+    """How a loop divides time.
 
-    One draw is kept every ``thin`` steps. Noise is drawn for ``block`` steps at a time; one of the two divides the
-    other. A group, the unit of time, is the larger of them. Group g draws its noise from ``fold_in(key, g)`` and its
-    batches from (key, t), so a run's result does not depend on how it is cut or resumed.
+    One draw is kept every ``thin`` steps. Noise is drawn for ``block`` steps at a time. One of the two numbers divides
+    the other, and the larger is a group, the unit of time. Group g draws its noise from ``fold_in(key, g)`` and its
+    batches from (key, t), so the result of a run does not depend on where it is cut or resumed.
     """
 
     thin: int
@@ -47,7 +51,7 @@ class Shape(NamedTuple):
 
 
 class Moments(NamedTuple):
-    """Running moments of the user's parameters, for a chain whose draws are not kept."""
+    """Running moments of the user's parameters, for chains whose draws are not kept."""
 
     count: jax.Array  # ()
     mean: jax.Array  # (k,)
@@ -60,12 +64,56 @@ def some_moments() -> Moments:
     return Moments(jnp.zeros(()), jnp.zeros(()), jnp.zeros(()))
 
 
+class Loop(NamedTuple):
+    """Everything that a loop is compiled for.
+
+    Attributes:
+        program: hashable; ``program(rows, tuned) -> Kernel``; ``program.observe(state) -> (d,)``, the position that a
+            draw keeps; ``program.values((d,)) -> (k,)``, the values whose moments are kept, with weights
+            ``program.weigh(info)``; ``program.streams``, whether batches are read from file.
+        shape: how time is divided.
+        plan: the order of batches; None hands all rows to every step.
+        long: a step is thousands of operations; with few rows it takes longer to compile well than to run.
+    """
+
+    program: Callable
+    shape: Shape
+    plan: Plan | None
+    long: bool = False
+
+
+class Start(NamedTuple):
+    """Where a run begins."""
+
+    states: PyTree  # leading axis (chain,)
+    groups: int = 0  # done by earlier calls
+    moments: Moments | None = None  # of earlier calls, if the loop keeps moments
+
+
+class Host(NamedTuple):
+    """What the host does between segments.
+
+    Attributes:
+        on_segment: called with ``(draws, info, states, groups done, moments)``.
+        stop: true ends the run, marked as interrupted. A segment that is still unfinished a second after the request
+            to stop is dropped.
+        every: segments end after multiples of this many groups.
+    """
+
+    on_segment: Callable | None = None
+    stop: Callable[[], bool] = lambda: False
+    every: int = 1
+
+
+ALONE = Host()  # does nothing
+
+
 class Run(NamedTuple):
     """The state of a loop, and its results."""
 
     states: PyTree  # leading axis (chain,)
     groups: int  # done since the start of the run, including earlier calls
-    draws: np.ndarray | None  # (chain, draw, d) kept positions; None if only ``on_segment`` saw them
+    draws: np.ndarray | None  # (chain, draw, d) positions; None if they were not collected
     info: dict[str, np.ndarray]  # each (chain, draw): means over the steps since the last draw
     moments: Moments | None  # leading axis (chain,)
     interrupted: bool
@@ -87,84 +135,188 @@ def shape(draws: int, thin: int, size: int, chains: int, *, moments: bool = Fals
     return Shape(thin, block, max(1, min(groups, BUFFER_BYTES // max(bytes_a_group, 1))), moments)
 
 
-def _advance_over_devices(
-    program: Callable,
-    loop: Shape,
-    plan: Plan | None,
+def run(
+    loop: Loop,
+    data: Data | None,
     tuned: PyTree,
-    rows: PyTree,
     keys: jax.Array,
-    states: PyTree,
-    buffer: tuple[jax.Array | None, PyTree],
-    moments: Moments | None,
-    first: jax.Array,
-    last: jax.Array,
-) -> tuple[PyTree, tuple, Moments | None, jax.Array, jax.Array]:
-    """Runs groups [first, last) of each chain with ``program(rows, tuned)``; stops at the last finite state."""
+    start: Start,
+    groups: int,
+    host: Host = ALONE,
+    collect: tuple[str, ...] = ("draws", "info"),
+) -> Run:
+    """Run from ``start`` to ``groups`` groups, in segments of about half a second.
+
+    Args:
+        loop: program, shape and plan.
+        data: the rows, or None.
+        tuned: arrays that warm-up tuned for the program.
+        keys: (chain,) typed keys.
+        collect: "draws" and "info" that the result holds; ``host.on_segment`` gets both in any case.
+
+    Raises:
+        RunError: a state is not finite. The message names the step and the leaf; ``partial`` is the last good state.
+    """
+    rows, tuned, keys, at, buffer = _prepared(loop, data, tuned, keys, start)
+    pieces, infos, began, compile_seconds = [], [], time.perf_counter(), 0.0
+
+    def result(states: PyTree, interrupted: bool) -> Run:
+        draws = np.concatenate(pieces, 1) if pieces else None
+        info = {name: np.concatenate([i[name] for i in infos], 1) for name in infos[0]} if infos else {}
+        seconds = time.perf_counter() - began
+        return Run(states, at.groups, draws, info, at.moments, interrupted, seconds, compile_seconds)
+
+    for segment in _segments(loop, data, (tuned, rows, keys), at, buffer, groups, host):
+        at, draws = segment.reached, segment.draws
+        compile_seconds += segment.compile_seconds
+        pieces += [draws] if "draws" in collect and draws is not None else []
+        infos += [segment.info] if "info" in collect else []
+        if host.on_segment is not None:
+            host.on_segment(draws, segment.info, segment.states, at.groups, at.moments)
+        if not segment.is_finite:
+            raise RunError(_diagnose(loop, data, tuned, keys, at), result(at.states, True))
+        if host.stop():
+            break
+    return result(loop.program.placement.collect(at.states), at.groups < groups)
+
+
+class _Segment(NamedTuple):
+    """A finished segment."""
+
+    reached: Start
+    states: PyTree  # those of ``reached``, on one device
+    draws: np.ndarray | None  # (chain, draw, d)
+    info: dict[str, np.ndarray]  # each (chain, draw)
+    is_finite: bool
+    compile_seconds: float
+
+
+def _prepared(
+    loop: Loop, data: Data | None, tuned: PyTree, keys: jax.Array, start: Start
+) -> tuple[PyTree, PyTree, jax.Array, Start, tuple]:
+    """Rows, tuned values, keys, start and an empty buffer, where the program takes them."""
+    program, plan, placement = loop.program, loop.plan, loop.program.placement
+    rows, chains = rows_of(program, data, plan), keys.shape[0]
+    tuned, keys, states, moments = placement.share((tuned, keys, start.states, start.moments))
+    cut = data.read(np.zeros((), int), plan.width) if program.streams and data is not None and plan else None
+    # On one device, as shapes; one row where there are no batches, so that no example state holds all rows.
+    plain = rows
+    if placement.divides_rows and not program.streams and data is not None:
+
+        def one_device(a: np.ndarray) -> jax.ShapeDtypeStruct:
+            length = 1 if plan is None else len(a) + plan.width
+            return jax.ShapeDtypeStruct((length, *a.shape[1:]), jax.dtypes.canonicalize_dtype(a.dtype))
+
+        plain = data.each(one_device)
+    alone = program._replace(placement=ONE_DEVICE)
+    observed, info = _outputs.eval_shape(alone, plan, tuned, plain, cut, keys, states)
+    if loop.shape.moments and moments is None:
+        values = jax.eval_shape(program.values, observed)
+        zeros, weight = jnp.zeros((chains, *values.shape), values.dtype), jax.eval_shape(program.weigh, info._asdict())
+        weight = None if weight is None else jnp.zeros(chains, weight.dtype)
+        moments = Moments(jnp.zeros(chains), zeros, jnp.copy(zeros), weight)
+    keys, states, moments = placement.place((keys, states, moments), placement.by_chain)
+
+    def buffer(x: jax.ShapeDtypeStruct) -> jax.Array:  # a copy of NumPy's: JAX's would be a program for each shape
+        return jnp.array(np.zeros((loop.shape.capacity * loop.shape.stored, chains, *x.shape), x.dtype))
+
+    empty = None if loop.shape.moments else buffer(observed), jax.tree.map(buffer, info)
+    at = Start(states, start.groups, moments)
+    return rows, tuned, keys, at, placement.place(empty, placement.by_buffer)
+
+
+def _segments(
+    loop: Loop, data: Data | None, given: tuple[PyTree, PyTree, jax.Array], at: Start, buffer: tuple, groups: int,
+    host: Host,
+) -> Iterator[_Segment]:  # fmt: skip
+    """Run segment after segment; ends early where a segment is dropped. ``given`` is (tuned, rows, keys)."""
+    program, placement, every = loop.program, loop.program.placement, host.every
+    (tuned, rows, keys), length = given, 1
+    while at.groups < groups:
+        g = at.groups
+        last = min(groups, max(g + min(length, loop.shape.capacity) - every + 1, g // every * every + 1))
+        last = min(groups, -(-last // every) * every)
+        if program.streams and data is not None:
+            rows = _read(loop, data, keys, g, last)
+        before, traced = time.perf_counter(), traces
+        results = buffer, jax.tree.map(jnp.copy, at.moments)  # ``advance`` donates them
+        states, (buffer, moments), reached, is_finite = (_advance_long if loop.long else advance)(
+            loop, tuned, rows, keys, at.states, results, (jnp.array(g), jnp.array(last))
+        )
+        if placement.many_processes:
+            jax.block_until_ready(reached)  # processes that gave up at different times would wait for each other
+        elif not waited(reached, host.stop):
+            return
+        at, collected = Start(states, int(reached), moments), placement.collect(states)
+        took, compiles = time.perf_counter() - before, traces > traced
+        if not compiles:
+            length = int(np.clip(length * SEGMENT_SECONDS / max(took, 1e-3), 1, 4 * length))
+        length = int(placement.gather(length)[0]) if placement.many_processes else length
+        count = (at.groups - g) * loop.shape.stored
+        # Whole buffers are copied, as they are donated to the next segment, and cut on the host: a cut on the device
+        # would be a program for each length.
+        draws, info = jax.tree.map(lambda leaf, n=count: np.array(np.asarray(jnp.copy(leaf))[:n]), buffer)
+        draws = None if draws is None else draws.swapaxes(0, 1)
+        info = {name: value.swapaxes(0, 1) for name, value in info._asdict().items()}
+        yield _Segment(at, collected, draws, info, bool(is_finite), took if compiles else 0.0)
+
+
+def rows_of(program: Callable, data: Data | None, plan: Plan | None) -> PyTree:
+    """The rows as a program takes them: all of them, or in the order of their batches; None if it reads them itself."""
+    if data is None or program.streams:
+        return None
+    return program.placement.rows_of(data, plan)
+
+
+def begin(program: Callable, tuned: PyTree, rows: PyTree, keys: jax.Array, positions: PyTree) -> PyTree:
+    """First states of all chains, from positions with a leading axis of chains."""
+    return program.placement.run(functools.partial(_begin, program), tuned, rows, keys, positions)
+
+
+@compiled("program", if_few=COMPILE_FASTEST)
+def _begin(program: Callable, tuned: PyTree, rows: PyTree, keys: jax.Array, positions: PyTree) -> PyTree:
+    return program.placement.over_chains(lambda rows, *chain: program(rows, tuned).init(*chain))(rows, keys, positions)
+
+
+# The device's side.
+
+
+def _advance_over_devices(
+    loop: Loop, tuned: PyTree, rows: PyTree, keys: jax.Array, states: PyTree, results: tuple, span: tuple
+) -> tuple[PyTree, tuple, jax.Array, jax.Array]:
+    """Run the groups of ``span``, [first, last), of each chain; stop at the last finite state.
+
+    ``results`` are the buffer of draws and info, and the moments.
+    """
     global traces
     traces += 1
-    placement = program.placement
+    placement = loop.program.placement
     chain, buffered, shared = placement.by_chain, placement.by_buffer, placement.on_all
-    ins = placement.rows_spec(program.streams), chain, chain, buffered, chain
-    mine = functools.partial(_advance, program, loop, plan, tuned, first, last)
-    return placement.map_devices(mine, ins, (chain, buffered, chain, shared, shared))(
-        rows, keys, states, buffer, moments
-    )
+    ins = placement.rows_spec(loop.program.streams), chain, chain, (buffered, chain)
+    mine = functools.partial(_advance, loop, tuned, span)
+    return placement.map_devices(mine, ins, (chain, (buffered, chain), shared, shared))(rows, keys, states, results)
 
 
-_static, _donated = ("program", "loop", "plan"), ("buffer", "moments")
-advance = compiled(*_static, donate=_donated)(_advance_over_devices)
-_advance_long = compiled(*_static, donate=_donated, if_few=COMPILE_FAST)(_advance_over_devices)
+advance = compiled("loop", donate=("results",))(_advance_over_devices)
+_advance_long = compiled("loop", donate=("results",), if_few=COMPILE_FAST)(_advance_over_devices)
 
 
-def _advance(program, loop, plan, tuned, first, last, rows, keys, states, buffer, moments) -> tuple:
+def _advance(
+    loop: Loop, tuned: PyTree, span: tuple, rows: PyTree, keys: jax.Array, states: PyTree, results: tuple
+) -> tuple:
     """``advance`` for the chains of one device."""
+    (first, last), shape, program, placement = span, loop.shape, loop.program, loop.program.placement
     kernel: Kernel = program(rows, tuned)
-    placement = program.placement
-
-    def group(key: jax.Array, state: PyTree, g: jax.Array, cut: PyTree) -> tuple[PyTree, PyTree, PyTree]:
-
-        def step(state: PyTree, now: tuple) -> tuple[PyTree, PyTree]:
-            noise, where, cut_now = now
-            return kernel.step(noise, state, _batch(plan, rows, cut_now, where, placement))
-
-        def steps(state: PyTree, now: PyTree) -> tuple[PyTree, PyTree]:
-            state, info = jax.lax.scan(step, state, now)
-            return state, jax.tree.map(lambda x: jnp.mean(x, 0), info)
-
-        def randomness(state: PyTree, b: jax.Array) -> tuple:
-            noise_key, batch_key = block_keys(key, g, b)
-            times = g * loop.group + b * loop.block + jnp.arange(loop.block)
-            noise = kernel.draw(noise_key, loop.block, state, None)
-            where = None if plan is None else jax.vmap(functools.partial(place, plan, batch_key))(times)
-            return noise, where, None if cut is None else jax.tree.map(lambda a: a[b], cut)
-
-        if loop.thin > loop.block:  # one draw per group, after its last block
-
-            def block(state: PyTree, b: jax.Array) -> tuple[PyTree, PyTree]:
-                now = randomness(state, b)
-                return step(state, jax.tree.map(lambda x: x[0], now)) if loop.block == 1 else steps(state, now)
-
-            state, info = jax.lax.scan(block, state, jnp.arange(loop.group // loop.block))
-            return state, program.observe(state)[None], jax.tree.map(lambda x: jnp.mean(x, 0)[None], info)
-
-        def emission(state: PyTree, now: PyTree) -> tuple[PyTree, PyTree]:
-            state, info = steps(state, now)
-            return state, (program.observe(state), info)
-
-        now = jax.tree.map(lambda x: x.reshape(loop.stored, loop.thin, *x.shape[1:]), randomness(state, jnp.array(0)))
-        state, (positions, info) = jax.lax.scan(emission, state, now)
-        return state, positions, info
 
     def one_group(carry: tuple) -> tuple:
-        g, states, (draws, infos), moments, _ = carry
-        cut = jax.tree.map(lambda a: a[:, g - first], rows) if plan is not None and program.streams else None
+        g, states, ((draws, infos), moments), _ = carry
+        cut = jax.tree.map(lambda a: a[:, g - first], rows) if loop.plan is not None and program.streams else None
         new, positions, info = placement.each_chain(
-            lambda key, state, cut: group(key, state, g, cut), keys, states, cut
+            lambda key, state, cut: _group(loop, kernel, rows, key, state, g, cut), keys, states, cut
         )
         fine = placement.every(tree.all_finite(new.position))
         states = tree.where(fine, new, states)
-        at = (g - first) * loop.stored
+        at = (g - first) * shape.stored
 
         def put(buffered: jax.Array, x: jax.Array) -> jax.Array:
             return jax.lax.dynamic_update_slice_in_dim(buffered, jnp.swapaxes(x, 0, 1), at, 0)
@@ -174,32 +326,72 @@ def _advance(program, loop, plan, tuned, first, last, rows, keys, states, buffer
         if moments is not None:
             values = placement.map_chains(jax.vmap(program.values), positions)
             moments = placement.map_chains(_updated, moments, values, program.weigh(info._asdict()))
-        return g + fine, states, (draws, infos), moments, fine
+        return g + fine, states, ((draws, infos), moments), fine
 
-    def going(carry: tuple) -> jax.Array:
+    def goes_on(carry: tuple) -> jax.Array:
         return (carry[0] < last) & carry[-1]
 
-    carry = (first, states, buffer, moments, jnp.array(True))
-    g, states, buffer, moments, fine = jax.lax.while_loop(going, one_group, carry)
-    return states, buffer, moments, g, fine
+    g, states, results, fine = jax.lax.while_loop(goes_on, one_group, (first, states, results, jnp.array(True)))
+    return states, results, g, fine
+
+
+def _group(
+    loop: Loop, kernel: Kernel, rows: PyTree, key: jax.Array, state: PyTree, g: jax.Array, cut: PyTree
+) -> tuple[PyTree, PyTree, PyTree]:
+    """One group of one chain: its state, kept positions and mean info. ``cut`` are its rows read from file."""
+    plan, shape, program = loop.plan, loop.shape, loop.program
+
+    def step(state: PyTree, now: tuple) -> tuple[PyTree, PyTree]:
+        noise, where, cut_now = now
+        return kernel.step(noise, state, _batch(plan, rows, cut_now, where, program.placement))
+
+    def steps(state: PyTree, now: PyTree) -> tuple[PyTree, PyTree]:
+        state, info = jax.lax.scan(step, state, now)
+        return state, jax.tree.map(lambda x: jnp.mean(x, 0), info)
+
+    def randomness(state: PyTree, b: jax.Array) -> tuple:
+        noise_key, batch_key = block_keys(key, g, b)
+        times = g * shape.group + b * shape.block + jnp.arange(shape.block)
+        noise = kernel.draw(noise_key, shape.block, state, None)
+        where = None if plan is None else jax.vmap(functools.partial(place, plan, batch_key))(times)
+        return noise, where, None if cut is None else jax.tree.map(lambda a: a[b], cut)
+
+    if shape.thin > shape.block:  # one draw per group, after its last block
+
+        def block(state: PyTree, b: jax.Array) -> tuple[PyTree, PyTree]:
+            now = randomness(state, b)
+            return step(state, jax.tree.map(lambda x: x[0], now)) if shape.block == 1 else steps(state, now)
+
+        state, info = jax.lax.scan(block, state, jnp.arange(shape.group // shape.block))
+        return state, program.observe(state)[None], jax.tree.map(lambda x: jnp.mean(x, 0)[None], info)
+
+    def kept_draw(state: PyTree, now: PyTree) -> tuple[PyTree, PyTree]:
+        state, info = steps(state, now)
+        return state, (program.observe(state), info)
+
+    now = jax.tree.map(lambda x: x.reshape(shape.stored, shape.thin, *x.shape[1:]), randomness(state, jnp.array(0)))
+    state, (positions, info) = jax.lax.scan(kept_draw, state, now)
+    return state, positions, info
 
 
 def _batch(
     plan: Plan | None, rows: PyTree, cut: PyTree, where: tuple | None, placement: OneDevice = ONE_DEVICE
 ) -> Batch | None:
-    """The batch at ``where``: from rows on the device or over devices, or from those that were cut from a file."""
+    """The batch at ``where``: from rows on the devices, or from ``cut``, rows that were read from file."""
     if plan is None or where is None:
         return None
     return placement.window(rows, plan, *where) if cut is None else placement.windowed(cut, plan, *where[1:])
 
 
 def block_keys(key: jax.Array, g: jax.Array | int, b: jax.Array | int) -> tuple[jax.Array, jax.Array]:
-    """Keys for a block's noise, and for the whole run's batches."""
+    """Keys for the noise of a block, and for the batches of the run."""
     noise_key, batch_key = jax.random.split(key)
     return jax.random.fold_in(jax.random.fold_in(noise_key, g), b), batch_key
 
 
 def _updated(moments: Moments, xs: jax.Array, weights: jax.Array | None) -> Moments:
+    """The moments after the values ``xs`` (draw, k), by Welford's recursion."""
+
     def one(m: Moments, now: tuple[jax.Array, jax.Array | None]) -> tuple[Moments, None]:
         x, w = now
         count, delta = m.count + 1, x - m.mean
@@ -213,147 +405,6 @@ def _updated(moments: Moments, xs: jax.Array, weights: jax.Array | None) -> Mome
     return jax.lax.scan(one, moments, (xs, weights))[0]
 
 
-def begin(program: Callable, tuned: PyTree, rows: PyTree, keys: jax.Array, positions: PyTree) -> PyTree:
-    """First states of all chains, from positions with a leading axis of chains."""
-    return program.placement.run(functools.partial(_begin, program), tuned, rows, keys, positions)
-
-
-@compiled("program", if_few=COMPILE_FASTEST)
-def _begin(program: Callable, tuned: PyTree, rows: PyTree, keys: jax.Array, positions: PyTree) -> PyTree:
-    return program.placement.over_chains(lambda rows, *chain: program(rows, tuned).init(*chain))(rows, keys, positions)
-
-
-def run(
-    program: Callable,
-    loop: Shape,
-    data: Any,
-    plan: Any,
-    tuned: PyTree,
-    keys: jax.Array,
-    states: PyTree,
-    *,
-    groups: int,
-    done: int = 0,
-    moments: Moments | None = None,
-    keep: bool = True,
-    trace: bool = True,
-    on_segment: Callable | None = None,
-    stop: Callable[[], bool] = lambda: False,
-    every: int = 1,
-    long: bool = False,
-) -> Run:
-    """Groups ``done`` to ``groups`` of a run, in segments of about half a second.
-
-    Args:
-        program: hashable; ``program(rows, tuned) -> Kernel``; ``program.observe(state) -> (d,)``, the position that
-            a draw keeps; ``program.values((d,)) -> (k,)``, the values whose moments are kept, with weights
-            ``program.weigh(info)``; ``program.streams``, whether batches are read from file.
-        loop: the loop's shape.
-        data, plan: Data and Plan, the rows and the order of their batches, or None; no plan hands over all rows.
-        tuned: arrays that warm-up tuned for the program.
-        keys: (chain,) typed keys.
-        states: leading axis (chain,).
-        moments: of the run so far, if ``loop.moments``.
-        keep: collect draws; otherwise only ``on_segment`` sees them.
-        trace: collect the steps' info; otherwise only ``on_segment`` sees it.
-        on_segment: called with ``(draws, info, states, groups done, moments)`` at every visit of the host.
-        stop: called at every visit; true ends the run, marked as interrupted. A segment still unfinished a second
-            after the request to stop is dropped.
-        every: visit only after multiples of this many groups.
-        long: a step is thousands of operations, which with few rows take longer to compile well than to run.
-
-    Raises:
-        RunError: a state is not finite; says the step and the leaf, and holds the last good state.
-    """
-    rows, placement = rows_of(program, data, plan), program.placement
-    alone = program._replace(placement=ONE_DEVICE)
-    chains = keys.shape[0]
-    tuned, keys, states, moments = placement.share((tuned, keys, states, moments))
-    cut = data.read(np.zeros((), int), plan.width) if program.streams else None
-    plain = _shapes(data, plan) if placement.divides_rows and not program.streams else rows
-    observed, info = _outputs.eval_shape(alone, plan, tuned, plain, cut, keys, states)
-    if loop.moments and moments is None:
-        values = jax.eval_shape(program.values, observed)
-        zeros, weight = jnp.zeros((chains, *values.shape), values.dtype), jax.eval_shape(program.weigh, info._asdict())
-        weight = None if weight is None else jnp.zeros(chains, weight.dtype)
-        moments = Moments(jnp.zeros(chains), zeros, jnp.copy(zeros), weight)
-    keys, states, moments = placement.place((keys, states, moments), placement.by_chain)
-    buffer = placement.place(_buffer(loop, chains, observed, info), placement.by_buffer)
-    pieces, infos = [], []
-    segment, started, compile_seconds, interrupted = 1, time.perf_counter(), 0.0, False
-    g = done
-    while g < groups:
-        last = min(groups, max(g + min(segment, loop.capacity) - every + 1, g // every * every + 1))
-        last = min(groups, -(-last // every) * every)
-        if program.streams:
-            rows = _read(data, plan, loop, keys, g, last, placement)
-        before, traced = time.perf_counter(), traces
-        given = jax.tree.map(jnp.copy, moments)  # a copy, as ``advance`` donates it
-        then, buffer, after, reached, fine = (_advance_long if long else advance)(
-            program, loop, plan, tuned, rows, keys, states, buffer, given, jnp.array(g), jnp.array(last)
-        )
-        if placement.many_processes:
-            jax.block_until_ready(reached)  # processes that gave up at unlike times would wait for each other
-        elif not waited(reached, stop):
-            interrupted = True
-            break
-        states, moments, reached = then, after, int(reached)
-        collected = placement.collect(states)
-        took = time.perf_counter() - before
-        if traces > traced:
-            compile_seconds += took
-        else:
-            segment = int(np.clip(segment * SEGMENT_SECONDS / max(took, 1e-3), 1, 4 * segment))
-        segment = int(placement.gather(segment)[0]) if placement.many_processes else segment
-        count = (reached - g) * loop.stored
-        draws, info = _first(buffer, count)
-        draws = None if draws is None else draws.swapaxes(0, 1)
-        seen = {name: value.swapaxes(0, 1) for name, value in info._asdict().items()}
-        pieces += [draws] if keep and draws is not None else []
-        infos += [seen] if trace else []
-        g = reached
-        if on_segment is not None:
-            on_segment(draws, seen, collected, g, moments)
-        if not fine:
-            partial = _finish(states, g, pieces, infos, moments, True, started, compile_seconds)
-            raise RunError(_diagnose(alone, loop, data, plan, tuned, keys, states, g), partial)
-        if stop():
-            interrupted = g < groups
-            break
-    return _finish(placement.collect(states), g, pieces, infos, moments, interrupted, started, compile_seconds)
-
-
-def _first(buffer: PyTree, count: int) -> PyTree:
-    """Copies on the host: the buffer itself is donated to the next segment.
-
-    Whole buffers are copied and then cut: cutting on the device would compile a program for each segment's length.
-    """
-    return jax.tree.map(lambda leaf: np.array(np.asarray(jnp.copy(leaf))[:count]), buffer)
-
-
-def _finish(states, g, pieces, infos, moments, interrupted, started, compile_seconds) -> Run:
-    draws = np.concatenate(pieces, 1) if pieces else None
-    info = {name: np.concatenate([i[name] for i in infos], 1) for name in infos[0]} if infos else {}
-    return Run(states, g, draws, info, moments, interrupted, time.perf_counter() - started, compile_seconds)
-
-
-def _shapes(data: Data, plan: Plan | None) -> PyTree:
-    """What ``rows_of`` gives on one device, as shapes; of one row without batches, lest a state holds every row's."""
-
-    def shape(a: np.ndarray) -> jax.ShapeDtypeStruct:
-        count = 1 if plan is None else len(a) + plan.width
-        return jax.ShapeDtypeStruct((count, *a.shape[1:]), jax.dtypes.canonicalize_dtype(a.dtype))
-
-    return data.each(shape)
-
-
-def rows_of(program: Callable, data: Data | None, plan: Plan | None) -> PyTree:
-    """The rows as a program takes them: all of them, or in the order of their batches; None if it reads them itself."""
-    if data is None or program.streams:
-        return None
-    return program.placement.rows_of(data, plan)
-
-
 @compiled("program", "plan")
 def _outputs(program, plan, tuned, rows, cut, keys, states) -> tuple:
     """A step's position and info. Never run: only its shapes are used, which jit caches."""
@@ -364,18 +415,9 @@ def _outputs(program, plan, tuned, rows, cut, keys, states) -> tuple:
     return program.observe(state), info
 
 
-def _buffer(loop: Shape, chains: int, observed: jax.ShapeDtypeStruct, info: PyTree) -> tuple:
-    """Buffers for a segment's draws (None if only moments are kept) and its steps' info."""
-
-    def zeros(x: jax.ShapeDtypeStruct) -> jax.Array:  # a copy of NumPy's: JAX's would be a program for each shape
-        return jnp.array(np.zeros((loop.capacity * loop.stored, chains, *x.shape), x.dtype))
-
-    return None if loop.moments else zeros(observed), jax.tree.map(zeros, info)
-
-
-@functools.partial(jax.jit, static_argnames=("plan", "loop", "capacity"))
-def _starts(plan: Plan, loop: Shape, capacity: int, keys: jax.Array, first: jax.Array) -> jax.Array:
-    times = first * loop.group + jnp.arange(capacity * loop.group)
+@functools.partial(jax.jit, static_argnames=("plan", "shape", "capacity"))
+def _starts(plan: Plan, shape: Shape, capacity: int, keys: jax.Array, first: jax.Array) -> jax.Array:
+    times = first * shape.group + jnp.arange(capacity * shape.group)
 
     def chain(key: jax.Array) -> jax.Array:
         batch_key = block_keys(key, 0, 0)[1]
@@ -384,27 +426,32 @@ def _starts(plan: Plan, loop: Shape, capacity: int, keys: jax.Array, first: jax.
     return jax.vmap(chain)(keys)
 
 
-def _read(data: Data, plan: Plan, loop: Shape, keys: jax.Array, first: int, last: int, placement: OneDevice) -> PyTree:
+def _read(loop: Loop, data: Data, keys: jax.Array, first: int, last: int) -> PyTree:
     """Batches of groups [first, last) from file: (chain, capacity, blocks per group, steps per block, width, ...)."""
-    starts = first_rows(plan, _starts(plan, loop, loop.capacity, keys, jnp.array(first)))
-    starts = starts.reshape(keys.shape[0], loop.capacity, loop.group // loop.block, loop.block)[:, : last - first]
-    return placement.read(data, plan, starts, loop.capacity)
+    shape, plan = loop.shape, loop.plan
+    assert plan is not None  # a program that streams has batches
+    starts = first_rows(plan, _starts(plan, shape, shape.capacity, keys, jnp.array(first)))
+    starts = starts.reshape(keys.shape[0], shape.capacity, shape.group // shape.block, shape.block)[:, : last - first]
+    return loop.program.placement.read(data, plan, starts, shape.capacity)
 
 
-def _diagnose(program, loop, data, plan, tuned, keys, states, g) -> str:
+def _diagnose(loop: Loop, data: Data | None, tuned: PyTree, keys: jax.Array, at: Start) -> str:
     """Replay the bad group one step at a time; its randomness is the same, so it goes wrong in the same place."""
+    program, shape, plan = loop.program._replace(placement=ONE_DEVICE), loop.shape, loop.plan
     rows = rows_of(program, data, plan)
     kernel = program(rows, tuned)
-    step = jax.jit(kernel.step)
+    step, g = jax.jit(kernel.step), at.groups
     for chain in range(keys.shape[0]):
-        state = jax.tree.map(lambda x, c=chain: x[c], states)
-        for b in range(loop.group // loop.block):
+        state = jax.tree.map(lambda x, c=chain: x[c], at.states)
+        for b in range(shape.group // shape.block):
             noise_key, batch_key = block_keys(keys[chain], jnp.array(g), jnp.array(b))
-            noise = kernel.draw(noise_key, loop.block, state, None)
-            for s in range(loop.block):
-                t = g * loop.group + b * loop.block + s
+            noise = kernel.draw(noise_key, shape.block, state, None)
+            for s in range(shape.block):
+                t = g * shape.group + b * shape.block + s
                 where = None if plan is None else place(plan, batch_key, jnp.array(t))
-                cut = data.read(first_rows(plan, where[0]), plan.width) if where and plan and program.streams else None
+                cut = None
+                if program.streams and data is not None and plan is not None and where is not None:
+                    cut = data.read(first_rows(plan, where[0]), plan.width)
                 state, _ = step(jax.tree.map(lambda x, s=s: x[s], noise), state, _batch(plan, rows, cut, where))
                 if not bool(tree.all_finite(state.position)):
                     where = program.describe(program.observe(state))
@@ -412,4 +459,4 @@ def _diagnose(program, loop, data, plan, tuned, keys, states, g) -> str:
                         f"Step {t} of chain {chain} left {where} not finite. {program.remedy} "
                         "What was reached before is in this error's .partial."
                     )
-    return f"A state stopped being finite between steps {g * loop.group} and {(g + 1) * loop.group}. {program.remedy}"
+    return f"A state stopped being finite between steps {g * shape.group} and {(g + 1) * shape.group}. {program.remedy}"

@@ -37,15 +37,24 @@ class Maximum(NamedTuple):
     trace: np.ndarray  # (iteration,) values
 
 
+class Ends(NamedTuple):
+    """When a climb ends."""
+
+    steps: int = 2000  # most iterations
+    tolerance: float = 1e-6  # of the largest component of the gradient, times rows / 100
+    stop: Callable[[], bool] = lambda: False  # called after every iteration; true ends the climb there
+
+
+BY_DEFAULT = Ends()
+
+
 def maximum(
     model: Model,
     data: Data | None,
     start: jax.Array | np.ndarray,
     prior: bool = True,
-    steps: int = 2000,
-    tolerance: float = 1e-6,
     jacobian: bool = False,
-    stop: Callable[[], bool] = lambda: False,
+    ends: Ends = BY_DEFAULT,
     count: Callable[[float], None] = lambda value: None,
 ) -> Maximum:
     """The maximum reached from ``start`` by L-BFGS and, for few parameters, Newton steps.
@@ -55,7 +64,7 @@ def maximum(
 
     Args:
         jacobian: climb the density of the unconstrained position instead of the user's parameters.
-        stop: called after every iteration; True ends the climb at its present position.
+        ends: when the climb ends.
         count: called with the value of every evaluation.
     """
     batch = all_rows(data)
@@ -71,8 +80,9 @@ def maximum(
 
     extended, bounds = split.opened(np.asarray(start, np.float64))
     rows = 1 if data is None else max(data.size, 1)
+    gtol = ends.tolerance * rows * 1e-2
     result = lbfgs(
-        uphill, extended, stop, bounds, maxiter=steps, maxfun=4 * steps, ftol=1e-15, gtol=tolerance * rows * 1e-2
+        uphill, extended, ends.stop, bounds, maxiter=ends.steps, maxfun=4 * ends.steps, ftol=1e-15, gtol=gtol
     )
     position, evaluations = split.original(result.x), int(result.nfev)
     if not len(split.index) and len(start) <= INFORMATION and np.all(np.isfinite(position)):
@@ -221,7 +231,7 @@ def modes(session: Session, positions: jax.Array) -> np.ndarray:
     out = []
     for done, position in enumerate(positions):
         session.say("climbing", done, len(positions))
-        out.append(maximum(model, data, position, steps=500, tolerance=1e-4, jacobian=True, stop=session.stop).position)
+        out.append(maximum(model, data, position, jacobian=True, ends=Ends(500, 1e-4, session.stop)).position)
     session.say("climbing", len(positions), len(positions))
     if some and session.data is not None and len(out[0]) <= INFORMATION:
         ends, which = np.unique(np.round(np.stack(out), 4), axis=0, return_inverse=True)

@@ -1,4 +1,4 @@
-"""A session of inference: the problem, the key, and the host's services to a method while it learns."""
+"""A session: the problem, the key, and the services that a method uses while it learns, such as saving and progress."""
 
 import contextlib
 import functools
@@ -29,7 +29,7 @@ class Saver(Protocol):
 
     @property
     def faults(self) -> Sequence[CheckpointError]:
-        """What kept it from saving, where that is not raised at once."""
+        """Errors of saving that were not raised at once."""
         ...
 
     def save(self, run_state: PyTree, drawn: dict[str, np.ndarray] | None = None) -> None:
@@ -125,7 +125,7 @@ def open_session(
 
 @contextlib.contextmanager
 def explain_lost_process(placement: OneDevice) -> Iterator[None]:
-    """Raise a RunError in a sentence where a process of the run has ended."""
+    """Turn JAX's error into a RunError where another process of the run has ended."""
     try:
         yield
     except jax.errors.JaxRuntimeError as error:

@@ -1,4 +1,4 @@
-"""One run over several devices: which of them hold which chains and rows, and sums over rows whose bits never change.
+"""One run over several devices: the placement of its chains and rows, and sums over rows that are reproducible.
 
 Rows are cut into ``SHARDS`` logical shards however many devices there are. Every shard is summed by itself, and the
 shards' sums are added in pairs, the pairs' sums in pairs, and so on: first those of one device, then those of all.
@@ -23,9 +23,9 @@ from tractable.core.tree import PyTree
 from tractable.engine.placement import OneDevice
 
 CHAINS, ROWS = "chain", "row"
-BY_ROW, ON_ALL = PartitionSpec(ROWS), PartitionSpec()  # arrays whose first axis are rows; what all devices hold
+BY_ROW, ON_ALL = PartitionSpec(ROWS), PartitionSpec()  # arrays whose first axis are rows; arrays on all devices
 SMALL = 1 << 14  # numbers that are sent to every device at once: one message is quicker than two
-SHARDS = 16  # twice the devices that rows lie over at most: XLA compiles a loop over a single shard to other bits
+SHARDS = 16  # twice the most devices for rows: a loop over a single shard would be compiled to other bits
 
 
 @jax.tree_util.register_static
@@ -62,7 +62,7 @@ class OverDevices(OneDevice):
             "over chains" if not self.divides_rows else f"over rows, {'' if self.reproducible else 'not '}reproducible"
         )
 
-    # What lies where
+    # Where arrays are placed
 
     def spread(self, tree: PyTree, *axes: str | None) -> PyTree:
         """Host arrays over the mesh; without axes, all of it on every device."""
@@ -81,7 +81,9 @@ class OverDevices(OneDevice):
     def rows_of(self, data: Data, plan: Plan | None) -> PyTree:
         if not self.divides_rows:
             return super().rows_of(data, plan)
-        return self.placed_rows(data) if plan is None else self.windows(data, plan.width)
+        if plan is not None:
+            return self.windows(data, plan.width)
+        return PlacedRows(*self.rows_and_counts(data), data.size, self)
 
     def rows_and_counts(self, data: Data) -> tuple[PyTree, jax.Array]:
         return self.lay(data.rows, data.weights)
@@ -102,11 +104,6 @@ class OverDevices(OneDevice):
             rows = jax.tree.map(lambda a: np.concatenate([a, np.repeat(a[-1:], lacking, 0)]), rows)
             counts = np.concatenate([counts, np.zeros(lacking, counts.dtype)])
         return self.spread((rows, np.asarray(counts, jnp.result_type(float))), ROWS)
-
-    def placed_rows(self, data: Data) -> PlacedRows:
-        """All rows of ``data``."""
-        rows, counts = self.lay(data.rows, data.weights)
-        return PlacedRows(rows, counts, data.size, self)
 
     def windows(self, data: Data, width: int) -> PyTree:
         """``data.windows``, whose row i lies in shard i mod ``shards``: any window is a slice of every shard."""
@@ -179,7 +176,7 @@ class OverDevices(OneDevice):
         return self.shards // self.mesh.shape[ROWS]
 
     def by_shard(self, tree: PyTree) -> PyTree:
-        """A device's part of what ``lay`` laid, (shards of this device, rows of a shard, ...)."""
+        """A device's part of arrays that ``lay`` placed, (shards of this device, rows of a shard, ...)."""
         return jax.tree.map(lambda a: a.reshape(self.shards_here, -1, *a.shape[1:]), tree)
 
     def rows_spec(self, streams: bool) -> PartitionSpec:
@@ -188,7 +185,7 @@ class OverDevices(OneDevice):
         return PartitionSpec(CHAINS, None, None, None, rows) if streams else PartitionSpec(rows)
 
     def cut(self, count: int) -> int:
-        """Rows that a device looks at by itself, at most, so that all take part: the same for any number of them."""
+        """Most rows in a device's chunk, so that all devices take part; the same for any number of devices."""
         return -(-count // (SHARDS // 2 if self.reproducible else self.mesh.shape[ROWS]))
 
     def collect(self, tree: PyTree) -> PyTree:
@@ -198,7 +195,7 @@ class OverDevices(OneDevice):
     def run(self, function: Callable, *args: PyTree) -> PyTree:
         return self.collect(function(*self.share(args)))
 
-    # What processes tell each other
+    # Messages between processes
 
     @property
     def is_writer(self) -> bool:
@@ -212,7 +209,7 @@ class OverDevices(OneDevice):
     def any_process(self, stop: Callable[[], bool]) -> Callable[[], bool]:
         return (lambda: bool(self.gather(int(stop())).any())) if self.many_processes else stop
 
-    # What runs on every device
+    # Functions of every device
 
     def map_devices(self, function: Callable, ins: tuple, outs: PyTree) -> Callable:
         # Unchecked, because loops within begin from constants, which are the same on every device.
@@ -225,7 +222,7 @@ class OverDevices(OneDevice):
         return jax.tree.map(lambda a: jax.lax.with_sharding_constraint(a, whole), tree)
 
     def each_chain(self, function: Callable, *args: PyTree) -> PyTree:
-        """``function`` of one chain after another: side by side it would round as the number of chains has it."""
+        """``function`` of one chain after another: by ``vmap``, rounding would depend on the number of chains."""
         chains = jax.tree.leaves(args)[0].shape[0]
         first = jax.tree.leaves(args)
         shapes = jax.eval_shape(function, *jax.tree.map(lambda a: a[0], args))
@@ -289,8 +286,8 @@ class OverDevices(OneDevice):
         return a[None] if self.mesh.shape[ROWS] == 1 else jax.lax.all_gather(a, ROWS)
 
     def _in_slices(self, a: jax.Array) -> jax.Array:
-        """A vector (n,) summed over devices, each of which adds up a slice and hands it on: 2 n numbers sent, as few as
-        any reduction.
+        """A vector (n,) summed over devices. Each device adds up one slice and sends the result to the others: 2 n
+        numbers are sent, as few as in any reduction.
         """
         devices = self.mesh.shape[ROWS]
         slices = jnp.pad(a, (0, -len(a) % devices)).reshape(devices, -1)
@@ -301,7 +298,7 @@ class OverDevices(OneDevice):
         """``function((rows, *others))`` of every shard by itself; the answers of all ``count`` rows, on every device.
 
         Args:
-            laid: rows that ``lay`` laid.
+            placed: rows as ``lay`` placed them.
             others: what belongs to each row, leading axis (count,), on every device.
         """
         lacking = -count % self.shards
@@ -315,7 +312,7 @@ class OverDevices(OneDevice):
         return jax.tree.map(lambda a: a[:count], out)
 
     def sum_rows(self, function: Callable) -> Callable:
-        """``(theta, batch) -> sums`` of all rows that ``lay`` laid, for use outside ``map_devices``."""
+        """``(theta, batch) -> sums`` of all rows that ``lay`` placed, for use outside ``map_devices``."""
 
         def over_all(theta: PyTree, batch: Batch) -> PyTree:
             def part(theta: PyTree, rows: PyTree, counts: jax.Array) -> PyTree:
@@ -332,7 +329,7 @@ class OverDevices(OneDevice):
 
 
 def over(mesh: Mesh | int | str, axis: str, reproducible: bool = True, chains: int | None = None) -> OverDevices:
-    """How a run lies over devices.
+    """The placement of a run over devices.
 
     Args:
         mesh: a number of devices, all along ``axis``; "auto" for all devices; or a ``jax.sharding.Mesh`` whose axes are
@@ -370,7 +367,7 @@ def over(mesh: Mesh | int | str, axis: str, reproducible: bool = True, chains: i
 
 
 def over_rows(mesh: Mesh | int | str | None) -> OverDevices | None:
-    """How rows that do not depend on each other lie over devices; None without a mesh.
+    """The placement of rows that do not depend on each other; None without a mesh.
 
     Raises:
         SettingsError: as for ``over``; a mesh without the axis "row".
@@ -382,7 +379,7 @@ def over_rows(mesh: Mesh | int | str | None) -> OverDevices | None:
 
 
 def of_rows(over: OverDevices | None, function: Callable, ins: tuple, outs: PyTree) -> Callable:
-    """``function`` of rows by themselves; on every device of a mesh, of its own rows."""
+    """``function`` of rows; with a mesh every device applies it to its own rows."""
     return function if over is None else over.map_devices(function, ins, outs)
 
 
@@ -408,7 +405,7 @@ def _of_count(count: object, axis: str, chains: int | None) -> Mesh:
 def _placed(a: jax.Array | np.ndarray, where: NamedSharding) -> jax.Array:
     """An array over a mesh; every process gives all of it, and its devices take their part."""
     if isinstance(a, jax.Array) and (a.sharding == where or not a.is_fully_addressable):
-        return a  # it lies there, or was laid before
+        return a  # it is there already
     if isinstance(a, jax.Array) and jnp.issubdtype(a.dtype, jax.dtypes.prng_key):
         data = _placed(jax.random.key_data(a), where)
         return jax.random.wrap_key_data(data, impl=jax.random.key_impl(a))
@@ -455,7 +452,7 @@ def _as_vectors(tree: PyTree) -> tuple[list[jax.Array], Callable]:
 
 
 def _opaque(count: int, arrays: list[jax.Array]) -> jax.Array:
-    """``count``, which XLA cannot know: a loop whose length it knows to be one is compiled to other bits."""
+    """``count`` as a value unknown to XLA, which compiles a loop of known length one to other bits."""
     floats = [a for a in arrays if jnp.issubdtype(a.dtype, jnp.floating)]
     nothing = jnp.zeros((), jnp.int32) if not floats else jnp.sum(jnp.isnan(floats[0]).astype(jnp.int32))
     return jnp.minimum(count, count + nothing)

@@ -1,8 +1,9 @@
-"""Stochastic ascent in stages. A stage ends when its noisy bound shows no trend; the climb is saved as it goes.
+"""Stochastic ascent in stages, for variational methods.
 
 A stage keeps one learning rate. It is checked after ``WINDOW`` steps, and again whenever its length has doubled. It
 ends when its noisy bound shows no trend and the average φ of its last quarter gains nothing on that of the quarter
 before. The rate then shrinks. The climb ends when two stages in a row gain no more than the tolerance, or than chance.
+``engine.bound`` makes these comparisons.
 """
 
 import functools
@@ -16,10 +17,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from tractable.core import approximations, tree
-from tractable.core.model import Objective, PyTree
-from tractable.core.rows import SHUFFLE, Data, Plan, place, split_weights, window
+from tractable.core.model import PyTree
+from tractable.core.rows import split_weights
 from tractable.core.shared import compiled
 from tractable.engine import run as loop
+from tractable.engine.bound import SIGMAS, SURE, Bound, evaluation_rows, settled
 from tractable.engine.climb import Climber, HeldOutBest, LoopState
 from tractable.engine.drawing import chain_keys
 from tractable.engine.leaves import restored
@@ -30,17 +32,10 @@ WINDOW = 200  # steps before a stage is first checked
 SHRINK = 0.3  # factor of the learning rate from stage to stage
 STAGES = 8
 STAGE_SHARE = 0.6  # largest share of the remaining steps that one stage may take
-EVALUATED, FEW = 1000, 100  # paired draws of the bound that compare two stages; FEW where φ is large
-LARGE = 200_000  # numbers in φ above which it is large
-GRADIENTS = 32  # gradient estimates that compare the mean gradient with its noise
-SIGMAS = 2.0  # standard errors, in the tests on the noisy bound
 DRAWN, HELD_ROWS = 32, 10_000  # draws of q, and most held-out rows read from file, in the held-out score
-PATIENCE = 4  # looks in a row at worse held-out predictions after which a climb may end
+PATIENCE = 4  # worse held-out scores in a row after which a climb may end
 FEW_NUMBERS = 5_000  # parameters up to which held-out rows choose among states after the first stage alone
-SURE = 3.0  # standard errors beyond which a difference is no chance: of held-out scores, of what a run still rises
-WIDER, SUITED = 0.1, 1.25  # by how much log σ is moved to see whether σ suits μ, and the factor by which it may not
-FLAT = 0.1  # share of what a trace has risen that it may still rise from the third to the fourth quarter of its way
-BATCHES = 5  # batch means per half of a trace, which give its standard error
+WIDER, SUITED = 0.1, 1.25  # change of log σ that tests whether σ suits μ, and the largest factor by which σ may be off
 
 
 class Climb(Program):
@@ -57,9 +52,10 @@ class Climb(Program):
 
 
 class Ascent(NamedTuple):
-    """The state of a climb: enough to continue it exactly. Arrays lead with the starts; no columns means no value yet.
+    """The state of a climb, from which it continues exactly.
 
-    A stage runs in pieces of h, h, h, h, 2h, 2h, 4h, 4h … groups; it is checked whenever its length has doubled.
+    The first axis of arrays is that of the starts; an array without columns has no value yet. A stage runs in pieces of
+    h, h, h, h, 2h, 2h, 4h, 4h … groups, and is checked whenever its length has doubled.
     """
 
     loop: Any  # LoopState: moments are of φ over the current piece; kept is (start, p) φ at the best held-out score
@@ -73,7 +69,7 @@ class Ascent(NamedTuple):
     small: int  # stages in a row without gain
     cut: bool  # whether a stage used up its steps before it settled
     signal: float  # of the gradient, at the starting point
-    anchor: dict[str, Any]  # what batches are corrected by, or nothing
+    anchor: dict[str, Any]  # the method's ``anchor``, which corrects batches; may be empty
 
     @property
     def groups(self) -> int:
@@ -81,7 +77,7 @@ class Ascent(NamedTuple):
         return self.loop.groups
 
     def on(self, **changes: Any) -> "Ascent":
-        """The state with changes of its loop's."""
+        """The state with changes of its loop's fields."""
         return self._replace(loop=self.loop._replace(**changes))
 
 
@@ -95,11 +91,11 @@ class Climbed(NamedTuple):
 
 
 class Problem(NamedTuple):
-    """What is fixed during a climb; ``tuned`` is fixed during a stage."""
+    """The fixed parts of a climb; ``tuned`` is fixed during a stage."""
 
     method: Any  # Variational
     climber: Climber
-    bound: "Bound"
+    bound: Bound
     tuned: dict[str, jax.Array]
     like: PyTree  # one φ
     keep: Callable = lambda run_state, done=0, at_once=False: None  # saves the climb's state
@@ -109,14 +105,6 @@ class Problem(NamedTuple):
         return self.climber.session
 
     @property
-    def plan(self) -> Plan | None:
-        return self.climber.plan
-
-    @property
-    def keys(self) -> jax.Array:
-        return self.climber.keys
-
-    @property
     def group(self) -> int:
         """Steps in a group."""
         return self.climber.shape.group
@@ -124,14 +112,14 @@ class Problem(NamedTuple):
     def states(self, phis: PyTree) -> PyTree:
         """The first states of climbs that begin at φ, with a leading axis of starts."""
         alone = self.climber.program._replace(placement=ONE_DEVICE)
-        return loop.begin(alone, self.tuned, self.bound.within()[1], self.keys, phis)
+        return loop.begin(alone, self.tuned, self.bound.batches()[1], self.climber.keys, phis)
 
     def vector(self, phis: PyTree) -> np.ndarray:
         """φ with a leading axis of starts, as vectors (start, p)."""
         return np.concatenate([np.asarray(a).reshape(len(a), math.prod(a.shape[1:])) for a in jax.tree.leaves(phis)], 1)
 
     def tree(self, vectors: np.ndarray) -> PyTree:
-        """The way back; like ``vector`` by NumPy, which has nothing to compile."""
+        """The inverse of ``vector``; both use NumPy, which compiles nothing."""
         leaves, structure = jax.tree.flatten(self.like)
         parts = np.split(vectors, np.cumsum([leaf.size for leaf in leaves])[:-1], 1)
         shaped = [np.reshape(a, (len(a), *leaf.shape)) for a, leaf in zip(parts, leaves, strict=True)]
@@ -141,8 +129,8 @@ class Problem(NamedTuple):
 def climb_in_stages(method: Any, session: Session) -> Climbed:
     """Climb a method's objective from its starting points, or continue from ``session.resume`` if that is given."""
     start_key, run_key = jax.random.split(session.key)
-    problem, at = _begun(method, session, start_key, run_key)
-    most = -(-method.most(problem.plan) // problem.group)
+    problem, at = _prepare(method, session, start_key, run_key)
+    most = -(-method.most(problem.climber.plan) // problem.group)
     problem = problem._replace(keep=session.keeper(at.groups, most))
     cut = SHRINK if method.optimizer == "adam" else 1.0
     stages = [(method.learning_rate, t) for t in method.tempering]  # (learning rate, temperature)
@@ -154,19 +142,19 @@ def climb_in_stages(method: Any, session: Session) -> Climbed:
         problem = problem._replace(tuned=tuned)
         at, interrupted = _stage(problem, at, most)
         averaged = _average(problem, at)
-        if interrupted or _over(at):
-            return _chosen(problem, at, averaged, interrupted)
-        at = _compared(problem, at, averaged, temperature)
+        if interrupted or _has_passed_peak(at):
+            return _choose(problem, at, averaged, interrupted)
+        at = _compare(problem, at, averaged, temperature)
         if at.small == 2 or at.groups >= most or at.stage == len(stages):
-            return _chosen(problem, at, at.previous if at.previous.size else averaged, False)
+            return _choose(problem, at, at.previous if at.previous.size else averaged, False)
         problem.keep(lambda at=at: at, at.groups, at_once=True)
 
 
-def _begun(method: Any, session: Session, start_key: jax.Array, run_key: jax.Array) -> tuple[Problem, Ascent]:
+def _prepare(method: Any, session: Session, start_key: jax.Array, run_key: jax.Array) -> tuple[Problem, Ascent]:
     model, data, plan = session.model, session.data, method.plan(session.data)
     program = Climb(model, method, plan is not None and not data.resident, placement=session.placement)
     rows = None if data is None or plan is not None else data.arrays()
-    judged = data if data is None or plan is None else judged_on(data, plan)
+    judged = data if data is None or plan is None else evaluation_rows(data, plan)
     bound = Bound(program._replace(placement=ONE_DEVICE), plan, judged, rows, run_key)
     keys = chain_keys(run_key, method.starts)
     tuned = {"learning_rate": number(method.learning_rate), "temperature": number(1.0)}
@@ -193,7 +181,7 @@ def _begun(method: Any, session: Session, start_key: jax.Array, run_key: jax.Arr
     if session.held_out is None:
         return problem, first
     begun = problem.vector(positions)
-    return problem, first.on(peak=HeldOutBest.of(_predicted(problem, begun)), peak_states=begun)
+    return problem, first.on(peak=HeldOutBest.of(_held_out_scores(problem, begun)), peak_states=begun)
 
 
 def _first(
@@ -239,14 +227,14 @@ def _stage(problem: Problem, at: Ascent, most: int) -> tuple[Ascent, bool]:
             return at, True
         if session.held_out is not None:
             at = _look_at_held_out(problem, at)
-            if _over(at):
+            if _has_passed_peak(at):
                 return at, False
         parts, after = (at.groups - at.begun) // half, np.asarray(at.loop.moments.mean)
         history = at.loop.info["objective"][:, at.begun * shape.stored :]
-        is_doubled = parts > 1 and parts & (parts - 1) == 0
-        gains = functools.partial(problem.bound.gains, problem.tuned, problem.tree, at.before, after)
-        if is_doubled and settled(history) and not gains(problem.method.tolerance):
-            return at, False
+        if parts > 1 and parts & (parts - 1) == 0 and settled(history):  # its length has doubled
+            gain, error = problem.bound.gain(problem.tuned, problem.tree, at.before, after)
+            if not gain > max(problem.method.tolerance, SIGMAS * error):
+                return at, False
         if at.groups < room:
             at = at.on(moments=_no_moments(problem))._replace(before=after)
             problem.keep(lambda at=at: at, at.groups)
@@ -262,14 +250,14 @@ def _average(problem: Problem, at: Ascent) -> np.ndarray:
     return (at.before + after) / 2 if at.before.size else after
 
 
-def _compared(problem: Problem, at: Ascent, averaged: np.ndarray, temperature: float) -> Ascent:
-    """The state at the next stage's beginning, with what this stage gained on the one before."""
+def _compare(problem: Problem, at: Ascent, averaged: np.ndarray, temperature: float) -> Ascent:
+    """The state at the beginning of the next stage, with the gain of this stage on the one before."""
     tolerance = problem.method.tolerance
     if at.previous.size:
         gain, error = problem.bound.gain(problem.tuned, problem.tree, at.previous, averaged)
         chance = max(tolerance, SIGMAS * error)
         at = at._replace(gain=gain, error=error, small=at.small + 1 if abs(gain) <= chance else 0)
-        if gain < -chance:  # it drifted off: return, and take smaller steps
+        if gain < -chance:  # the stage lost: return to the one before, and take smaller steps
             averaged = at.previous
             at = at.on(states=problem.states(problem.tree(averaged)))
     nothing = np.zeros((len(averaged), 0))
@@ -278,14 +266,14 @@ def _compared(problem: Problem, at: Ascent, averaged: np.ndarray, temperature: f
     )
 
 
-def _chosen(problem: Problem, at: Ascent, averaged: np.ndarray, interrupted: bool) -> Climbed:
-    """The best start's φ, and figures about the climb; with held-out rows, the φ that predicted them best."""
+def _choose(problem: Problem, at: Ascent, averaged: np.ndarray, interrupted: bool) -> Climbed:
+    """The result: φ of the best start; with held-out rows, the φ that predicted them best."""
     pair = problem.tree(averaged if at.loop.peak_states is None else at.loop.peak_states)
     values = problem.bound.values(problem.tuned, pair)
     best = int(np.argmax(values.mean(1)))
     phi, more = jax.tree.map(lambda a: a[best], pair), {}
     if not interrupted:
-        phi, more = problem.method.closed(problem, phi, at.groups * problem.group)
+        phi, more = problem.method.finish(problem, phi, at.groups * problem.group)
     found = {
         "objective": float(values[best].mean()),
         "gain": at.gain,
@@ -303,22 +291,24 @@ def _chosen(problem: Problem, at: Ascent, averaged: np.ndarray, interrupted: boo
 
 
 def _look_at_held_out(problem: Problem, at: Ascent) -> Ascent:
-    """The state after a look at the held-out rows, which the mean φ of the last piece predicts.
+    """The state after the mean φ of the last piece has been scored on the held-out rows.
 
-    They choose among states whose σ suits μ: where it is too narrow, predictions say nothing of the posterior's. These
-    are the states after the first stage; where weights are many it takes long, and those on its way count too.
+    Held-out rows choose among states whose σ suits μ: with a σ that is too narrow, predictions are not those of the
+    posterior. σ suits μ after the first stage. With many weights this stage is long, so its own states count too, once
+    ``_suits`` says so.
     """
     now, peak = np.asarray(at.loop.moments.mean), at.loop.peak
     few = problem.session.model.space.size <= FEW_NUMBERS
     begins = peak.groups == 0 or (at.stage == 0 and (few or not _suits(problem, now)))
-    peak, good = peak.after(_predicted(problem, now), at.groups, SURE, begins)
+    peak, good = peak.after(_held_out_scores(problem, now), at.groups, SURE, begins)
     return at.on(peak=peak, peak_states=now if good else at.loop.peak_states)
 
 
 def _suits(problem: Problem, phis: np.ndarray) -> bool:
-    """Whether q is as wide as the bound wants it, for its means: −E[(z − μ)·∇ log p] / d = 1 at the optimum.
+    """Whether q has about the width that maximises the bound at its means.
 
-    That is 1 − ∂ bound/∂ log σ / d, by differences on common random numbers.
+    At that width −E[(z − μ)·∇ log p] / d = 1. The left side is 1 − ∂ bound/∂ log σ / d, which is computed by
+    differences on common random numbers.
     """
     if problem.method.divergence == "forward":
         return True  # its objective is no function of q's width alone
@@ -330,22 +320,20 @@ def _suits(problem: Problem, phis: np.ndarray) -> bool:
     return bool(np.all(np.abs(np.log(np.maximum(share, 1e-30))) < math.log(SUITED)))
 
 
-def _over(at: Ascent) -> bool:
+def _has_passed_peak(at: Ascent) -> bool:
     """Whether the climb has gone twice as far as the φ that predicts the held-out rows best."""
     peak = at.loop.peak
     return peak is not None and peak.scorings >= PATIENCE and at.groups >= 2 * peak.groups
 
 
-def _predicted(problem: Problem, phis: np.ndarray) -> np.ndarray:
-    """(m,) log p(y* | x) of held-out rows, p averaged over draws of q, at the start that predicts best."""
+def _held_out_scores(problem: Problem, phis: np.ndarray) -> np.ndarray:
+    """(m,) log p(y* | x) of the held-out rows, averaged over draws of q, for the start that predicts best."""
     model, held_out = problem.session.model, problem.session.held_out
-    seen = held_out if held_out.resident else held_out.take(slice(0, HELD_ROWS))
-    each = [jax.tree.map(lambda a, i=i: a[i], problem.tree(phis)) for i in range(len(phis))]
-    rows, key = seen.arrays(), problem.bound.key
-    scores = [
-        np.asarray(_score(problem.climber.program, problem.method.flat(model, phi), rows, key), np.float64)
-        for phi in each
-    ]
+    scored = held_out if held_out.resident else held_out.take(slice(0, HELD_ROWS))
+    rows, key, scores = scored.arrays(), problem.bound.key, []
+    for i in range(len(phis)):
+        phi = problem.method.flat(model, jax.tree.map(lambda a, i=i: a[i], problem.tree(phis)))
+        scores.append(np.asarray(_score(problem.climber.program, phi, rows, key), np.float64))
     return max(scores, key=np.sum)
 
 
@@ -363,152 +351,6 @@ def _score(program: Climb, phi: PyTree, rows: PyTree, key: jax.Array) -> jax.Arr
     return log_scores if weights is None else weights * log_scores
 
 
-def judged_on(data: Data, plan: Plan) -> Data:
-    """Rows in memory that stand for rows on file where the bound is judged: some at random, each counting for more."""
-    if data.resident:
-        return data
-    most = max(plan.width, loop.BUFFER_BYTES * data.size // max(data.nbytes, 1))
-    drawn = np.random.default_rng(SHUFFLE).integers(0, data.size, min(most, EVALUATED * plan.width))
-    some = data.take(np.unique(drawn))
-    some.weights = np.full(some.size, data.size / some.size) * (1 if some.weights is None else some.weights)
-    return some
-
-
-class Bound(NamedTuple):
-    """Evaluates the bound apart from the climb, on its own noise and batches."""
-
-    program: Climb
-    plan: Plan | None
-    data: Any  # Data, or None
-    rows: PyTree
-    key: jax.Array
-
-    def within(self) -> tuple[Plan | None, PyTree]:
-        """Plan and rows in memory; for data on file, those of ``judged_on``."""
-        if self.plan is None:
-            return None, self.rows
-        plan = Plan(self.data.size, min(self.plan.batch_size, self.data.size), self.plan.independent)
-        return plan, self.data.windows(plan.width)
-
-    def values(self, tuned: PyTree, phis: PyTree) -> np.ndarray:
-        """(start, draw) noisy bounds of every start's φ, on random numbers that are the same in every call."""
-        plan, rows = self.within()
-        return np.asarray(_values(self.program, plan, tuned, rows, phis, self.key), np.float64)
-
-    def gain(self, tuned: PyTree, unravel: Callable, before: np.ndarray, after: np.ndarray) -> tuple[float, float]:
-        """The gain of ``after`` (start, p) on ``before`` at the start that gains most surely, and its error."""
-        values, values_before = (
-            self.values(tuned, unravel(phis)) for phis in (after, before)
-        )  # one program for all looks
-        gains = values - values_before
-        errors = gains.std(1, ddof=1) / math.sqrt(gains.shape[1])
-        worst = int(np.argmax(gains.mean(1) - SIGMAS * errors))
-        return float(gains[worst].mean()), float(errors[worst])
-
-    def gains(self, tuned: PyTree, unravel: Callable, before: np.ndarray, after: np.ndarray, tolerance: float) -> bool:
-        """Whether ``after`` gains more than the tolerance and more than chance."""
-        gain, error = self.gain(tuned, unravel, before, after)
-        return gain > max(tolerance, SIGMAS * error)
-
-    def signal(self, tuned: PyTree, phi: PyTree) -> float:
-        """‖E g‖² / tr Cov g of one step's gradient estimate."""
-        plan, rows = self.within()
-        return float(_signal(self.program, plan, tuned, rows, phi, self.key))
-
-
 def number(value: float) -> jax.Array:
     """A float of JAX's default precision."""
     return jnp.asarray(value, jnp.result_type(float))
-
-
-def settled(history: np.ndarray) -> bool:
-    """Whether the last half of a noisy trace (start, window) shows no upward trend.
-
-    The means of its two halves then differ by less than ``SIGMAS`` standard errors. The errors come from batch means,
-    which allow for dependence between neighbouring steps.
-    """
-    tail = history[:, history.shape[1] // 2 :]
-    half = tail.shape[1] // 2
-    if half < BATCHES:
-        return False
-    gain, error = _rise(tail[:, :half], tail[:, -half:])
-    return bool(np.all(gain <= SIGMAS * error))
-
-
-def is_flat(history: np.ndarray, pace: np.ndarray) -> bool:
-    """Whether a noisy trace (start, step) shows that it has stopped rising, and not only that noise hides its rise.
-
-    A run is divided into quarters of its way; ``pace`` (step,) is the length of each step.
-    What it rose from the third part to the fourth is less than a tenth of what it rose from the first tenth to these,
-    both beyond chance. An exponential approach is then at 96 % of its way.
-    """
-    way = np.cumsum(pace) / np.sum(pace)
-    begin, middle, last = (history[:, (low < way) & (way <= high)] for low, high in ((0, 0.1), (0.5, 0.75), (0.75, 1)))
-    if min(begin.shape[1] * BATCHES, middle.shape[1], last.shape[1]) < BATCHES:
-        return False
-    gain, error = _rise(middle, last)
-    risen = middle.mean(1) + gain / 2 - begin.mean(1)
-    unsure = error * math.sqrt(1 + middle.shape[1] / begin.shape[1])  # by the later noise: the first part rises
-    return bool(np.all(gain + SURE * error <= FLAT * (risen - SURE * unsure)))
-
-
-def _rise(first: np.ndarray, last: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(start,) difference of the means of two parts (start, step) of a trace, and its standard error by batch means."""
-
-    def squared(x: np.ndarray) -> np.ndarray:
-        width = x.shape[1] // BATCHES
-        means = x[:, : width * BATCHES].reshape(len(x), BATCHES, width).mean(2)
-        return means.var(1, ddof=1) / BATCHES
-
-    return last.mean(1) - first.mean(1), np.sqrt(squared(first) + squared(last))
-
-
-@compiled("program", "plan")
-def _values(program: Climb, plan: Plan | None, tuned: PyTree, rows: PyTree, phis: PyTree, key: jax.Array) -> jax.Array:
-    method: Any = program.method
-    objective = method.objective(program.model, rows, tuned)
-    first = jax.tree.map(lambda a: a[0], phis)
-
-    def once(t: jax.Array) -> jax.Array:
-        batch = None if plan is None else window(rows, plan, *place(plan, key, t))
-        noise = jax.tree.map(lambda a: a[0], objective.draw(jax.random.fold_in(key, t), 1, first))
-        return jax.vmap(lambda phi: objective.value(noise, phi, batch))(phis)
-
-    return jax.lax.map(once, jnp.arange(EVALUATED if tree.size(first) <= LARGE else FEW)).T
-
-
-@compiled("program", "plan")
-def _signal(program: Climb, plan: Plan | None, tuned: PyTree, rows: PyTree, phi: PyTree, key: jax.Array) -> jax.Array:
-    method: Any = program.method
-    objective = method.objective(program.model, rows, tuned)
-    return signal(objective, plan, rows, phi, objective.remember(phi), key)
-
-
-def signal(
-    objective: Objective, plan: Plan | None, rows: PyTree, params: PyTree, memory: PyTree, key: jax.Array,
-    of: Callable[[PyTree], PyTree] = lambda params: params,
-) -> jax.Array:  # fmt: skip
-    """‖E g‖² / tr Cov g of one step's gradient estimate, from 32 estimates.
-
-    Args:
-        memory: the gradient estimator's state.
-        of: picks the part of a gradient to measure.
-    """
-
-    def once(carry: tuple, t: jax.Array) -> tuple[tuple, None]:
-        total, square, memory = carry
-        batch = None if plan is None else window(rows, plan, *place(plan, key, t))
-        noise = jax.tree.map(lambda a: a[0], objective.draw(jax.random.fold_in(key, t), 1, params))
-        if objective.slope is None:
-            gradient = jax.grad(objective.value, argnums=1)(noise, params, batch)
-        else:
-            _, gradient, memory = objective.slope(noise, params, batch, memory)
-        gradient = of(gradient)
-        return (jax.tree.map(jnp.add, total, gradient), square + tree.dot(gradient, gradient), memory), None
-
-    nothing = jax.tree.map(jnp.zeros_like, of(params))
-    start = (nothing, jnp.zeros((), jax.tree.leaves(nothing)[0].dtype), memory)
-    (total, square, _), _ = jax.lax.scan(once, start, jnp.arange(GRADIENTS))
-    mean = tree.dot(total, total) / GRADIENTS**2
-    noise = (square / GRADIENTS - mean) * GRADIENTS / (GRADIENTS - 1)
-    return jnp.maximum(mean - noise / GRADIENTS, 0) / jnp.maximum(noise, jnp.finfo(noise.dtype).tiny)

@@ -1,6 +1,5 @@
 """Nested Laplace: the weights are normal given one other parameter, which is integrated out numerically."""
 
-import functools
 import math
 import time
 from collections.abc import Callable, Mapping
@@ -12,23 +11,20 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 import scipy  # its submodules load at first use
-from jax.typing import ArrayLike
 
-from tractable.core import tree
 from tractable.core.belief import Draws
-from tractable.core.causes import log_prob_of
 from tractable.core.check import Check
 from tractable.core.errors import ModelError, RunError
-from tractable.core.model import Model, PyTree, log_density
-from tractable.core.rows import Data, split_weights
+from tractable.core.model import Model
+from tractable.core.rows import Data
 from tractable.core.settings import Count, Positive
-from tractable.core.shared import compiled
 from tractable.diagnostics.importance import KHAT_USED, khat, khat_limit
 from tractable.diagnostics.learnt import Learnt
 from tractable.diagnostics.report import number
 from tractable.diagnostics.target import Target, gradient_work
 from tractable.engine.method import Method, Outcome, Session
 from tractable.engine.session import Counter
+from tractable.glm.conditional import Conditional, Density, Joint
 from tractable.glm.families import SphericalT
 from tractable.glm.linear import with_priors
 from tractable.glm.narrow import Narrow, narrowed
@@ -36,14 +32,12 @@ from tractable.mcmc.hamiltonian_methods import NUTS
 from tractable.vi import quadrature
 from tractable.vi.quadrature import Linear
 
-ROWS = 1024  # rows per single-precision sum; a sum of a million nats would lose the differences
+FREEDOM, WIDER = 5.0, 1.2  # degrees of freedom of a t with longer tails, and its factor on the covariance
 NEAR = 0.2  # k-hat of the normals' draws above which a t is drawn from instead
-FREEDOM, WIDER = 5.0, 1.2  # degrees of freedom of that t, and its factor on the covariance
 WEIGHED = 2e7  # rows × draws up to which importance weights are computed
 FALL = 12.0  # nats below the maximum to which the density of u is followed
 FALL_POOLED = 8.0  # the same where the weights' scale is integrated over too: the grid is one of two numbers
 STEP = 0.75  # sds of u between grid points: the trapezoid rule's error is then below 1e-8
-LEAST = 1e-9  # smallest eigenvalue of a curvature allowed, as a share of the largest
 ROUNDING = 1e-2  # nats left to climb below which Newton steps may be rounding
 REACH = 12.0  # largest |u|: a noise from 6e-6 to 160,000
 FURTHEST = 40  # most grid points on either side
@@ -107,11 +101,11 @@ class INLA(Method):
                 "other numbers, on data in memory; this model has another shape. Use Laplace() or NUTS()."
             )
         count = Counter(session, "climbing", 64)
-        given = [(_Given if each.nested else _AllParameters)(*each[:3], count) for each in blocks]
+        given = [(Conditional if each.nested else Joint)(*each[:3], count) for each in blocks]
         layers = [self._layers(each, block.pool, session) for each, block in zip(given, blocks, strict=True)]
         climbed = time.perf_counter()
         rng = np.random.default_rng(np.asarray(jax.random.key_data(session.key)).tolist())
-        drawn = [self._weighed(rng, *each) for each in zip(given, layers, strict=True)]
+        drawn = [self._draw(rng, *each) for each in zip(given, layers, strict=True)]
         positions = np.empty((len(drawn[0][0]), session.model.space.size))
         for each, (own, _, _) in zip(blocks, drawn, strict=True):
             positions[:, each.where] = own if each.narrow is None else each.narrow.widened(rng, own)
@@ -119,7 +113,7 @@ class INLA(Method):
         shapes = [shape for *_, shape in drawn if not np.isnan(shape)]
         weights, shape = None, max(shapes, default=float("nan"))
         if logs and shape != -np.inf:
-            joint, of_all = _weighed(sum(logs, np.zeros(len(positions))))
+            joint, of_all = _weigh(sum(logs, np.zeros(len(positions))))
             weights, shape = joint[None], shape if len(logs) == 1 else of_all
         tops = [max(layer.log_density for layer in each) for each in layers]
         heavy_layers = [
@@ -137,17 +131,19 @@ class INLA(Method):
         info = {} if weights is None else {"weight": weights}
         return Outcome(Draws(positions=positions[None], info=info, weights=weights), found, seconds, session.stop())
 
-    def _weighed(
-        self, rng: np.random.Generator, given: "_Given | _AllParameters", layers: list["_Layer"]
+    def _draw(
+        self, rng: np.random.Generator, given: Density, layers: list["_Layer"]
     ) -> tuple[np.ndarray, np.ndarray | None, float]:
         """Draws of a block, their log weights where these are known, and the k-hat of these."""
-        counts = [self.draws] if len(layers) == 1 else _shared(rng, [layer.log_density for layer in layers], self.draws)
+        counts = (
+            [self.draws] if len(layers) == 1 else _share_draws(rng, [layer.log_density for layer in layers], self.draws)
+        )
         known = not given.quadratic and self.draws * given.size <= WEIGHED
         drawn, logs = [], []
         for layer, count in zip(layers, counts, strict=True):
             if count:
-                given.scaled(layer.scale)
-                positions, log_q = _drawn(rng, given.linear, layer.places, count)
+                given.set_scale(layer.scale)
+                positions, log_q = _draw_normals(rng, given.linear, layer.places, count)
                 drawn.append(positions)
                 if known:
                     one = layer.places[0].log_density if len(layers) > 1 and len(layer.places) == 1 else 0.0
@@ -157,11 +153,11 @@ class INLA(Method):
         positions, log_weights = np.concatenate(drawn)[order], np.concatenate(logs)[order]
         if not known:
             return positions, None, float("nan")
-        weights, shape = _weighed(log_weights)
+        weights, shape = _weigh(log_weights)
         if shape > NEAR and len(layers) == 1:  # a t has tails that the normals miss, but lies worse where it is skewed
-            wider, log_q = _wider(rng, positions, weights)
+            wider, log_q = _draw_wider(rng, positions, weights)
             of_wider = given.log_densities(wider) - log_q
-            _, other = _weighed(of_wider)
+            _, other = _weigh(of_wider)
             if other < shape:
                 return wider, of_wider, other
         return positions, log_weights, shape
@@ -169,7 +165,7 @@ class INLA(Method):
     def weigh(self, info: Mapping[str, jax.Array | np.ndarray]) -> Any:
         return info.get("weight")
 
-    def _layers(self, given: "_Given | _AllParameters", pool: "_Pool | None", session: Session) -> list["_Layer"]:
+    def _layers(self, given: Density, pool: "_Pool | None", session: Session) -> list["_Layer"]:
         """The normals given each scale s of pooled weights at grid points of log s; one layer where none are pooled."""
         if pool is None:
             return [_Layer(0.0, None, self._places(given, session, FALL))]
@@ -181,7 +177,7 @@ class INLA(Method):
                 return 1e300
             near = min(found, key=lambda other: abs(other - v)) if found else None
             scale = np.where(pool.which, pool.scale * math.exp(v), 0.0)
-            given.scaled(scale)
+            given.set_scale(scale)
             places = self._places(given, session, FALL_POOLED, None if near is None else found[near].places)
             prior = -pool.freedom * (v + math.exp(-2 * v) / 2) - np.sum(pool.which) * v
             found[v] = _Layer(prior + _evidence(places), scale, places)
@@ -190,15 +186,15 @@ class INLA(Method):
         return [found[v] for v in _grid(at, found, session.stop, 0.0, FALL_POOLED)]
 
     def _places(
-        self, given: "_Given | _AllParameters", session: Session, fall: float, like: list["_Place"] | None = None
-    ) -> list["_Place"]:
+        self, given: Density, session: Session, fall: float, like: "list[Place] | None" = None
+    ) -> "list[Place]":
         """β̂ and H at grid points of u to where its density has fallen; a single point where there is no u.
 
         ``like`` are the places of a similar density, near which u is sought.
         """
         if given.linear.other is None:
             return [self._conditional(given, 0.0, given.linear.centre if like is None else like[0].beta, session)]
-        found: dict[float, _Place] = {}
+        found: dict[float, Place] = {}
         before = [] if like is None else like
 
         def at(u: float) -> float:
@@ -213,7 +209,7 @@ class INLA(Method):
         start = max(before, key=lambda p: p.log_density).u if before else 0.0
         return [found[u] for u in _grid(at, found, session.stop, start, fall)]
 
-    def _conditional(self, given: "_Given | _AllParameters", u: float, beta: np.ndarray, session: Session) -> "_Place":
+    def _conditional(self, given: Density, u: float, beta: np.ndarray, session: Session) -> "Place":
         """Newton steps to β̂(u), halved while they do not climb."""
         value, slope, precision = given.slope(beta, u)
         if not np.isfinite(value):
@@ -236,7 +232,7 @@ class INLA(Method):
         narrow = np.linalg.inv(root).T
         if given.quadratic and not given.compared:  # the climb began at its end: look an sd or so away
             given.slope(beta + narrow.sum(1), u)
-        return _Place(u, beta, narrow, value - float(np.sum(np.log(np.diag(root)))), left)
+        return Place(u, beta, narrow, value - float(np.sum(np.log(np.diag(root)))), left)
 
     def checks(self, posterior: Learnt) -> list[Check]:
         found = posterior.found
@@ -309,7 +305,7 @@ def _grid(
     return sorted(grid)
 
 
-class _Place(NamedTuple):
+class Place(NamedTuple):
     """The weights' normal given u."""
 
     u: float
@@ -324,7 +320,7 @@ class _Layer(NamedTuple):
 
     log_density: float  # of log s, up to a constant
     scale: np.ndarray | None  # (d,) s where a weight is pooled, else 0; None where none is
-    places: list[_Place]
+    places: list[Place]
 
 
 class _Pool(NamedTuple):
@@ -335,137 +331,11 @@ class _Pool(NamedTuple):
     scale: float  # c
 
 
-def _evidence(places: list[_Place]) -> float:
+def _evidence(places: list[Place]) -> float:
     """log ∫ p̃(u) du, up to a constant."""
     heights = np.array([place.log_density for place in places])
     step = places[1].u - places[0].u if len(places) > 1 else 1.0
     return float(scipy.special.logsumexp(heights)) + math.log(step)
-
-
-class _Rows(NamedTuple):
-    """Rows in blocks (b, n, …); rows of count 0 fill the last block."""
-
-    y: PyTree
-    offsets: jax.Array  # (b, n)
-    features: jax.Array  # (b, n, d)
-    counts: jax.Array  # (b, n)
-
-    @classmethod
-    def of(cls, model: Model, data: Data) -> "_Rows":
-        (y, given), counts = split_weights(data.arrays())
-        features = quadrature.features_of(model, given)
-        (y, (offsets, features)), counts = in_blocks((y, features), counts)
-        return cls(y, offsets, features, counts)
-
-    def gram(self) -> np.ndarray:
-        """Σ f fᵀ (d, d) in double precision; if rows are fewer than columns, float32 gives negative eigenvalues."""
-        total: Any = 0.0
-        for features, counts in zip(self.features, self.counts, strict=True):
-            block = np.asarray(features, np.float64)
-            total = total + (block * np.asarray(counts, np.float64)[:, None]).T @ block
-        return total
-
-    def summed(self, values: jax.Array) -> jax.Array:
-        """(b,) sums of (b, n) values, each times its row's count."""
-        return jnp.sum(jnp.where(self.counts > 0, self.counts * values, 0.0), 1)
-
-
-class _Given:
-    """log p(y, β, u) and its slope and curvature in β (d,)."""
-
-    def __init__(self, model: Model, data: Data, linear: Linear, count: Counter) -> None:
-        self.model, self.linear, self.count, self.size = model, linear, count, data.size
-        self.rows = _Rows.of(model, data)
-        self.fixed = jax.tree.map(jnp.asarray, linear._replace(other=None))
-        self.acting = linear.weights > 0
-        self.prior = np.where(self.acting, 1 / np.square(linear.scale), 1.0)  # precisions; 1 where no weight is
-        self.own = self.prior
-        self.gram: np.ndarray | None = None
-        self.quadratic = True  # whether the likelihood was quadratic everywhere so far: β is then exactly normal
-        self.curved: dict[float, float] = {}  # −∂²/∂η² of every row at the first β looked at given u
-        self.compared = False  # whether two β's given one u were looked at
-
-    def scaled(self, scale: np.ndarray | None) -> None:
-        """Give the weights with a ``scale`` (d,) above 0 that prior sd."""
-        if scale is not None:
-            self.prior = np.where(scale > 0, 1 / np.square(np.maximum(scale, 1e-30)), self.own)
-
-    def slope(self, beta: np.ndarray, u: float) -> tuple[float, np.ndarray, np.ndarray]:
-        """Value, slope (d,) and −∇² (d, d) in β; at ``other`` slope 0 and precision 1."""
-        flat = jnp.asarray(beta, self.rows.offsets.dtype)
-
-        self.count()
-        values, slopes, curved, prior = _sums(self.model, self.linear.other, self.fixed, self.rows, flat, u)
-        value = float(np.sum(np.asarray(values, np.float64))) + float(prior)
-        slope, (least, most) = np.sum(np.asarray(slopes, np.float64), 0), np.asarray(curved, np.float64)
-        if not np.all(np.isfinite([value, least, most, *slope])):  # too far a step: its half is tried
-            return -np.inf, np.zeros(len(beta)), np.diag(self.prior)
-        if most - least <= 1e-5 * most:  # the same for all rows: a multiple of one matrix
-            if self.gram is None:
-                self.gram = self.rows.gram()
-            curvature, first = most * self.gram, self.curved.get(u)
-            # Rows with one η have one curvature, whatever the likelihood: it may not change with η either.
-            self.quadratic = self.quadratic and (first is None or abs(most - first) <= 1e-5 * most)
-            self.curved[u], self.compared = first or most, self.compared or first is not None
-        else:
-            curvature, self.quadratic = self._curvature(flat, u), False
-        away = self._away(beta)
-        value -= float(np.sum(self.prior * away**2)) / 2
-        precision = curvature + np.diag(self.prior)
-        if not np.all(np.isfinite(precision)):
-            return -np.inf, np.zeros(len(beta)), np.diag(self.prior)
-        # A row far out is log-convex by Student's t.
-        return value, slope * self.acting - self.prior * away, precision if least >= 0 else _positive(precision)
-
-    def log_densities(self, positions: np.ndarray) -> np.ndarray:
-        """(draw,) log p(y, β, u) up to a constant."""
-        flat = jnp.asarray(positions, self.rows.offsets.dtype)
-        found = _log_densities(self.model, self.linear.other, self.fixed, self.rows, flat)
-        return np.asarray(found, np.float64) - np.sum(self.prior * self._away(positions) ** 2, 1) / 2
-
-    def _away(self, beta: np.ndarray) -> np.ndarray:
-        return np.where(self.acting, beta - self.linear.centre, 0.0)
-
-    def _curvature(self, flat: jax.Array, u: float) -> np.ndarray:
-        self.count()
-        return np.asarray(_curvature(self.model, self.linear.other, self.rows, flat, u), np.float64)
-
-
-class _AllParameters:
-    """log p(y, z) and its slope and curvature in all parameters z (d,)."""
-
-    quadratic = compared = False
-
-    def __init__(self, model: Model, data: Data, linear: Linear, count: Counter) -> None:
-        self.model, self.linear, self.count, self.size = model, linear, count, data.size
-        self.rows = in_blocks(*split_weights(data.arrays()))
-
-    def scaled(self, scale: np.ndarray | None) -> None:
-        """No weights are pooled."""
-
-    def slope(self, position: np.ndarray, _: float) -> tuple[float, np.ndarray, np.ndarray]:
-        """Value, slope (d,) and −∇² (d, d), whose eigenvalues are made positive for Newton steps."""
-        flat = jnp.asarray(position, jnp.result_type(float))
-        size = len(position)
-
-        self.count()
-        values, slopes, curved = (np.asarray(a, np.float64) for a in _whole(self.model, self.rows, flat))
-        slope = np.sum(slopes, 0)
-        if not np.all(np.isfinite(slope)) or not np.all(np.isfinite(curved)):  # too far a step: its half is tried
-            return -np.inf, np.zeros(size), np.eye(size)
-        return float(np.sum(values)), slope, _positive(curved)
-
-    def log_densities(self, positions: np.ndarray) -> np.ndarray:
-        """(draw,) log p(y, z)."""
-        found = _whole_densities(self.model, self.rows, jnp.asarray(positions, jnp.result_type(float)))
-        return np.sum(np.asarray(found, np.float64), 1)
-
-
-def _positive(curvature: np.ndarray) -> np.ndarray:
-    """A symmetric matrix with the absolute values of its eigenvalues, at which a Newton step climbs."""
-    values, basis = np.linalg.eigh(curvature)
-    values = np.maximum(np.abs(values), LEAST * np.abs(values).max())
-    return (basis * values) @ basis.T
 
 
 class _Block(NamedTuple):
@@ -518,112 +388,13 @@ def _pooled(model: Model) -> tuple[Model, _Pool | None]:
     return model, None
 
 
-def in_blocks(rows: PyTree, counts: ArrayLike | None) -> tuple[PyTree, jax.Array]:
-    """Rows (b, n, …) and their counts (b, n); copies of the last row, of count 0, fill the last block."""
-    total = len(jax.tree.leaves(rows)[0])
-    counts = jnp.ones(total) if counts is None else jnp.asarray(counts)
-    size = min(ROWS, total)
-    rest = -total % size
+def _draw_normals(
+    rng: np.random.Generator, linear: Linear, places: list[Place], count: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Draws (count, d) of β and u, and their log density up to a constant.
 
-    def blocks(rows: ArrayLike, **how: Any) -> jax.Array:
-        rows = jnp.asarray(rows)
-        padded = jnp.pad(rows, ((0, rest), *((0, 0),) * (rows.ndim - 1)), **how)
-        return padded.reshape(-1, size, *rows.shape[1:])
-
-    return jax.tree.map(functools.partial(blocks, mode="edge"), rows), blocks(counts)
-
-
-def _of_row(model: Model, other: int | None, beta: jax.Array, u: jax.Array) -> Any:
-    """The function (η, y) -> log p(y | η, u) of one row."""
-    likelihood: Any = model.likelihood
-    params = model.params(beta if other is None else beta.at[other].set(u))
-    return lambda eta, y: log_prob_of(likelihood.observe(params, eta), y)
-
-
-@compiled("model", "other")
-def _sums(model, other, linear, rows, beta, u) -> tuple[jax.Array, ...]:
-    """Σ log p (b,) and its slopes (b, d) by block, the least and largest −∂²/∂η² (2,), and log p(u)."""
-    one = _of_row(model, other, beta, u)
-    etas = rows.offsets + rows.features @ beta
-    values, slopes = jax.vmap(jax.vmap(jax.value_and_grad(one)))(etas, rows.y)
-    curved = -jax.vmap(jax.vmap(jax.grad(jax.grad(one))))(etas, rows.y)
-    there = rows.counts > 0
-    curved = jnp.stack([jnp.where(there, curved, jnp.inf).min(), jnp.where(there, curved, -jnp.inf).max()])
-    slopes = jnp.einsum("bn,bnd->bd", jnp.where(there, rows.counts * slopes, 0.0), rows.features)
-    prior = jnp.zeros(()) if other is None else quadrature.other_prior(model, linear, other, u)
-    return rows.summed(values), slopes, curved, prior
-
-
-@compiled("model", "other")
-def _curvature(model, other, rows, beta, u) -> jax.Array:
-    """Σ −∂²/∂η² f fᵀ, (d, d)."""
-    one = jax.grad(jax.grad(_of_row(model, other, beta, u)))
-
-    def block(part: _Rows) -> tuple[jax.Array, None]:
-        curved = -jax.vmap(one)(part.offsets + part.features @ beta, part.y)
-        weighed = part.features * jnp.where(part.counts > 0, part.counts * curved, 0.0)[:, None]
-        return weighed.T @ part.features, None
-
-    return tree.summed(block, rows)[0]  # where columns add up to 1, one direction has only the prior's curvature
-
-
-@compiled("model", "other")
-def _log_densities(model, other, linear, rows, positions) -> jax.Array:
-    """(draw,) log p(y, u | β)."""
-
-    def one(position: jax.Array) -> jax.Array:
-        beta = position if other is None else position.at[other].set(0.0)
-        u = jnp.zeros(()) if other is None else position[other]
-        etas = rows.offsets + rows.features @ beta
-        values = rows.summed(jax.vmap(jax.vmap(_of_row(model, other, beta, u)))(etas, rows.y))
-        prior = jnp.zeros(()) if other is None else quadrature.other_prior(model, linear, other, u)
-        return jnp.sum(values) + prior
-
-    return jax.lax.map(one, positions, batch_size=16)
-
-
-def _block_of(model: Model) -> Any:
-    """The function (rows and counts of a block, z) -> Σ log p of the block."""
-
-    def of(block: tuple[PyTree, jax.Array], position: jax.Array) -> jax.Array:
-        rows, counts = block
-        terms = model.log_likelihoods(model.params(position), rows)
-        return jnp.sum(jnp.where(counts > 0, counts * terms, 0.0))
-
-    return of
-
-
-@compiled("model")
-def _whole(model, rows, position) -> tuple[jax.Array, ...]:
-    """Terms (b + 1,) of log p(y, z), the prior's last, their slopes (b + 1, d), and −∇² (d, d) of the sum."""
-    one, prior = _block_of(model), log_density(model, flat=True)
-
-    def block(part: PyTree) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-        return -jax.hessian(one, 1)(part, position), jax.value_and_grad(one, 1)(part, position)
-
-    curved, (values, slopes) = tree.summed(block, rows)
-    value, slope = jax.value_and_grad(prior)(position)
-    curved -= jax.hessian(prior)(position)
-    return jnp.append(values, value), jnp.concatenate([slopes, slope[None]]), curved
-
-
-@compiled("model")
-def _whole_densities(model, rows, positions) -> jax.Array:
-    """(draw, b + 1) terms of log p(y, z), the prior's last."""
-    one, prior = _block_of(model), log_density(model, flat=True)
-
-    def terms(position: jax.Array) -> jax.Array:
-        values = jax.lax.map(lambda part: one(part, position), rows)
-        return jnp.append(values, prior(position))
-
-    return jax.lax.map(terms, positions, batch_size=16)
-
-
-def _drawn(rng: np.random.Generator, linear: Linear, places: list[_Place], count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Draws (count, d) and their log density.
-
-    A cubic spline of the log density of u gives stratified draws of u. Another spline interpolates the mean of β, and
-    straight lines its root.
+    Draws of u are stratified, by a cubic spline of its log density at the ``places``. Another spline interpolates the
+    mean of β; the root of its covariance is interpolated linearly.
     """
     size = len(linear.weights)
     index = np.flatnonzero(linear.weights > 0)
@@ -647,20 +418,20 @@ def _drawn(rng: np.random.Generator, linear: Linear, places: list[_Place], count
         log_q = log_q + log_density(us)
     out = np.zeros((count, size))
     for j in np.unique(which):
-        mine = np.flatnonzero(which == j)
+        rows = np.flatnonzero(which == j)
         low = places[j].root[np.ix_(index, index)]
         high = places[min(j + 1, len(places) - 1)].root[np.ix_(index, index)]
-        part = share[mine, None]
-        out[np.ix_(mine, index)] = means[mine] + (1 - part) * (noise[mine] @ low.T) + part * (noise[mine] @ high.T)
+        part = share[rows, None]
+        out[np.ix_(rows, index)] = means[rows] + (1 - part) * (noise[rows] @ low.T) + part * (noise[rows] @ high.T)
         diagonal = (1 - part) * np.diag(low) + part * np.diag(high)
-        log_q[mine] -= np.sum(np.log(np.abs(diagonal)), 1)
+        log_q[rows] -= np.sum(np.log(np.abs(diagonal)), 1)
     if linear.other is not None:
         out[:, linear.other] = us
     return out, log_q
 
 
-def _shared(rng: np.random.Generator, log_densities: list[float], count: int) -> list[int]:
-    """How many of ``count`` draws each of evenly spaced points gets, give or take one."""
+def _share_draws(rng: np.random.Generator, log_densities: list[float], count: int) -> list[int]:
+    """Number of draws, of ``count`` in all, for each of evenly spaced points with these log densities."""
     heights = np.array(log_densities)
     shares = np.cumsum(np.exp(heights - heights.max()))
     edges = np.floor(shares / shares[-1] * count + rng.random()).astype(int)
@@ -669,14 +440,14 @@ def _shared(rng: np.random.Generator, log_densities: list[float], count: int) ->
     return counts.tolist()
 
 
-def _weighed(log_weights: np.ndarray) -> tuple[np.ndarray, float]:
+def _weigh(log_weights: np.ndarray) -> tuple[np.ndarray, float]:
     """Importance weights (n,) scaled to a largest of 1, 0 where the density is not finite; and their k-hat."""
     good = np.where(np.isfinite(log_weights), log_weights, -np.inf)
     return np.exp(good - good.max()), khat(good[np.isfinite(good)])
 
 
-def _wider(rng: np.random.Generator, positions: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """As many draws of a t with the weighted draws' mean and a wider covariance, and their log density."""
+def _draw_wider(rng: np.random.Generator, positions: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """As many draws of a t with the mean of the weighted draws and a wider covariance, and their log density."""
     count, size = positions.shape
     mean, covariance = np.average(positions, axis=0, weights=weights), np.cov(positions.T, aweights=weights)
     try:

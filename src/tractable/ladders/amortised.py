@@ -19,11 +19,11 @@ from tractable.core.shared import compiled
 from tractable.diagnostics.learnt import Learnt
 from tractable.engine import run as loop
 from tractable.engine.ascend import ascend
+from tractable.engine.bound import is_flat, settled, signal
 from tractable.engine.climb import HELD_OUT_STEPS, Climber, climb, held_out_best
 from tractable.engine.drawing import capacity, chain_keys
 from tractable.engine.method import Check, Method, Optimiser, Outcome, Program, Session, plan_batches
 from tractable.engine.placement import ONE_DEVICE
-from tractable.engine.staged_climb import is_flat, settled, signal
 from tractable.ladders.bounds import bounds
 from tractable.ladders.checks import judged, sight
 from tractable.ladders.ladder import Ladder, ladder_of

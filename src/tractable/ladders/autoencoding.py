@@ -93,7 +93,7 @@ class AutoEncoding(Amortised):
         )
         program = program._replace(placement=session.placement)
         ended = loop.run(
-            program, shape, data, plan, tuned, chain_keys(key, 1), begun, groups=groups, keep=False, trace=False
+            loop.Loop(program, shape, plan), data, tuned, chain_keys(key, 1), loop.Start(begun), groups, collect=()
         )
         after = jax.tree.map(lambda a: a[0], ended.states.position)
         first, second = (bounds(ladder, p, some_rows(data), key, DRAWS) for p in (before, after))

@@ -8,8 +8,8 @@ import numpy as np
 from tractable.core.model import Objective
 from tractable.core.settings import Count, NotNegative, Positive
 from tractable.diagnostics.learnt import Learnt
+from tractable.engine.bound import settled
 from tractable.engine.method import Check, Outcome, Session
-from tractable.engine.staged_climb import settled
 from tractable.ladders.amortised import Amortised
 from tractable.ladders.ladder import Ladder
 from tractable.ladders.wake_sleep import check, reweighted_wake_sleep, wake_sleep

@@ -23,12 +23,12 @@ from tractable.core.sums import EStep, Expected, MStep
 from tractable.diagnostics.learnt import Learnt
 from tractable.diagnostics.maxima import agreement, curvature
 from tractable.engine import run as loop
+from tractable.engine.bound import settled
 from tractable.engine.climb import Climber, climb
 from tractable.engine.drawing import capacity, chain_keys
 from tractable.engine.method import Check, Method, Outcome, Program, Session, not_finite, plan_batches
 from tractable.engine.placement import ONE_DEVICE, OneDevice
 from tractable.engine.search import INFORMATION, standard_errors
-from tractable.engine.staged_climb import settled
 from tractable.latent.em import expected, online_em
 from tractable.latent.em_method import CHUNK, FAR, INFORMATION_WORK, SAME, beginnings, examined, latent, shifted
 

@@ -239,11 +239,9 @@ class Gibbs(Drawing):
 
         states = loop.begin(program, tuned(), rows, keys, positions)
         rounds = -(-self.warmup // shape.group)
+        compiled_loop, host = loop.Loop(program, shape, None), loop.Host(stop=session.stop)
         for round_ in range(rounds):
-            result = loop.run(
-                program, shape, session.data, None, tuned(), keys, states, groups=round_ + 1, done=round_,
-                stop=session.stop,
-            )  # fmt: skip
+            result = loop.run(compiled_loop, session.data, tuned(), keys, loop.Start(states, round_), round_ + 1, host)
             if session.stop():
                 break
             states = result.states

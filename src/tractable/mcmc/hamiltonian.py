@@ -88,38 +88,36 @@ def _kernel(start: Callable, step: Callable, log_density: Callable) -> Kernel:
     return Kernel(lambda key, position: start(position, log_density), draw, step)
 
 
+class Adaptation(NamedTuple):
+    """Settings of a warm-up."""
+
+    algorithm: str  # "hmc" or "nuts"
+    length: int  # leapfrog steps of HMC, or most doublings of NUTS
+    steps: int
+    target: float  # mean acceptance probability
+    dense: bool  # adapt a full mass matrix instead of a diagonal one
+
+
 def warm_up(
-    algorithm: str,
-    log_density: Callable,
-    key: jax.Array,
-    position: PyTree,
-    steps: int,
-    first: tuple[jax.Array, jax.Array],
-    *,
-    target: float,
-    dense: bool,
-    leapfrogs: int = 10,
-    max_depth: int = 10,
+    settings: Adaptation, log_density: Callable, key: jax.Array, position: PyTree, first: tuple[jax.Array, jax.Array]
 ) -> tuple[PyTree, jax.Array, jax.Array]:
     """Stan's windowed warm-up of one chain: (position, step size, inverse mass matrix).
 
-    ``first`` is the step size and the inverse mass matrix of the first step. As each chain has its own from there on,
-    ``vmap`` should see that at once: where chains share the first ones, it traces all of the warm-up again.
+    ``first`` is the step size and the inverse mass matrix of the first step, given for each chain: if chains shared
+    them, ``vmap`` would trace all of the warm-up twice, as chains differ from the second step on.
     """
     import blackjax
 
-    extra: dict[str, Any] = (
-        {"num_integration_steps": leapfrogs} if algorithm == "hmc" else {"max_num_doublings": max_depth}
-    )
+    length: Any = {"num_integration_steps" if settings.algorithm == "hmc" else "max_num_doublings": settings.length}
     adaptation: Any = blackjax.window_adaptation(
-        getattr(blackjax, algorithm),
+        getattr(blackjax, settings.algorithm),
         log_density,
-        is_mass_matrix_diagonal=not dense,
-        target_acceptance_rate=target,
+        is_mass_matrix_diagonal=not settings.dense,
+        target_acceptance_rate=settings.target,
         adaptation_info_fn=lambda *_: (),
         initial_step_size=first[0],  # pyright: ignore[reportArgumentType]
         initial_inverse_mass_matrix=first[1],
-        **extra,
+        **length,
     )
-    (state, parameters), _ = adaptation.run(key, position, steps)
+    (state, parameters), _ = adaptation.run(key, position, settings.steps)
     return state.position, parameters["step_size"], parameters["inverse_mass_matrix"]

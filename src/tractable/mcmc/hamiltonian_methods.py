@@ -140,13 +140,12 @@ class HMC(NUTS):
 def _warm_up(program: Program, rows: PyTree, keys: jax.Array, positions: jax.Array) -> tuple:
     method: Any = program.method
 
+    length = method.leapfrogs if method.algorithm == "hmc" else method.max_depth
+    settings = hamiltonian.Adaptation(method.algorithm, length, method.warmup, method.target, method.dense)
+
     def chain(rows: PyTree, key: jax.Array, begin: tuple) -> tuple:
         position, *first = begin
-        return hamiltonian.warm_up(
-            method.algorithm, log_density(program.model, rows, flat=True), key, position, method.warmup, tuple(first),
-            target=method.target, dense=method.dense, leapfrogs=getattr(method, "leapfrogs", 10),
-            max_depth=method.max_depth,
-        )  # fmt: skip
+        return hamiltonian.warm_up(settings, log_density(program.model, rows, flat=True), key, position, tuple(first))
 
     chains, size = positions.shape
     mass = jnp.eye(size, dtype=positions.dtype) if method.dense else jnp.ones(size, positions.dtype)

@@ -88,11 +88,9 @@ class Metropolis(Drawing):
         averaging = Averaging.around(step)
         seen: list[np.ndarray] = []
         acceptance, searching = float("nan"), True
+        compiled_loop, host = loop.Loop(program, shape, None), loop.Host(stop=session.stop)
         for round_ in range(rounds if self.warmup else 0):
-            result = loop.run(
-                program, shape, session.data, None, tuned, keys, states, groups=round_ + 1, done=round_,
-                stop=session.stop,
-            )  # fmt: skip
+            result = loop.run(compiled_loop, session.data, tuned, keys, loop.Start(states, round_), round_ + 1, host)
             if session.stop():
                 break
             states = result.states

@@ -20,9 +20,10 @@ from tractable.core.settings import Count, Positive, Range
 from tractable.core.tree import row_shapes
 from tractable.engine import run as loop
 from tractable.engine.ascend import ascend
+from tractable.engine.bound import SIGMAS
 from tractable.engine.drawing import chain_keys, starts
 from tractable.engine.method import Outcome, Program, Session, on_all_rows, plan_batches
-from tractable.engine.staged_climb import SIGMAS, Problem
+from tractable.engine.staged_climb import Problem
 from tractable.networks.bayes_by_backprop import bayes_by_backprop
 from tractable.networks.spread import begun, pairs, spread
 from tractable.points.points import MAP
@@ -194,7 +195,7 @@ class BayesByBackprop(Variational):
             ])  # fmt: skip
         return points, jnp.asarray(sds, points.dtype)
 
-    def closed(self, problem: Problem, phi: PyTree, steps: int) -> tuple[PyTree, dict[str, Any]]:
+    def finish(self, problem: Problem, phi: PyTree, steps: int) -> tuple[PyTree, dict[str, Any]]:
         """σ as ``spread`` finds it for networks of at most SMALL weights, unless that loses on the climb's.
 
         A σ that is 10 % off costs 0.01 nats, less than a climb can tell from its noise.
@@ -204,7 +205,7 @@ class BayesByBackprop(Variational):
             return phi, {}
         flat, most = self.flat(model, phi), max(LEAST, int(SHARE * steps * (self.samples or 1)))
         log_sd = np.log(np.logaddexp(0, np.asarray(flat["rho"])))
-        found = self._spread(session, problem.plan, problem.keys[0], flat["mean"], log_sd, most, KNOWN)
+        found = self._spread(session, problem.climber.plan, problem.climber.keys[0], flat["mean"], log_sd, most, KNOWN)
         if found.interrupted:
             return phi, {}
         new = self.positions(model, flat["mean"][None], jnp.exp(found.log_sd)[None])
@@ -228,8 +229,8 @@ class BayesByBackprop(Variational):
         last = -(-most // (each * shape.group))
         while done < last and error > known:
             ran = loop.run(
-                program, shape, data, plan, {"mean": mean}, keys, states,
-                groups=min(max(2, 2 * done), last), done=done, keep=False, stop=session.stop,
+                loop.Loop(program, shape, plan), data, {"mean": mean}, keys, loop.Start(states, done),
+                min(max(2, 2 * done), last), loop.Host(stop=session.stop), ("info",),
             )  # fmt: skip
             if ran.interrupted or session.stop():
                 return Found(log_sd, done * shape.group * each, error, True)

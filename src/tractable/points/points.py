@@ -24,7 +24,7 @@ from tractable.engine.climb import HELD_OUT_STEPS, Climber, climb, held_out_best
 from tractable.engine.drawing import chain_keys, starts_of
 from tractable.engine.method import Check, Method, Optimiser, Outcome, Program, Session, on_all_rows
 from tractable.engine.placement import ONE_DEVICE
-from tractable.engine.search import Maximum, log_joint, maximum, standard_errors, total_of
+from tractable.engine.search import Ends, Maximum, log_joint, maximum, standard_errors, total_of
 from tractable.engine.session import Counter
 
 HELD_ROWS = 10_000  # most held-out rows read from file
@@ -117,13 +117,11 @@ class MAP(Method):
         if self.optimizer != "lbfgs":
             return self._followed(session, positions, jacobian)
         count = Counter(session, "climbing", len(positions) * self.steps)
+        ends = Ends(self.steps, self.tolerance, session.stop)
         found = [
-            maximum(
-                session.model, session.data, position, prior=self.prior, steps=self.steps, tolerance=self.tolerance,
-                jacobian=jacobian, stop=session.stop, count=count,
-            )
+            maximum(session.model, session.data, position, self.prior, jacobian, ends, count)
             for position in np.asarray(positions)
-        ]  # fmt: skip
+        ]
         traces = {"objective": pad_traces([one.trace for one in found])}
         return Climbed(found, traces, {}, session.stop())
 

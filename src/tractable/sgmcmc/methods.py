@@ -189,7 +189,13 @@ class SGLD(Drawing):
         plain = self._preconditioner is None  # then a scalar: every step would read a vector of ones
         tuned = {"step_size": jnp.asarray(step, dtype), "scale": jnp.asarray(1.0 if plain else scale, dtype)}
         if self.correct:
-            tuned["noise_scale"] = jnp.asarray(self._reduced(measured, step, scale), dtype)
+            reduced = bias.reduced_noise(measured, step, scale)
+            if reduced is None:
+                raise SettingsError(
+                    f"{type(self).__name__}(correct=True) cannot correct the gradient's noise at step_size={step:g}: "
+                    "it exceeds the injected noise. Use a smaller step, larger batches or control variates."
+                )
+            tuned["noise_scale"] = jnp.asarray(reduced, dtype)
         if self.cycles:
             tuned["cycle"] = jnp.asarray(max(2, self.draws * thin // self.cycles))
         return tuned
@@ -216,8 +222,8 @@ class SGLD(Drawing):
         groups = done + max(1, round(self.warmup / 2 / shape.group))
         states = loop.begin(program, tuned, None, keys, positions)
         result = loop.run(
-            program, shape, session.data, self.plan(session.data), tuned, keys, states, groups=groups, done=done,
-            keep=False, trace=False, stop=session.stop,
+            loop.Loop(program, shape, self.plan(session.data)), session.data, tuned, keys, loop.Start(states, done),
+            groups, loop.Host(stop=session.stop), (),
         )  # fmt: skip
         session.say("warm-up", groups * shape.group, self.warmup)
         return jax.vmap(program.observe)(result.states), groups
@@ -274,15 +280,6 @@ class SGLD(Drawing):
                 TractableWarning,
                 stacklevel=6,
             )
-
-    def _reduced(self, measured: bias.Measured, step: float, scale: np.ndarray) -> np.ndarray:
-        reduced = bias.reduced_noise(measured, step, scale)
-        if reduced is None:
-            raise SettingsError(
-                f"{type(self).__name__}(correct=True) cannot correct the gradient's noise at step_size={step:g}: it "
-                "exceeds the injected noise. Use a smaller step, larger batches or control variates."
-            )
-        return reduced
 
     def _thinning(self, measured: bias.Measured, step: float, scale: np.ndarray) -> int:
         if self.thin != "auto":

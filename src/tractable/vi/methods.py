@@ -26,12 +26,13 @@ from tractable.diagnostics.learnt import Learnt
 from tractable.diagnostics.verify import SHAPE
 from tractable.engine import run as loop
 from tractable.engine.ascend import ascend
+from tractable.engine.bound import SIGMAS
 from tractable.engine.climb import HELD_OUT_STEPS, held_out_best
 from tractable.engine.drawing import starts_of
 from tractable.engine.method import Check, Method, Optimiser, Outcome, Session
 from tractable.engine.placement import ONE_DEVICE
-from tractable.engine.search import laplace_root, maximum, nearer
-from tractable.engine.staged_climb import SIGMAS, WINDOW, Problem, climb_in_stages
+from tractable.engine.search import Ends, laplace_root, maximum, nearer
+from tractable.engine.staged_climb import WINDOW, Problem, climb_in_stages
 from tractable.vi import multi_output, quadrature
 from tractable.vi.elbo import Control, Gradient, elbo, inclusive
 
@@ -176,7 +177,7 @@ class Variational(Method):
             return quadrature.climb(exact, self.family(model.space.size), model, data, stop=stop)
         assert factors is not None
         start = np.zeros(model.space.size, jnp.result_type(float))
-        mode = maximum(model, data, start, steps=500, tolerance=1e-4, jacobian=True, stop=stop).position
+        mode = maximum(model, data, start, jacobian=True, ends=Ends(500, 1e-4, stop)).position
         root = laplace_root(model, data, mode)
         return multi_output.climb(factors, model, data, mode, root, self.tolerance, stop)
 
@@ -198,8 +199,8 @@ class Variational(Method):
         """The largest number of steps."""
         return self.steps
 
-    def closed(self, problem: Problem, phi: PyTree, steps: int) -> tuple[PyTree, dict[str, Any]]:
-        """φ of a climb of so many steps after what follows it, and figures about that."""
+    def finish(self, problem: Problem, phi: PyTree, steps: int) -> tuple[PyTree, dict[str, Any]]:
+        """φ after any work that follows a climb of ``steps`` steps, and figures about that work."""
         return phi, {}
 
     def shape(self, model: Model, data: Data | None, plan: Plan | None, positions: PyTree) -> loop.Shape:
@@ -219,7 +220,7 @@ class Variational(Method):
             return positions, jnp.full(positions.shape, scale, positions.dtype)
         means, sds, data = [], [], None if data is None else data.sketched()
         for position in np.asarray(positions):
-            found = maximum(model, data, position, steps=500, tolerance=1e-4, jacobian=True, stop=session.stop).position
+            found = maximum(model, data, position, jacobian=True, ends=Ends(500, 1e-4, session.stop)).position
             good = np.all(np.isfinite(found))
             root = laplace_root(model, data, found)
             if good and data is not session.data and session.data is not None:

@@ -108,7 +108,7 @@ def climb(
     before = flat
     while gain > tolerance and len(values) < STEPS and not stop():
         here = flat
-        flat, state, value = _step(model, factors, y, counts, middle, unit, eps, here, state)
+        flat, state, value = _step(model, factors, (y, counts), (middle, unit), eps, here, state)
         if not math.isfinite(value):  # the step before led out of the finite numbers
             flat = before
             break
@@ -175,8 +175,9 @@ def _through(factors: Factors, parts: jax.Array) -> jax.Array:
 
 
 @compiled("model", if_few=COMPILE_FASTEST)
-def _step(model, factors, y, counts, middle, unit, eps, flat, state) -> tuple[jax.Array, Any, jax.Array]:
-    """One step of L-BFGS, and the ELBO where it began."""
+def _step(model, factors, rows, units, eps, flat, state) -> tuple[jax.Array, Any, jax.Array]:
+    """One step of L-BFGS, and the ELBO before it; z = middle + unit · u with ``units`` = (middle, unit)."""
+    (middle, unit), (y, counts) = units, rows
     elbo, optimizer = expected(model, factors, y, counts, eps), optax.lbfgs(memory_size=MEMORY)
 
     def downhill(flat: jax.Array) -> jax.Array:

@@ -106,10 +106,10 @@ def climb(
     ravel, unravel = raveller(q, size, dtype)
     (y, given), counts = split_weights(data.arrays())
     offsets, features = features_of(model, given)
-    fixed = jax.tree.map(jnp.asarray, linear._replace(other=None))
+    fixed, rows = jax.tree.map(jnp.asarray, linear._replace(other=None)), (y, offsets, features, counts)
 
     def uphill(flat: np.ndarray) -> tuple[float, np.ndarray]:
-        out = _value_and_slope(model, q, linear.other, fixed, y, offsets, features, counts, flat.astype(dtype))
+        out = _value_and_slope(model, q, linear.other, fixed, rows, flat.astype(dtype))
         return float(out[0]), np.asarray(out[1], np.float64)
 
     result = lbfgs(
@@ -211,9 +211,9 @@ def other_prior(model: Model, linear: Linear, other: int, u: jax.Array) -> jax.A
 
 
 @compiled("model", "q", "other", if_few=COMPILE_FASTEST)
-def _value_and_slope(model, q, other, linear, y, offsets, features, counts, flat) -> tuple[jax.Array, jax.Array]:
+def _value_and_slope(model, q, other, linear, rows, flat) -> tuple[jax.Array, jax.Array]:
     unravel = raveller(q, model.space.size, flat.dtype)[1]
-    elbo = expected(model, q, other, linear, y, offsets, features, counts)
+    elbo = expected(model, q, other, linear, *rows)
     return jax.value_and_grad(lambda flat: elbo(unravel(flat)))(flat)
 
 
