@@ -13,11 +13,11 @@ from tractable.diagnostics.target import Target
 MEMORY = 6  # pairs of a step and its change of gradient that L-BFGS keeps
 ITERATIONS = 150
 GAIN = 1e-3  # nats; a climb ends when its next step promises less than a tenth of this
-WIDTHS = (3.0, 5.0, 8.0, 12.0, 30.0, 5.0, 8.0, 12.0, 300.0)  # of starts around the posterior's mean, in its sds
+START_WIDTHS = (3.0, 5.0, 8.0, 12.0, 30.0, 5.0, 8.0, 12.0, 300.0)  # of starts around the posterior's mean, in its sds
 HOMES, BEGIN = 8, 1.0  # every how manyth far place is near the example of a density; how near, as chains begin
 SCREENED, FEW_NUMBERS = 512, 6  # screened places; four times as many for up to FEW_NUMBERS parameters
 NEIGHBOURS = 6  # nearest places that a screened place must exceed for a climb to start from it
-WIDTHS_WITHIN = (1.0, 0.7, 1.0, 0.4, 1.0, 0.2)  # of places drawn within the posterior, in its sds
+INNER_WIDTHS = (1.0, 0.7, 1.0, 0.4, 1.0, 0.2)  # of places drawn within the posterior, in its sds
 DISTANCES = (3.0, 5.0, 8.0, 12.0, 18.0, 26.0)  # sds from the centre to modes as wide, of places drawn around it
 LIFTED = 20  # most steps of a climb on p/q
 SHELL, FROM_SHELL = 128, 8  # places in a shell, all about as far from the centre, and how many of them may stand out
@@ -26,7 +26,7 @@ MODES = 8  # most modes examined
 SAME_MODE = 0.1  # nats, and posterior sds per parameter, within which two climbs ended at one mode
 NEGLIGIBLE = 12.0  # nats below the largest mass at which a mode no longer counts
 LEAST_FALL, MOST_FALL = 0.15, 3.0  # nats that the log density may fall one sd away from a mode; a normal's falls 0.5
-WIDTHS = (1.0, 0.1, 0.01)  # widths that a mode may have, as shares of the posterior's
+MODE_WIDTHS = (1.0, 0.1, 0.01)  # widths that a mode may have, as shares of the posterior's
 FLAT = 1e-6  # least over largest eigenvalue of a mode's curvature, below which it is a ridge or a plateau
 
 
@@ -75,7 +75,7 @@ def starts(
     if part:
         outliers = np.concatenate([
             _shell_outliers(target, rows, generator, centre, root, np.resize(widths, points), part)
-            for widths in (WIDTHS_WITHIN, outside)
+            for widths in (INNER_WIDTHS, outside)
         ])  # fmt: skip
         lifted = climb(target, rows, outliers, centre, root, LIFTED, 1.0).positions
     places = _overdispersed(generator, centre, root, screened, *(a[fallen // 4 :] for a in away))
@@ -135,7 +135,7 @@ def _distant_points(
     """
     if model.prior_is_callable:
         home = np.asarray(model.position_of(model.example(jax.random.key(0))), np.float64)
-        away = home + np.resize(WIDTHS, count)[:, None] * generator.standard_normal((count, len(centre))) @ root.T
+        away = home + np.resize(START_WIDTHS, count)[:, None] * generator.standard_normal((count, len(centre))) @ root.T
         near = away[HOMES - 1 :: HOMES]
         near[:] = home + generator.uniform(-BEGIN, BEGIN, near.shape)
         return away, 2 * home - away
@@ -149,7 +149,7 @@ def _overdispersed(
 ) -> np.ndarray:  # fmt: skip
     """(count, d): the far places ``away``, and as many around the posterior's mean, in antithetic pairs."""
     size = count // 2 - len(away)
-    around = np.resize(WIDTHS, size)[:, None] * generator.standard_normal((size, len(centre))) @ root.T
+    around = np.resize(START_WIDTHS, size)[:, None] * generator.standard_normal((size, len(centre))) @ root.T
     found = np.concatenate([away, mirrored, centre + around, centre - around])
     return np.where(np.isfinite(found), found, centre)
 
@@ -294,7 +294,7 @@ def _mode(target: Target, rows: PyTree, position: np.ndarray, value: float, widt
 
     Several widths are tried: over the width of a far wider posterior a spike in a slab looks like the slab.
     """
-    for part in WIDTHS:
+    for part in MODE_WIDTHS:
         curved = precision(target, rows, position, 0.1 * part * width)
         own = np.abs(np.diag(curved))
         if np.all(np.isfinite(curved)) and np.all(own > 0):
