@@ -35,7 +35,8 @@ from tractable.diagnostics.networks import side_of
 from tractable.diagnostics.predictions import HELD_OUT, can_be_compared, held_out_checks
 from tractable.diagnostics.relabelling import averaged, drawn, matched
 from tractable.diagnostics.report import Report, judge, with_checks
-from tractable.diagnostics.verify import HIDDEN, Verify, verify
+from tractable.diagnostics.shape import HIDDEN
+from tractable.diagnostics.verify import Verify, verify
 from tractable.engine.abilities import needs, placement_of
 from tractable.engine.forks import check_unforked
 from tractable.engine.identity import density_trace, kinds_of, saved_kinds, share_programs
