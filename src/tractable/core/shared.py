@@ -128,8 +128,8 @@ class Compiled(Generic[T]):
 
     With small arrays a program that runs once takes longer to compile than to run: it is then compiled with the XLA
     options ``if_few``, such as COMPILE_FAST or COMPILE_FASTEST. Donated arrays, room for results, do not count: a run
-    and a longer one are compiled alike. So are, whatever their arrays, programs with a mesh ``over`` whose devices they
-    run on: more devices take more rows at once, and are to have the same bits.
+    and a longer one are compiled alike. So are, whatever their arrays, programs with a ``placement`` that divides rows
+    over devices: more devices take more rows at once, and are to have the same bits.
     """
 
     def __init__(
@@ -148,7 +148,7 @@ class Compiled(Generic[T]):
 
     def __call__(self, *args: object, **kwargs: object) -> T:
         arrays, arguments = self._split(args, kwargs)
-        if not self._options or arguments.get("over") is not None:
+        if not self._options or getattr(arguments.get("placement"), "divides_rows", False):
             return self._program(arrays, **arguments)
         given = [arrays, *(argument for name, argument in arguments.items() if name not in self._room)]
         return (self._if_few if _are_few(given) else self._program)(arrays, **arguments)
