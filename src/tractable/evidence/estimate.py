@@ -1,10 +1,9 @@
 """The marginal likelihood p(y) = ∫ p(y|θ) p(θ) dθ of any model: an estimate, how far off it may be, a verdict."""
 
-import contextlib
 import dataclasses
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -20,7 +19,6 @@ from tractable.core.settings import seeded
 from tractable.diagnostics import evidence, importance
 from tractable.diagnostics.evidence import QUANTILE, Evidence
 from tractable.diagnostics.weights import effective, log_mean, relative_error, stochastic_bound, summed
-from tractable.engine.placement import OneDevice
 from tractable.engine.progress import progress_of
 from tractable.engine.sharding import OverDevices
 from tractable.engine.stopping import ending, interruptible
@@ -128,17 +126,11 @@ def log_evidence(
     else:
         problem = problem_at_theta(model, data, posterior, theta, z, method, settings)
     problem = problem.on_mesh(mesh)._replace(seed=seed)
-    with _watching(progress, problem.placement) as watch:
-        found = METHODS[problem.method](problem, watch)
+    placement = problem.placement
+    with progress_of(progress if placement.is_writer else False) as say, interruptible() as stop:
+        found = METHODS[problem.method](problem, Watch(say, placement.any_process(stop)))
     checks = [*found.checks, *_normalisation(model)] if theta is None else found.checks
     return found._replace(checks=checks, method=problem.method, seconds=time.perf_counter() - began)
-
-
-@contextlib.contextmanager
-def _watching(progress: bool | Callable | None, placement: OneDevice) -> Iterator[Watch]:
-    """Progress shown by one process, and a stop: asked of one process, it stops all."""
-    with progress_of(progress if placement.is_writer else False) as say, interruptible() as stop:
-        yield Watch(say, placement.any_process(stop))
 
 
 def _normalisation(model: Model) -> list[Check]:
