@@ -198,7 +198,7 @@ def spied(monkeypatch):
 
     def spy(*args):
         sums, kept = inner(*args)
-        seen.append((len(args[8]), len(args[5]), kept.nbytes))
+        seen.append((len(args[5][0]), len(args[3][1]), kept.nbytes))
         return sums, kept
 
     monkeypatch.setattr(prediction, "_predict", spy)

@@ -12,7 +12,20 @@ from scipy import stats
 
 from tractable.core.check import Check
 from tractable.core.model import Data, Model
-from tractable.diagnostics import climbs, maxima, networks, order, pareto, report, reweighed, tails, verify
+from tractable.diagnostics import (
+    climbs,
+    maxima,
+    networks,
+    order,
+    pareto,
+    report,
+    reweighed,
+    shape,
+    subject,
+    tails,
+    view,
+)
+from tractable.diagnostics import modes as mode_checks
 from tractable.diagnostics.learnt import Learnt
 from tractable.diagnostics.reweighed import FREEDOM, Proposal, Reweighed
 from tractable.diagnostics.target import Target
@@ -105,14 +118,12 @@ def test_what_lies_beyond_all_places_of_a_power_tail(power, tolerance):
 
 def test_a_root_is_that_of_the_covariance():
     covariance = ROOT @ ROOT.T
-    found = verify._rooted(CENTRE, covariance)
-    assert found is not None
-    centre, root = found
-    np.testing.assert_array_equal(centre, CENTRE)
+    root = subject.root_of(covariance)
+    assert root is not None
     np.testing.assert_allclose(root @ root.T, covariance, rtol=1e-7)
     assert np.all(np.triu(root, 1) == 0)
-    assert verify._rooted(CENTRE, np.diag([1.0, 0.0])) is None
-    assert verify._rooted(CENTRE, np.diag([1.0, np.nan])) is None
+    assert subject.root_of(np.diag([1.0, 0.0])) is None
+    assert subject.root_of(np.diag([1.0, np.nan])) is None
 
 
 @pytest.mark.parametrize(
@@ -183,12 +194,11 @@ def test_errors_of_moved_moments_are_those_of_independent_walkers(monkeypatch):
     """(t, c, k) positions: a walker's mean and mean square are one observation each, and sd(s²)/(2 s²) is that of s."""
     after = np.cumsum(RNG.normal(size=(16, 50, 2)), 0)
     seen = {}
-    monkeypatch.setattr(verify.moves, "move", lambda *args: SimpleNamespace(usable=True, after=after))
-    monkeypatch.setattr(verify, "values_of", lambda model, places: 3 * places)
-    monkeypatch.setattr(verify, "_draws", lambda *args: None)
-    monkeypatch.setattr(verify, "_against", lambda run, *moments: seen.update(found=moments))
-    monkeypatch.setattr(verify, "_with_tails", lambda *args: None)
-    verify._moved(learnt(), TARGET, ROWS, CENTRE, ROOT, verify.SIZES[0], 0)
+    monkeypatch.setattr(shape.moves, "move", lambda *args: SimpleNamespace(usable=True, after=after))
+    monkeypatch.setattr(shape, "values_of", lambda model, places: 3 * places)
+    monkeypatch.setattr(shape, "compare_moments", lambda run, *moments: seen.update(found=moments))
+    run = learnt(seed=0, is_point=True)
+    shape.compare_moved(subject.Subject(run, CENTRE, ROOT), Mock(spec=view.View, size=view.SIZES[0]))
     mean, error, sd, sd_error = seen["found"]
     values = 3 * after
     np.testing.assert_allclose(mean, values.mean((0, 1)))
@@ -198,27 +208,27 @@ def test_errors_of_moved_moments_are_those_of_independent_walkers(monkeypatch):
     np.testing.assert_allclose(sd_error, stats.sem(squares) / (2 * squares.mean(0)))
 
 
-@pytest.mark.parametrize("wanted", range(len(verify.SIZES)))
+@pytest.mark.parametrize("wanted", range(len(view.SIZES)))
 def test_verification_is_the_largest_that_can_be_afforded(monkeypatch, wanted):
     """A quarter of the run's gradients, where they cost so much that the least allowance is nothing."""
-    size, work = verify.SIZES[wanted], 1e9
-    monkeypatch.setattr(verify, "gradient_work", lambda target, rows: work)
-    run = learnt(cost=SimpleNamespace(gradients=1.001 * size.gradients / verify.SHARE, densities=0))
-    assert verify._affordable(run, TARGET, ROWS) == size
-    few = learnt(cost=SimpleNamespace(gradients=0.999 * verify.SIZES[-1].gradients / verify.SHARE, densities=0))
-    assert verify._affordable(few, TARGET, ROWS) is None
-    of_densities = learnt(cost=SimpleNamespace(gradients=0, densities=3.003 * size.gradients / verify.SHARE))
-    assert verify._affordable(of_densities, TARGET, ROWS) == size
+    size, work = view.SIZES[wanted], 1e9
+    monkeypatch.setattr(view, "gradient_work", lambda target, rows: work)
+    run = learnt(cost=SimpleNamespace(gradients=1.001 * size.gradients / view.SHARE, densities=0))
+    assert view.affordable(run, TARGET, ROWS) == size
+    few = learnt(cost=SimpleNamespace(gradients=0.999 * view.SIZES[-1].gradients / view.SHARE, densities=0))
+    assert view.affordable(few, TARGET, ROWS) is None
+    of_densities = learnt(cost=SimpleNamespace(gradients=0, densities=3.003 * size.gradients / view.SHARE))
+    assert view.affordable(of_densities, TARGET, ROWS) == size
 
 
 def test_cheap_gradients_are_worth_many(monkeypatch):
     run = learnt(cost=SimpleNamespace(gradients=0, densities=0), model=SimpleNamespace(space=SimpleNamespace(size=4)))
-    for share, wanted in ((0.99, verify.MOST), (1.01, verify.MANY)):
-        monkeypatch.setattr(verify, "gradient_work", lambda t, r, s=share: s * verify.WORK / 5 / verify.MOST.gradients)
-        assert verify._affordable(run, TARGET, ROWS) == wanted
-    run.model.space.size = verify.FEW_NUMBERS
-    monkeypatch.setattr(verify, "gradient_work", lambda t, r: 0.0)
-    assert verify._affordable(run, TARGET, ROWS) == verify.MANY
+    for share, wanted in ((0.99, view.MOST), (1.01, view.MANY)):
+        monkeypatch.setattr(view, "gradient_work", lambda t, r, s=share: s * view.WORK / 5 / view.MOST.gradients)
+        assert view.affordable(run, TARGET, ROWS) == wanted
+    run.model.space.size = view.FEW_NUMBERS
+    monkeypatch.setattr(view, "gradient_work", lambda t, r: 0.0)
+    assert view.affordable(run, TARGET, ROWS) == view.MANY
 
 
 def test_a_place_belongs_to_the_mode_whose_t_is_highest_there():
@@ -229,7 +239,7 @@ def test_a_place_belongs_to_the_mode_whose_t_is_highest_there():
         + stats.multivariate_t(m.position, m.root @ m.root.T, 4).logpdf(places)
         for m in modes
     ]  # fmt: skip
-    found = verify._nearest(modes, places)
+    found = mode_checks.nearest_modes(modes, places)
     np.testing.assert_array_equal(np.argmax(found, 1), np.argmax(heights, 0))
     assert 20 < found[:, 0].sum() < 180 and np.all(found.sum(1) == 1)
 
@@ -237,12 +247,12 @@ def test_a_place_belongs_to_the_mode_whose_t_is_highest_there():
 def test_draws_are_taken_evenly_over_their_weights():
     """Of 1,000 places each stands for the middle of its thousandth of the weight."""
     weights = RNG.random((2, 50)) ** 3
-    found = verify._evenly(learnt(weights=weights), 1000)
+    found = subject.even_draws(learnt(weights=weights), 1000)
     np.testing.assert_allclose(np.bincount(found, minlength=100) / 1000, weights.ravel() / weights.sum(), atol=1.1e-3)
-    few = verify._evenly(learnt(weights=np.array([[1.0, 1.0, 2.0]])), 2)
+    few = subject.even_draws(learnt(weights=np.array([[1.0, 1.0, 2.0]])), 2)
     assert few.tolist() == [0, 2]  # which hold the first quarter of the mass, and three quarters
     every = learnt(weights=None, belief=SimpleNamespace(chains=2), count=50)
-    assert verify._evenly(every, 3).tolist() == [0, 49, 99]
+    assert subject.even_draws(every, 3).tolist() == [0, 49, 99]
 
 
 def test_the_last_proposals_stand_at_the_modes():
@@ -326,8 +336,8 @@ def test_the_length_of_a_tail(size, efficiency, count):
 
 def test_how_sure_an_error_must_be():
     """An error surely above 1 rejects, one surely below is trusted, and what lies between is neither."""
-    one = verify.Compared(1.0, 0.1, "x", 0.0, 1.0)
-    margin, slack = verify.REJECT_MARGIN * 0.1, verify.TRUST_MARGIN * 0.1
+    one = shape.Compared(1.0, 0.1, "x", 0.0, 1.0)
+    margin, slack = shape.REJECT_MARGIN * 0.1, shape.TRUST_MARGIN * 0.1
     cases = {
         1.001 + margin: "reject", 0.999 + margin: "caution", 1.001 - slack: "caution", 0.999 - slack: "trust",
     }  # fmt: skip
@@ -345,15 +355,15 @@ def test_quantiles_are_compared_in_half_widths():
         model=SimpleNamespace(fixed=np.zeros(1, bool)), weights=None, names=["x"], values=values[None] + half / 5,
         method=SimpleNamespace(chained=False), count=4000,
     )  # fmt: skip
-    found = verify._quantiles(run, values, None, 1000.0)
+    found = shape.compare_quantiles(run, values, None, 1000.0)
     assert (
-        found.error == pytest.approx(0.2 / verify.MEANS_OFF, rel=1e-6)
+        found.error == pytest.approx(0.2 / shape.MEANS_OFF, rel=1e-6)
         and found.tails
         and found.ratio == pytest.approx(1)
     )
     levels, before, after = np.array([[0.05, 0.5, 0.95], [0.02, 0.47, 0.92], [0.08, 0.53, 0.98]])
     slope = np.sqrt(levels * (1 - levels)) * (stats.norm.ppf(after) - stats.norm.ppf(before)) / 0.06
-    wanted = slope.max() * math.sqrt(1 / 4000 + 1 / 1000) / verify.MEANS_OFF
+    wanted = slope.max() * math.sqrt(1 / 4000 + 1 / 1000) / shape.MEANS_OFF
     assert found.chance == pytest.approx(wanted, rel=0.02)
 
 
@@ -364,14 +374,14 @@ def test_the_mean_that_is_further_off_is_named():
         model=SimpleNamespace(fixed=np.array([False, False, True])),
     )  # fmt: skip
     mean, sd, error, sd_error = np.array([0.1, 5.3, 9.0]), np.array([1.0, 3.0, 1.0]), np.full(3, 0.01), np.full(3, 0.02)
-    found = verify._against(run, mean, error, sd, sd_error)
+    found = shape.compare_moments(run, mean, error, sd, sd_error)
     assert found is not None and found.name == "b" and found.means == pytest.approx(0.1)
     assert found.ratio == pytest.approx(2 / 3) and found.error == pytest.approx(math.log(1.5) / math.log(1.25))
     assert found.chance == pytest.approx(0.02 / math.log(1.25))
-    further = verify._against(run, np.array([2.0, 5.3, 9.0]), error, sd, sd_error)
+    further = shape.compare_moments(run, np.array([2.0, 5.3, 9.0]), error, sd, sd_error)
     assert further is not None and further.error == pytest.approx(2 / 0.2) and further.name == "a"
     assert further.chance == pytest.approx(0.01 / 0.2)
-    assert verify._against(run, mean, error, sd, np.full(3, 1.0)) is None
+    assert shape.compare_moments(run, mean, error, sd, np.full(3, 1.0)) is None
 
 
 def test_the_first_step_of_a_climb_is_the_slope_but_no_longer_than_one_sd():
@@ -425,4 +435,4 @@ def test_effective_draws_are_counted_by_chain(value, verdict, tail):
 
 def test_the_gradients_that_verification_takes():
     """60 a climb, two a screened place, and in each of four rounds a third of one for a density."""
-    assert verify.Size(2, 30, 600, 9).gradients == pytest.approx(120 + 60 + 800)
+    assert view.Size(2, 30, 600, 9).gradients == pytest.approx(120 + 60 + 800)

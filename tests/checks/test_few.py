@@ -10,8 +10,7 @@ import tractable as tr
 from tractable.core.approximations import of_root
 from tractable.core.belief import Fitted
 from tractable.core.model import Data, Model
-from tractable.diagnostics import few
-from tractable.diagnostics import verify as looks
+from tractable.diagnostics import few, verify, view
 from tractable.diagnostics.target import Target
 from tractable.posterior.posterior import Posterior
 
@@ -78,8 +77,8 @@ def learnt(model: Model, data: Data, mean: np.ndarray, root: np.ndarray) -> Post
 @pytest.fixture
 def on_few(monkeypatch: pytest.MonkeyPatch) -> None:
     """No look fits but that at a sample, as where there are a hundred times as many rows."""
-    monkeypatch.setattr(looks, "_affordable", lambda *_: None)
-    monkeypatch.setattr(looks, "_affordable_on_few", lambda *_: looks.Few(looks.SIZES[1], FEW))
+    monkeypatch.setattr(verify, "affordable", lambda *_: None)
+    monkeypatch.setattr(verify, "affordable_on_few", lambda *_: view.Few(view.SIZES[1], FEW))
 
 
 def found(posterior: Posterior) -> dict[str, str]:
@@ -117,10 +116,10 @@ def test_a_second_mode_is_weighed_by_all_rows():
     assert "holds about 5" in check.sentence or "holds about 4" in check.sentence
 
 
-@pytest.mark.parametrize("affordable", [None, looks.SIZES[-1]], ids=["no other look", "all rows"])
+@pytest.mark.parametrize("affordable", [None, view.SIZES[-1]], ids=["no other look", "all rows"])
 def test_a_sample_that_does_not_stand_for_all_earns_no_trust(on_few, monkeypatch, affordable):
     """Three of 8,000 rows bend a direction, and the sample has none of them: its density is a normal there."""
-    monkeypatch.setattr(looks, "_affordable", lambda *_: affordable)
+    monkeypatch.setattr(verify, "affordable", lambda *_: affordable)
     x, y, last = X.copy(), ANSWERS.copy(), N - np.arange(1, 4)
     x[:, 2] = 0.0
     x[last, 2], y[last] = 1.0, 1.0
@@ -133,12 +132,12 @@ def test_a_sample_that_does_not_stand_for_all_earns_no_trust(on_few, monkeypatch
 @pytest.mark.test
 def test_a_sample_serves_under_a_proper_prior_only(monkeypatch):
     """Of rows alone a sample may be separable, or lack a column, where all rows are not and do not."""
-    monkeypatch.setattr(looks, "WORK", 1e8)
-    monkeypatch.setattr(looks, "LEAST_ROWS", 16)
+    monkeypatch.setattr(view, "WORK", 1e8)
+    monkeypatch.setattr(view, "LEAST_ROWS", 16)
     data = Data(NUMBERS, given=X)
     posterior, rows = learnt(LINEAR, data, MEAN, ROOT), data.arrays()
-    assert looks._affordable_on_few(posterior, Target(LINEAR), rows) is not None
-    assert looks._affordable_on_few(posterior, Target(LINEAR, prior=False), rows) is None
+    assert view.affordable_on_few(posterior, Target(LINEAR), rows) is not None
+    assert view.affordable_on_few(posterior, Target(LINEAR, prior=False), rows) is None
 
 
 def test_few_rows_serve_where_all_are_too_many():

@@ -18,8 +18,8 @@ from tractable.core.belief import Draws, Fitted
 from tractable.core.check import Check
 from tractable.core.errors import SettingsError
 from tractable.core.model import Data, Model
-from tractable.diagnostics import climbs, moves, reweighed, tails
-from tractable.diagnostics import verify as looks
+from tractable.diagnostics import climbs, moves, reweighed, shape, subject, tails, verify, view
+from tractable.diagnostics import modes as mode_checks
 from tractable.diagnostics.convergence import diagnose
 from tractable.diagnostics.target import Target
 from tractable.mcmc.hamiltonian_methods import divergences
@@ -195,7 +195,7 @@ def test_where_a_first_result_stood_is_not_forgotten() -> None:
     """Begun again at a mode of more mass, whose own look cannot see the first one's."""
     model = Model.from_log_density(_two_in_twenty, jnp.full(20, -60.0))  # no climb begins near either
     first = tr.infer(model, None, tr.Laplace(), verify=None, progress=False)
-    near = dataclasses.replace(first, found=first.found | {looks.BEFORE: [[0.0] * 20]})
+    near = dataclasses.replace(first, found=first.found | {subject.BEFORE: [[0.0] * 20]})
     unvisited = [next(c for c in one.verify().verification if c.name == "modes") for one in (first, near)]
     assert [check.value for check in unvisited] == [1, 2]
     assert unvisited[1].verdict == "reject"
@@ -286,10 +286,10 @@ def test_the_posterior_itself_is_trusted() -> None:
     assert found == {"bound's gain": "trust"} | SOUND
 
 
-@pytest.mark.parametrize("size", looks.SIZES, ids=lambda size: f"{size.starts} climbs")
-def test_every_size_of_look_judges(size: looks.Size, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("size", view.SIZES, ids=lambda size: f"{size.starts} climbs")
+def test_every_size_of_look_judges(size: view.Size, monkeypatch: pytest.MonkeyPatch) -> None:
     """Tables of many rows get the smallest: it has no climbs from places that stand out."""
-    monkeypatch.setattr(looks, "_affordable", lambda *_: size)
+    monkeypatch.setattr(verify, "affordable", lambda *_: size)
     right, wrong = (fitted(NORMAL, np.zeros(3), s * np.linalg.cholesky(CORRELATED)) for s in (1.0, 0.4))
     assert right.verify("auto").report().verdict != "reject"
     assert wrong.verify("auto").report().verdict == "reject"
@@ -354,7 +354,11 @@ def test_a_maximum_that_few_climbs_met_stands_for_others() -> None:
     def said(at_low: int) -> Check:
         positions = np.stack([high] * (100 - at_low) + [low] * at_low)
         ends = climbs.Ends(positions, target.at(None, positions), np.zeros(100))
-        return looks._maximum(point, target, None, high, ends, climbs.modes(target, None, ends, root))
+        return mode_checks.check_maximum(
+            subject.Subject(point, high, root),
+            view.View([], target, target, None, view.SIZES[0], ends),
+            climbs.modes(target, None, ends, root),
+        )
 
     assert [said(count).verdict for count in (0, 2, 30)] == ["trust", "caution", "trust"]
     assert "2 met the one near theta[0]" in said(2).sentence
@@ -370,12 +374,12 @@ def test_where_tails_decide_moments_quantiles_tell(wider: float, verdict: str) -
     draws = wider * stats.t(2).ppf((np.arange(4000) + 0.5) / 4000)
     draws = np.random.default_rng(0).permutation(draws).reshape(4, 1000, 1)
     posterior = Posterior(t, None, tr.NUTS(), 0, Draws(positions=draws), {"gradients": 1e5})
-    assert looks._heavy(posterior)
+    assert shape.has_heavy_tails(posterior)
     assert next(c.verdict for c in posterior.verify().verification if c.name == "means and sds") == verdict
 
 
 def test_a_normals_tails_are_not_heavy() -> None:
-    assert not looks._heavy(fitted(NORMAL, np.zeros(3), np.linalg.cholesky(CORRELATED)))
+    assert not shape.has_heavy_tails(fitted(NORMAL, np.zeros(3), np.linalg.cholesky(CORRELATED)))
 
 
 def test_draws_are_looked_at_by_their_weights() -> None:
@@ -385,12 +389,12 @@ def test_draws_are_looked_at_by_their_weights() -> None:
     weights = (stats.norm.pdf(draws) / stats.t(2).pdf(draws))[..., 0]
     found = {"gradients": 1e5, "khat": 0.0, "left": 0.0, "places": 1, "end": 20.0}
     posterior = Posterior(normal, None, tr.INLA(), 0, Draws(positions=draws, weights=weights), found)
-    assert not looks._heavy(posterior)
-    assert looks._heavy(Posterior(normal, None, tr.INLA(), 0, Draws(positions=draws), found))
-    values = draws[0][looks._evenly(posterior, 1000), 0]
+    assert not shape.has_heavy_tails(posterior)
+    assert shape.has_heavy_tails(Posterior(normal, None, tr.INLA(), 0, Draws(positions=draws), found))
+    values = draws[0][subject.even_draws(posterior, 1000), 0]
     np.testing.assert_allclose([values.mean(), values.std()], [0, 1], atol=0.02)
-    equal = Posterior(normal, None, tr.INLA(), 0, Draws(positions=draws[:, looks._evenly(posterior, 4000)]), found)
-    chances = [looks._quantiles(each, values[:, None], None, 1e12).chance for each in (posterior, equal)]
+    equal = Posterior(normal, None, tr.INLA(), 0, Draws(positions=draws[:, subject.even_draws(posterior, 4000)]), found)
+    chances = [shape.compare_quantiles(each, values[:, None], None, 1e12).chance for each in (posterior, equal)]
     np.testing.assert_allclose(chances[0] / chances[1], np.sqrt(np.mean(weights**2)) / np.mean(weights), rtol=0.1)
 
 
@@ -400,18 +404,18 @@ def test_weights_that_may_be_too_heavy() -> None:
 
     Of good weights that see an error at the limit no moves say that there is none: they may not leave their mode.
     """
-    right = looks.Compared(0.1, 0.05, "a", 0.02, 1.0)
+    right = shape.Compared(0.1, 0.05, "a", 0.02, 1.0)
     wrong = right._replace(error=1.5)
     near = right._replace(error=0.9)
-    assert looks._preferred(wrong, right, 0.6, False) and looks._preferred(near, right, 0.6, False)
-    assert not looks._preferred(right, wrong, 0.6, False)
-    assert not looks._preferred(near, right, 0.1, False)
+    assert shape.prefers_moved(wrong, right, 0.6, False) and shape.prefers_moved(near, right, 0.6, False)
+    assert not shape.prefers_moved(right, wrong, 0.6, False)
+    assert not shape.prefers_moved(near, right, 0.1, False)
     at = right._replace(error=1.05)
     assert (at.verdict, near.verdict, right.verdict) == ("caution", "caution", "trust")
     assert near._replace(lenient=True).verdict == "trust" and at._replace(lenient=True).verdict == "caution"
-    assert not looks._preferred(near._replace(lenient=True), near, 0.1, True)
-    assert looks._preferred(right, at, 0.6, True) and not looks._preferred(right, at, 0.1, True)
-    assert looks._preferred(wrong, at, 0.1, True)
+    assert not shape.prefers_moved(near._replace(lenient=True), near, 0.1, True)
+    assert shape.prefers_moved(right, at, 0.6, True) and not shape.prefers_moved(right, at, 0.1, True)
+    assert shape.prefers_moved(wrong, at, 0.1, True)
 
 
 def _chains(size: int) -> Posterior:
@@ -423,19 +427,19 @@ def _chains(size: int) -> Posterior:
 
 def test_right_chains_are_trusted_by_few_places(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of twenty sds the worst is known to 5 % by 1,000 places: near the limit is within it, as the chains agree."""
-    monkeypatch.setattr(looks, "_affordable", lambda *_: looks.SIZES[-2])
-    assert next(c.verdict for c in _chains(20).verify().verification if c.name == looks.SHAPE) == "trust"
+    monkeypatch.setattr(verify, "affordable", lambda *_: view.SIZES[-2])
+    assert next(c.verdict for c in _chains(20).verify().verification if c.name == shape.SHAPE) == "trust"
 
 
 @pytest.mark.parametrize(("error", "of_q", "of_chains"), [(0.5, "trust", "trust"), (0.7, "caution", "trust")])
 def test_moves_alone_see_too_little_of_a_q(
     error: float, of_q: str, of_chains: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(looks, "reweigh", lambda *_: None)
-    monkeypatch.setattr(looks, "_against", lambda *_: looks.Compared(error, 0.1, "z[0]", 0.1, 1.0))
+    monkeypatch.setattr(verify, "reweigh", lambda *_: None)
+    monkeypatch.setattr(shape, "compare_moments", lambda *_: shape.Compared(error, 0.1, "z[0]", 0.1, 1.0))
     q = fitted(NORMAL, np.zeros(3), np.linalg.cholesky(CORRELATED))
     for posterior, verdict in ((q, of_q), (_chains(3), of_chains)):
-        assert next(c.verdict for c in posterior.verify().verification if c.name == looks.SHAPE) == verdict
+        assert next(c.verdict for c in posterior.verify().verification if c.name == shape.SHAPE) == verdict
 
 
 @pytest.mark.quick
@@ -480,7 +484,7 @@ def test_a_climb_begins_again_where_a_look_found_better(method: tr.Method) -> No
     assert again.verification[0].name == "begun again"
     assert again.cost.gradients > first.cost.gradients
     assert again.report().verdict == ("trust" if method.point else "reject")  # a tenth of the mass is elsewhere
-    np.testing.assert_allclose(again.found[looks.BEFORE], [looks.frame_of(first)[0]])
+    np.testing.assert_allclose(again.found[subject.BEFORE], [subject.subject_of(first).centre])
 
 
 @pytest.mark.laws
@@ -524,7 +528,7 @@ def of_many_levels() -> Posterior:
 @pytest.mark.laws
 def test_an_exact_posterior_of_many_parameters_is_trusted(of_many_levels: Posterior) -> None:
     """Places that shape a covariance count too little beneath it: the noise seemed 0.25 sd too large."""
-    check = next(c for c in of_many_levels.verify("auto").verification if c.name == looks.SHAPE)
+    check = next(c for c in of_many_levels.verify("auto").verification if c.name == shape.SHAPE)
     assert check.verdict == "trust" and check.value < 0.7
 
 
@@ -553,7 +557,7 @@ def _constant(patch: pytest.MonkeyPatch, module: object, name: str, value: float
 
 
 def _passes(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(looks, "_visited", lambda *_: Check("modes", 1.0, "trust", ""))
+    patch.setattr(verify, "check_visits", lambda *_: Check("modes", 1.0, "trust", ""))
 
 
 def _masses() -> None:
@@ -575,9 +579,9 @@ def _masses() -> None:
         (_ends_with_the_places,
          lambda: test_a_variance_that_is_infinite_has_no_estimate(dist.HalfCauchy(1.0), False)),
         (_ends_with_the_places, test_what_lies_beyond_all_places_is_part_of_the_error),
-        (lambda patch: _constant(patch, looks, "MEANS_OFF", 0.4), lambda: test_a_q_that_is_wrong_is_rejected(0.35, 1)),
-        (lambda patch: _constant(patch, looks, "SDS_OFF", 1.6), lambda: test_a_q_that_is_wrong_is_rejected(0.0, 0.7)),
-        (lambda patch: _constant(patch, looks, "UNVISITED", 0.5), test_a_mode_not_visited_is_named),
+        (lambda patch: _constant(patch, shape, "MEANS_OFF", 0.4), lambda: test_a_q_that_is_wrong_is_rejected(0.35, 1)),
+        (lambda patch: _constant(patch, shape, "SDS_OFF", 1.6), lambda: test_a_q_that_is_wrong_is_rejected(0.0, 0.7)),
+        (lambda patch: _constant(patch, mode_checks, "UNVISITED", 0.5), test_a_mode_not_visited_is_named),
         (lambda patch: _constant(patch, tails, "SLOWEST", 1.0), test_maximum_likelihood_of_separable_data_is_rejected),
         (_passes, test_a_mode_not_visited_is_named),
         (
@@ -654,9 +658,9 @@ def test_a_maximum_below_an_endless_valley_is_none(prior: float, verdict: str) -
 
     begin = jnp.concatenate([jnp.full(1, 3.0), 20 * GROUPS])
     point = tr.infer(Model.from_log_density(density, begin), None, tr.MAP(), verify=None)
-    frame = looks.frame_of(point)
-    assert frame is not None
-    assert tails.check(Target(point.model), None, *frame, True, 0).verdict == verdict
+    found = subject.subject_of(point)
+    assert found is not None
+    assert tails.check(Target(point.model), None, found.centre, found.root, True, 0).verdict == verdict
 
 
 def test_mass_that_escapes_along_a_valley_is_seen() -> None:
@@ -803,7 +807,7 @@ def test_constants_do_not_count_among_running_moments():
 def test_divergences_reject_where_nothing_else_speaks_for_the_draws(share, shape, verdict):
     draws = np.random.default_rng(0).normal(size=(4, 200, 1))
     divergent = np.arange(800).reshape(4, 200) < share * 800
-    looked = [] if shape is None else [Check(looks.SHAPE, shape[1], shape[0], "")]
+    looked = [] if shape is None else [Check("means and sds", shape[1], shape[0], "")]
     belief = Draws(positions=draws, info={"divergent": divergent})
     posterior = Posterior(Model.from_log_density(lambda x: -x @ x / 2, jnp.zeros(1)), None, tr.NUTS(), 0, belief)
     posterior.verification = looked

@@ -15,6 +15,7 @@ from scipy import stats
 from tractable.core.errors import DataError, TractableWarning
 from tractable.core.latent import LatentModel
 from tractable.core.model import Data, Model
+from tractable.engine.placement import ONE_DEVICE
 from tractable.engine.store import DrawStore
 from tractable.posterior import folder, pointwise, posterior, predict, scaling
 from tractable.posterior.pointwise import Left
@@ -46,7 +47,7 @@ def test_blocks_hold_each_draw_once(monkeypatch, numbers, sizes):
     """Of 11 draws of 5 numbers, where so many numbers are held at once."""
     monkeypatch.setattr(predict, "DRAWS", numbers * 8)
     params, weights = {"a": RNG.normal(size=(11, 3)), "b": RNG.normal(size=(11, 2))}, RNG.random(11)
-    blocks = predict._blocks(params, weights, None)
+    blocks = predict._blocks(params, weights, ONE_DEVICE)
     assert [(first, len(w)) for first, _, w in blocks] == list(zip(np.cumsum([0, *sizes[:-1]]), sizes, strict=True))
     for name, whole in params.items():
         np.testing.assert_array_equal(np.concatenate([block[name] for _, block, _ in blocks]), whole)

@@ -132,8 +132,8 @@ class Compiled(Generic[T]):
 
     A program on few numbers takes longer to compile than to run, and is compiled with the XLA options ``if_few``, such
     as COMPILE_FAST or COMPILE_FASTEST. Donated arrays are not counted, as they are room for results: a longer run then
-    has the same bits. Programs with a mesh ``over`` never use ``if_few``, as the number of rows depends on the number
-    of devices, and the bits must not.
+    has the same bits. Programs with a ``placement`` that divides rows among devices never use ``if_few``: the number of
+    rows on a device depends on the number of devices, and the bits must not.
     """
 
     def __init__(
@@ -152,7 +152,7 @@ class Compiled(Generic[T]):
 
     def __call__(self, *args: object, **kwargs: object) -> T:
         arrays, arguments = self._split(args, kwargs)
-        if not self._options or arguments.get("over") is not None:
+        if not self._options or getattr(arguments.get("placement"), "divides_rows", False):
             return self._program(arrays, **arguments)
         given = [arrays, *(argument for name, argument in arguments.items() if name not in self._room)]
         return (self._if_few if _are_few(given) else self._program)(arrays, **arguments)

@@ -9,10 +9,11 @@ from scipy.special import gammaln, logsumexp
 from tractable.core.belief import values_of
 from tractable.core.tree import PyTree
 from tractable.diagnostics.climbs import Mode
-from tractable.diagnostics.importance import khat
+from tractable.diagnostics.importance import KHAT_USED, khat
 from tractable.diagnostics.target import Target
 from tractable.diagnostics.weights import shares
 
+LEAST_ESS = 200  # least effective sample size of the weights, and least number of draws, to judge by
 FREEDOM = 4.0  # degrees of freedom of the t's from which places are drawn
 KERNELS = 30  # local t's in every round but the first
 ROUNDS = 4  # twice as many where a number has a long tail
@@ -42,6 +43,11 @@ class Reweighed(NamedTuple):
     log_weights: np.ndarray  # (n,)
     ess: float  # 1/Σw²
     khat: float
+
+    @property
+    def reliable(self) -> bool:
+        """Whether the importance weights are good enough to judge by."""
+        return self.ess >= LEAST_ESS and self.khat <= KHAT_USED
 
     def moments(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         """Of k numbers: mean, its standard error, sd, standard error of log sd; errors by the delta method.

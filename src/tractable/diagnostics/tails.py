@@ -153,11 +153,9 @@ def conditional_maxima(
         curved = (slopes[:, 1 + size :] - slopes[:, 1 : 1 + size]) / (0.2 * scale[:, :, None])
         curved = (curved + curved.swapaxes(1, 2)) / 2
         # The held parameter takes no part: its row and column are those of the unit matrix.
-        curved[diagonal[0], numbers], curved[diagonal[0], :, numbers], curved[diagonal[0], numbers, numbers] = (
-            0.0,
-            0.0,
-            1.0,
-        )
+        curved[diagonal[0], numbers] = 0.0
+        curved[diagonal[0], :, numbers] = 0.0
+        curved[diagonal[0], numbers, numbers] = 1.0
         slope[diagonal] = 0.0
         own = np.diagonal(curved, axis1=1, axis2=2)
         found[~np.isfinite(value) | ~np.all(own > 0, 1)] = SADDLE

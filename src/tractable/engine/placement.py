@@ -18,6 +18,8 @@ class OneDevice:
         divides_rows: whether sums over rows are taken by shards.
         many_processes: whether devices belong to several processes.
         is_writer: whether this process shows progress and writes files.
+        row_devices: over how many devices rows are divided.
+        mesh: the ``jax.sharding.Mesh`` of the devices; None on one.
         bits: what else the last bits of a run depend on; a run goes on with a placement of equal ``bits``.
         by_chain, by_buffer, on_all: specifications of arrays by chain, of buffers (draw, chain), of shared arrays.
     """
@@ -25,6 +27,8 @@ class OneDevice:
     divides_rows: bool = False
     many_processes: bool = False
     is_writer: bool = True
+    row_devices: int = 1
+    mesh: Any = None
     bits: str = "none"
     by_chain: Any = None
     by_buffer: Any = None
@@ -62,6 +66,14 @@ class OneDevice:
     def windowed(self, cut: PyTree, plan: Plan, rows: jax.Array, index: jax.Array | int) -> Batch:
         """The batch that ``read`` read."""
         return windowed(cut, plan, rows, index)
+
+    def spread(self, tree: PyTree, *axes: str | None) -> PyTree:
+        """Host arrays on the devices, divided along ``axes``; without axes, all of it on every device."""
+        return tree
+
+    def cut(self, count: int) -> int:
+        """How many of ``count`` rows a device evaluates by itself, at most."""
+        return count
 
     def place(self, tree: PyTree, spec: Any) -> PyTree:
         """Arrays where a program that hands them on by ``spec`` leaves them."""

@@ -20,7 +20,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from tractable.core.errors import SettingsError
 from tractable.core.rows import SHUFFLE, Batch, Data, PlacedRows, Plan, split_weights
 from tractable.core.tree import PyTree
-from tractable.engine.placement import OneDevice
+from tractable.engine.placement import ONE_DEVICE, OneDevice
 
 CHAINS, ROWS = "chain", "row"
 BY_ROW, ON_ALL = PartitionSpec(ROWS), PartitionSpec()  # arrays whose first axis are rows; arrays on all devices
@@ -53,6 +53,10 @@ class OverDevices(OneDevice):
         return SHARDS if self.reproducible else self.mesh.shape[ROWS]
 
     @property
+    def row_devices(self) -> int:
+        return self.mesh.shape[ROWS]
+
+    @property
     def many_processes(self) -> bool:
         return len({device.process_index for device in self.mesh.devices.flat}) > 1
 
@@ -65,7 +69,6 @@ class OverDevices(OneDevice):
     # Where arrays are placed
 
     def spread(self, tree: PyTree, *axes: str | None) -> PyTree:
-        """Host arrays over the mesh; without axes, all of it on every device."""
         return jax.tree.map(lambda a: _placed(a, NamedSharding(self.mesh, PartitionSpec(*axes))), tree)
 
     def place(self, tree: PyTree, spec: PartitionSpec) -> PyTree:
@@ -366,21 +369,16 @@ def over(mesh: Mesh | int | str, axis: str, reproducible: bool = True, chains: i
     return OverDevices(both, ROWS in named, reproducible)
 
 
-def over_rows(mesh: Mesh | int | str | None) -> OverDevices | None:
-    """The placement of rows that do not depend on each other; None without a mesh.
+def over_rows(mesh: Mesh | int | str | None) -> OneDevice:
+    """The placement of rows that do not depend on each other; without a mesh all rows are on one device.
 
     Raises:
         SettingsError: as for ``over``; a mesh without the axis "row".
     """
-    placement = None if mesh is None else over(mesh, ROWS)
-    if placement is None or placement.divides_rows:
+    placement = ONE_DEVICE if mesh is None else over(mesh, ROWS)
+    if mesh is None or placement.divides_rows:
         return placement
     raise SettingsError("Such rows lie over a mesh's axis 'row'; this mesh has chains alone. Give mesh=N.")
-
-
-def of_rows(over: OverDevices | None, function: Callable, ins: tuple, outs: PyTree) -> Callable:
-    """``function`` of rows; with a mesh every device applies it to its own rows."""
-    return function if over is None else over.map_devices(function, ins, outs)
 
 
 def _of_count(count: object, axis: str, chains: int | None) -> Mesh:
@@ -459,13 +457,13 @@ def _opaque(count: int, arrays: list[jax.Array]) -> jax.Array:
 
 
 def chunks(
-    rows: PyTree, count: int, width: int, over: OverDevices | None = None
+    rows: PyTree, count: int, width: int, placement: OneDevice = ONE_DEVICE
 ) -> Iterator[tuple[PyTree, np.ndarray, int]]:
     """(rows, their indices, number of real rows) for chunks of one shape; the last is padded with the last row.
 
     Over a mesh ``width`` is the rows of one device: each runs the same program whatever the number of devices.
     """
-    width *= 1 if over is None else over.mesh.shape[ROWS]
+    width *= placement.row_devices
     for start in range(0, count, width):
         index = np.minimum(np.arange(start, start + width), count - 1).astype(np.int32)
         real = min(width, count - start)
@@ -473,4 +471,4 @@ def chunks(
             chunk = jax.tree.map(lambda a, i=start: a[i : i + width], rows)
         else:
             chunk = jax.tree.map(lambda a, i=index: np.asarray(a)[i], rows)
-        yield chunk if over is None else over.spread(chunk, ROWS), index, real
+        yield placement.spread(chunk, ROWS), index, real

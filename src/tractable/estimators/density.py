@@ -22,7 +22,8 @@ from tractable.core.latent import Climbed, LatentModel
 from tractable.core.model import PyTree
 from tractable.core.settings import Range, expect_whole, is_number
 from tractable.diagnostics.report import worst
-from tractable.engine.sharding import OverDevices, over_rows
+from tractable.engine.placement import ONE_DEVICE, OneDevice
+from tractable.engine.sharding import over_rows
 from tractable.estimators import rows as tables
 from tractable.estimators.base import Bayesian, Count, Scored
 from tractable.estimators.frames import Frame, framing, inwards, log_size
@@ -171,10 +172,10 @@ class Density(Scored, DensityMixin, Bayesian):
                 sentence = f"{check.name}, {check.value:.4g}: {check.sentence}. report_ says more."
                 warnings.warn(sentence, TractableWarning, stacklevel=3)
 
-    def _mapped(self, step: str, X: object, over: OverDevices | None = None) -> np.ndarray:
+    def _mapped(self, step: str, X: object, placement: OneDevice = ONE_DEVICE) -> np.ndarray:
         """A closed form by name, the first of its values for each row, by blocks: (n, ...) in float64."""
         x = self._checked(X)
-        apply, learnt, dtype = compiled(self._forms(), step, over), as_floats(self._learnt), jnp.result_type(float)
+        apply, learnt, dtype = compiled(self._forms(), step, placement), as_floats(self._learnt), jnp.result_type(float)
         parts = ((inwards(self._frame, part).astype(dtype),) for (part,) in tables.some_at_a_time(BLOCK, x))
         return tables.mapped(lambda rows: jax.tree.leaves(apply(learnt, rows))[0], parts)
 

@@ -12,6 +12,7 @@ from tractable.core.errors import DataError
 from tractable.core.rows import Data
 from tractable.core.scales import moments
 from tractable.core.tree import PyTree
+from tractable.engine.placement import ONE_DEVICE, OneDevice
 from tractable.engine.sharding import OverDevices
 
 LEAST = 64  # rows of the smallest table to compile for
@@ -178,14 +179,14 @@ def as_doubles(theta: PyTree) -> PyTree:
 
 
 @functools.lru_cache(maxsize=128)
-def compiled(forms: object, step: str, over: OverDevices | None = None) -> Callable:
+def compiled(forms: object, step: str, placement: OneDevice = ONE_DEVICE) -> Callable:
     """A model's function by name, compiled once; over a mesh one of (θ, rows), each device of its own rows."""
     function = getattr(forms, step)
-    if over is None:
+    if not isinstance(placement, OverDevices):
         return jax.jit(function)
 
     def of_all(theta: PyTree, placed_rows: PyTree, count: int) -> PyTree:
-        return over.by_rows(lambda each: function(theta, each[0]), placed_rows, (), count)
+        return placement.by_rows(lambda each: function(theta, each[0]), placed_rows, (), count)
 
     program = jax.jit(of_all, static_argnames="count")
-    return lambda theta, rows: over.run(functools.partial(program, count=len(rows)), theta, over.lay(rows)[0])
+    return lambda theta, rows: placement.run(functools.partial(program, count=len(rows)), theta, placement.lay(rows)[0])

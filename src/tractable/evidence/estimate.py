@@ -1,10 +1,9 @@
 """The marginal likelihood p(y) = ∫ p(y|θ) p(θ) dθ of any model: an estimate, how far off it may be, a verdict."""
 
-import contextlib
 import dataclasses
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -127,17 +126,11 @@ def log_evidence(
     else:
         problem = problem_at_theta(model, data, posterior, theta, z, method, settings)
     problem = problem.on_mesh(mesh)._replace(seed=seed)
-    with _watching(progress, problem.over) as watch:
-        found = METHODS[problem.method](problem, watch)
+    placement = problem.placement
+    with progress_of(progress if placement.is_writer else False) as say, interruptible() as stop:
+        found = METHODS[problem.method](problem, Watch(say, placement.any_process(stop)))
     checks = [*found.checks, *_normalisation(model)] if theta is None else found.checks
     return found._replace(checks=checks, method=problem.method, seconds=time.perf_counter() - began)
-
-
-@contextlib.contextmanager
-def _watching(progress: bool | Callable | None, over: OverDevices | None) -> Iterator[Watch]:
-    """Progress shown by one process of a mesh, and a stop asked of one that stops all."""
-    with progress_of(progress if over is None or over.is_writer else False) as say, interruptible() as stop:
-        yield Watch(say, stop if over is None else over.any_process(stop))
 
 
 def _normalisation(model: Model) -> list[Check]:
@@ -153,7 +146,7 @@ def by_enumeration(problem: Problem, watch: Watch) -> Evidence:
     """Σ_n log p(x_n|θ), z summed out, or integrated out in closed form."""
     targets, causes = problem.placed, getattr(problem.model, "causes", None)
     watch.go("sum")
-    terms = np.asarray(targets.ran(_terms if problem.over is None else jax.jit(_terms)), np.float64)
+    terms = np.asarray(targets.ran(jax.jit(_terms) if problem.placement.divides_rows else _terms), np.float64)
     watch.say("sum", 1, 1)
     value = float(terms.sum())
     count = 1 if causes is None else jax.tree.leaves(causes)[0].shape[0]
@@ -166,10 +159,10 @@ def by_enumeration(problem: Problem, watch: Watch) -> Evidence:
 
 def _terms(targets: Targets) -> jax.Array:
     """(N,) log p(x_n|θ), z summed out."""
-    rows, over = targets.rows, targets.placement
-    if over is None:
+    rows, placement = targets.rows, targets.placement
+    if not isinstance(placement, OverDevices):
         return targets.model.log_likelihoods(targets.shared, rows)
-    return over.by_rows(lambda x: targets.model.log_likelihoods(targets.shared, x[0]), rows.rows, (), rows.size)
+    return placement.by_rows(lambda x: targets.model.log_likelihoods(targets.shared, x[0]), rows.rows, (), rows.size)
 
 
 def by_monte_carlo(problem: Problem, watch: Watch) -> Evidence:
@@ -258,8 +251,9 @@ def by_annealing(problem: Problem, watch: Watch) -> Evidence:
         if targets.many:
             return jnp.repeat(targets.flat(problem.z)[:, None], settings.chains, 1)
         if posterior is None:
-            mesh = None if problem.over is None else problem.over.mesh
-            posterior = infer(problem.model, problem.data, NUTS(), seed=problem.seed, progress=watch.say, mesh=mesh)
+            posterior = infer(
+                problem.model, problem.data, NUTS(), seed=problem.seed, progress=watch.say, mesh=problem.placement.mesh
+            )
             if posterior.interrupted or watch.stop():
                 return None
         # Ordered by time: each block of the bound then covers one stretch, and correlated draws share a block.

@@ -12,7 +12,8 @@ from tractable.core.latent import LatentModel
 from tractable.core.model import Data, Model, PyTree, as_data, is_distribution
 from tractable.core.priors import is_improper
 from tractable.engine import preflight
-from tractable.engine.sharding import OverDevices, over_rows
+from tractable.engine.placement import ONE_DEVICE, OneDevice
+from tractable.engine.sharding import over_rows
 from tractable.evidence.settings import Annealing, Way, settings_of
 from tractable.evidence.targets import Targets, cause_target, of_causes, of_parameters
 from tractable.posterior.posterior import Posterior
@@ -28,7 +29,7 @@ class Problem(NamedTuple):
     targets: Targets  # the parameters, or at a given θ the z of every row; rows on one device
     posterior: Posterior | None = None
     z: PyTree = None  # exact draws of every row's z
-    over: OverDevices | None = None  # the mesh that rows lie over
+    placement: OneDevice = ONE_DEVICE  # of the rows
     seed: int = 0
 
     @property
@@ -38,17 +39,16 @@ class Problem(NamedTuple):
 
     @property
     def placed(self) -> Targets:
-        """The targets with their rows over the devices of the mesh, if there is one."""
-        return self.targets.placed_rows(self.over)
+        """The targets with their rows on the devices of the placement."""
+        return self.targets.placed_rows(self.placement)
 
     def on_mesh(self, mesh: int | str | Mesh | None) -> "Problem":
         """The same over a mesh; raises where there are no rows, or where they are not summed by themselves."""
-        over = over_rows(mesh)
-        if over is not None and (self.data is None or self.model.likelihood is None):
+        if mesh is not None and (self.data is None or self.model.likelihood is None):
             raise SettingsError("log_evidence(mesh=...) lays rows over devices, and there are none: leave it out.")
-        if over is not None and self.model.local is not None:
+        if mesh is not None and self.model.local is not None:
             raise SettingsError("log_evidence(mesh=...) is of rows by themselves, without groups: leave it out.")
-        return self._replace(over=over)
+        return self._replace(placement=over_rows(mesh))
 
 
 def problem_of_parameters(

@@ -17,6 +17,7 @@ from tractable.core import tree
 from tractable.core.latent import LatentModel
 from tractable.core.model import Data, Model, PyTree, batch_log_likelihood, is_distribution, log_density
 from tractable.core.rows import PlacedRows, split_weights, whole
+from tractable.engine.placement import ONE_DEVICE, OneDevice
 from tractable.engine.sharding import BY_ROW, ON_ALL, OverDevices
 
 MOST_NUMBERS = 1 << 24  # most numbers (rows × draws) in memory at once
@@ -61,9 +62,9 @@ class Targets:
     many: bool
 
     @property
-    def placement(self) -> OverDevices | None:
-        """The mesh that the rows lie over."""
-        return self.rows.over if isinstance(self.rows, PlacedRows) else None
+    def placement(self) -> OneDevice:
+        """Of the rows."""
+        return self.rows.over if isinstance(self.rows, PlacedRows) else ONE_DEVICE
 
     @property
     def count(self) -> int:
@@ -71,18 +72,18 @@ class Targets:
             return 1
         return self.rows.size if isinstance(self.rows, PlacedRows) else jax.tree.leaves(self.rows)[0].shape[0]
 
-    def placed_rows(self, over: OverDevices | None) -> "Targets":
-        """The same with the rows over the devices of a mesh, if there is one."""
-        if over is None:
+    def placed_rows(self, placement: OneDevice) -> "Targets":
+        """The same with the rows on the devices of a placement."""
+        if not isinstance(placement, OverDevices):
             return self
         rows, weights = split_weights(self.rows)
-        placed_rows = PlacedRows(*over.lay(rows, weights), jax.tree.leaves(rows)[0].shape[0], over)
+        placed_rows = PlacedRows(*placement.lay(rows, weights), jax.tree.leaves(rows)[0].shape[0], placement)
         return dataclasses.replace(self, rows=placed_rows)
 
     def ran(self, function: Callable, *args: PyTree, **static: Any) -> Any:
         """``function(targets, *args, **static)``, also where the rows lie over devices of other processes."""
         function = functools.partial(function, **static)
-        return function(self, *args) if self.placement is None else self.placement.run(function, self, *args)
+        return self.placement.run(function, self, *args)
 
     def some(self, count: int) -> "Targets":
         """The same for at most ``count`` rows, evenly spaced."""
@@ -138,9 +139,8 @@ class Targets:
             target = self.target(self.model, self.shared, rows)
             return jax.lax.map(lambda x: function(target, *x), each, batch_size=self.at_once(draws))
 
-        if self.placement is not None:
-            all_draws = self.placement.map_devices(all_draws, (BY_ROW, ON_ALL), ON_ALL)
-        values, info = all_draws(self.rows, (jax.random.split(key, draws), own))
+        every_device = self.placement.map_devices(all_draws, (BY_ROW, ON_ALL), ON_ALL)
+        values, info = every_device(self.rows, (jax.random.split(key, draws), own))
         return values, _mean(info)
 
 

@@ -15,7 +15,7 @@ from tractable.core.settings import Count, Range, Share, is_number
 from tractable.core.shared import COMPILE_FAST, compiled
 from tractable.diagnostics.learnt import Learnt
 from tractable.diagnostics.report import chain_checks, check_share
-from tractable.diagnostics.verify import shape_seen
+from tractable.diagnostics.shape import was_compared
 from tractable.engine import run as loop
 from tractable.engine.drawing import Drawing, WarmUp
 from tractable.engine.method import Check, Program, Session
@@ -32,7 +32,7 @@ def divergences(posterior: Learnt, remedy: str) -> Check:
     """
     divergent = posterior.info["divergent"]
     share = float(np.mean(divergent)) if divergent.size else 0.0
-    few = share < FEW or shape_seen(posterior.verification)
+    few = share < FEW or was_compared(posterior.verification)
     verdict = "trust" if share == 0 else "caution" if few else "reject"
     sentence = f"trajectories that left the density's true shape; {remedy}"
     return Check("divergences", float(np.sum(divergent) * posterior.thin), verdict, sentence)

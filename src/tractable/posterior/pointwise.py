@@ -23,8 +23,9 @@ from tractable.core.tree import row_shapes
 from tractable.core.words import counted
 from tractable.diagnostics import pareto
 from tractable.diagnostics.importance import NODES, khat_limit
-from tractable.engine.sharding import BY_ROW, ON_ALL, ROWS, OverDevices, chunks, of_rows
-from tractable.posterior.predict import fitting, log_predictive, on_all
+from tractable.engine.placement import ONE_DEVICE, OneDevice
+from tractable.engine.sharding import BY_ROW, ON_ALL, ROWS, chunks
+from tractable.posterior.predict import fitting, log_predictive
 
 PADDED = 500  # fewer rows are padded to the next power of two, so that few programs serve them
 BLOCK = 128  # draws per call: one program serves any number of them
@@ -102,7 +103,7 @@ class Loo:
         )
 
 
-def log_likelihoods(model: Model, params: PyTree, data: Data, over: OverDevices | None = None) -> np.ndarray:
+def log_likelihoods(model: Model, params: PyTree, data: Data, placement: OneDevice = ONE_DEVICE) -> np.ndarray:
     """w_n log p(y_n | x_n, θ_s) of draws (s, ...), (s, n) in nats; 0 for rows of weight 0.
 
     Raises:
@@ -111,7 +112,7 @@ def log_likelihoods(model: Model, params: PyTree, data: Data, over: OverDevices 
     """
     needed_likelihood(model)
     fits("log_likelihood", length(params), data.size, 1, jnp.result_type(float).itemsize)
-    terms = np.concatenate([part for _, part in _likelihoods(model, params, data, over)], 1)
+    terms = np.concatenate([part for _, part in _likelihoods(model, params, data, placement)], 1)
     return terms if data.weights is None else np.where(data.weights > 0, data.weights * terms, 0.0)
 
 
@@ -314,33 +315,33 @@ def fits(what: str, draws: int, rows: int, numbers: int, itemsize: int) -> None:
 
 
 def _likelihoods(
-    model: Model, params: PyTree, data: Data, over: OverDevices | None = None
+    model: Model, params: PyTree, data: Data, placement: OneDevice = ONE_DEVICE
 ) -> Iterator[tuple[slice, np.ndarray]]:
     def of(thetas: PyTree, _: np.ndarray, chunk: PyTree, __: np.ndarray) -> jax.Array:
-        return _row_likelihoods(model, over, thetas, chunk)
+        return _row_likelihoods(model, placement, thetas, chunk)
 
     def one(theta: PyTree, chunk: PyTree, _: np.ndarray) -> jax.Array:
         return model.log_likelihoods(theta, chunk)
 
-    return _by_chunks(of, one, params, data.rows, data.size, over)
+    return _by_chunks(of, one, params, data.rows, data.size, placement)
 
 
 def _by_chunks(
-    of: Callable, one: Callable, params: PyTree, rows: PyTree, count: int, over: OverDevices | None = None
+    of: Callable, one: Callable, params: PyTree, rows: PyTree, count: int, placement: OneDevice = ONE_DEVICE
 ) -> Iterator[tuple[slice, PyTree]]:
     """(slice of rows, ``of(thetas, numbers, chunk, index)`` there, (s, r, ...)); ``one``: ``of`` for a single draw."""
     draws = length(params)
     padded = max(count, min(PADDED, 1 << (count - 1).bit_length()))
-    width = fitting(one, params, rows, padded, abreast=ABREAST, answers=draws, over=over)
-    if width < PADDED and width < padded and over is None:
+    width = fitting(one, params, rows, padded, abreast=ABREAST, answers=draws, placement=placement)
+    if width < PADDED and width < padded and not placement.divides_rows:
         width = fitting(one, params, rows, count, abreast=ABREAST, answers=draws)
     start = 0
-    for chunk, index, real in chunks(rows, count, width, over):
+    for chunk, index, real in chunks(rows, count, width, placement):
         parts = []
         for first in range(0, draws, BLOCK):
             numbers = np.minimum(np.arange(first, first + BLOCK), draws - 1)  # the last block is padded
             thetas = jax.tree.map(lambda a, at=numbers: np.asarray(a)[at], params)
-            thetas, numbers = on_all((thetas, numbers.astype(np.int32)), over)
+            thetas, numbers = placement.spread((thetas, numbers.astype(np.int32)))
             parts.append(jax.tree.map(np.asarray, of(thetas, numbers, chunk, index)))
         whole = jax.tree.map(lambda *a, real=real: np.concatenate(a)[:draws, :real], *parts)
         yield slice(start, start + real), whole
@@ -371,12 +372,12 @@ def _derived(model: Model, names: tuple[str, ...], params: PyTree) -> dict[str, 
     return jax.lax.map(one, params, batch_size=ABREAST)
 
 
-@compiled("model", "over", if_few=COMPILE_FASTEST)
-def _row_likelihoods(model: Model, over: OverDevices | None, thetas: PyTree, chunk: PyTree) -> jax.Array:
-    def derived_block(thetas: PyTree, chunk: PyTree) -> jax.Array:
+@compiled("model", "placement", if_few=COMPILE_FASTEST)
+def _row_likelihoods(model: Model, placement: OneDevice, thetas: PyTree, chunk: PyTree) -> jax.Array:
+    def of_device(thetas: PyTree, chunk: PyTree) -> jax.Array:
         return jax.lax.map(lambda theta: model.log_likelihoods(theta, chunk), thetas, batch_size=ABREAST)
 
-    return of_rows(over, derived_block, (ON_ALL, BY_ROW), PartitionSpec(None, ROWS))(thetas, chunk)
+    return placement.map_devices(of_device, (ON_ALL, BY_ROW), PartitionSpec(None, ROWS))(thetas, chunk)
 
 
 @compiled("model", "q", if_few=COMPILE_FASTEST)

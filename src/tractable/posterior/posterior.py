@@ -35,7 +35,8 @@ from tractable.diagnostics.networks import side_of
 from tractable.diagnostics.predictions import HELD_OUT, can_be_compared, held_out_checks
 from tractable.diagnostics.relabelling import averaged, drawn, matched
 from tractable.diagnostics.report import Report, judge, with_checks
-from tractable.diagnostics.verify import HIDDEN, Verify, verify
+from tractable.diagnostics.shape import HIDDEN
+from tractable.diagnostics.verify import Verify, verify
 from tractable.engine.abilities import needs, placement_of
 from tractable.engine.forks import check_unforked
 from tractable.engine.identity import density_trace, kinds_of, saved_kinds, share_programs
@@ -272,8 +273,8 @@ class Posterior(Learnt):
             SettingsError: an argument that this model does not take.
         """
         check_unforked()
-        over = over_rows(mesh)
-        if over is not None and (self.model.local is not None or self.model.ahead is not None):
+        placement = over_rows(mesh)
+        if mesh is not None and (self.model.local is not None or self.model.ahead is not None):
             raise SettingsError("predict(mesh=...) is of rows by themselves, without groups or time: leave it out.")
         if self.model.of_table is not None and columns_of(x) is not None:
             x = self.model.of_table(x)
@@ -304,7 +305,7 @@ class Posterior(Learnt):
             if kinds != kinds_of(self.data):  # of another dtype, say, for which the model may be another
                 share_programs(self.model, kinds, self.data.size)
         return prediction.predict(
-            self.predictive, *self.spread(draws), x, level=level, seed=seed, calibrate=calibrate, over=over
+            self.predictive, *self.spread(draws), x, level=level, seed=seed, calibrate=calibrate, placement=placement
         )
 
     def local(self, group: Any = None, *, draws: int = 100) -> Any:
@@ -324,15 +325,14 @@ class Posterior(Learnt):
 
         For a ladder with an inference network, a lower bound of log p(x*_n | θ) by ``draws`` draws (``log_evidence``).
         """
-        over = over_rows(mesh)
-        if over is not None and (self.phi is not None or self.model.local is not None):
+        if mesh is not None and (self.phi is not None or self.model.local is not None):
             raise SettingsError("log_predictive(mesh=...) is of rows by themselves, without groups: leave it out.")
         if self.phi is not None:
             return coding.log_evidence(self, data, samples=draws).log_evidence
         data = as_data(data)
         if self.data is not None and self.model.local is None:
             prediction.check_inputs(self.data.given, data.given, "log_predictive(data)")
-        return prediction.log_predictive(self.predictive, *self.spread(draws), data, over)
+        return prediction.log_predictive(self.predictive, *self.spread(draws), data, over_rows(mesh))
 
     def log_likelihood(
         self, data: Data | PyTree = None, *, draws: int | None = None, mesh: int | str | Mesh | None = None
@@ -348,10 +348,9 @@ class Posterior(Learnt):
             DataError: there are no rows, or the answer would take more than 2 GiB.
         """
         values, params = self._each(draws)
-        over = over_rows(mesh)
-        if over is not None and self.model.local is not None:
+        if mesh is not None and self.model.local is not None:
             raise SettingsError("log_likelihood(mesh=...) is of rows by themselves, without groups: leave it out.")
-        found = pointwise.log_likelihoods(self.predictive, params, self._rows_or(data), over)
+        found = pointwise.log_likelihoods(self.predictive, params, self._rows_or(data), over_rows(mesh))
         return found.reshape(*values.shape[:2], -1)
 
     def loo(self, *, draws: int = 4000, rows: int | None = None) -> pointwise.Loo:

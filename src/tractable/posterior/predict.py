@@ -23,13 +23,15 @@ from tractable.core.shown import as_html
 from tractable.core.tree import Numbers, PyTree, row_shapes
 from tractable.core.words import nearest, tell
 from tractable.diagnostics.calibration import entropy, split_conformal
+from tractable.engine.placement import ONE_DEVICE, OneDevice
 from tractable.engine.preflight import naming
-from tractable.engine.sharding import BY_ROW, ON_ALL, OverDevices, chunks, of_rows
+from tractable.engine.sharding import BY_ROW, ON_ALL, chunks
 
 BYTES = 1 << 25  # bytes of a chunk of rows: one draw's activations, or what is kept of all draws
 DRAWS = 1 << 28  # bytes of parameters on the device at once
 LEAST = 1e-30  # share of the largest weight below which a draw is left out: in single precision it might weigh 0
 SAMPLES = 1000  # at least this many data are drawn for an interval
+Pair = tuple[PyTree, np.ndarray | jax.Array]  # draws and their weights, or rows and their indices
 
 
 class Prediction(NamedTuple):
@@ -53,6 +55,14 @@ class Prediction(NamedTuple):
     _repr_html_ = as_html
 
 
+class _Task(NamedTuple):
+    """What is predicted of each row."""
+
+    model: Model
+    kind: str  # of a datum: "number", "classes" or "binary"
+    samples: int  # data drawn for each draw of the parameters, for intervals
+
+
 class _Sums(NamedTuple):
     """Running sums over draws for a chunk of r rows; on the device, or zeros on the host."""
 
@@ -72,7 +82,7 @@ def predict(
     level: float = 0.9,
     seed: int = 0,
     calibrate: Data | PyTree = None,
-    over: OverDevices | None = None,
+    placement: OneDevice = ONE_DEVICE,
 ) -> Prediction:
     """The predictive distribution at inputs x (n, ...) from weighted draws of the parameters (s, ...).
 
@@ -101,14 +111,16 @@ def predict(
             "predict(calibrate=...) is for numbers; this likelihood is of classes, whose intervals are of "
             "probabilities. Leave it out, and look at tractable.diagnostics.calibration.reliability."
         )
+    draws = params, weights
     if calibrate is not None:
-        reach = _reach(model, params, weights, as_data(calibrate), level, over)
-        prediction = _predictions(model, kind, 0, params, weights, rows, count, level, seed, over)
+        task = _Task(model, kind, 0)
+        reach = _reach(task, draws, as_data(calibrate), level, placement)
+        prediction = _predictions(task, draws, rows, count, level, seed, placement)
         half = reach * _divisor(prediction.sd)
         return prediction._replace(lower=prediction.mean - half, upper=prediction.mean + half)
     # With few draws of the parameters, or a point, each gives several data.
-    each = -(-SAMPLES // len(weights)) if kind == "number" else 1
-    return _predictions(model, kind, each, params, weights, rows, count, level, seed, over)
+    task = _Task(model, kind, -(-SAMPLES // len(weights)) if kind == "number" else 1)
+    return _predictions(task, draws, rows, count, level, seed, placement)
 
 
 def ahead(
@@ -141,19 +153,25 @@ def ahead(
     return Prediction(mean, np.sqrt(within + between), np.sqrt(within), np.sqrt(between), *bounds)
 
 
-def _predictions(model, kind, each, params, weights, rows, count, level, seed, over) -> Prediction:
-    """Predictions of rows; intervals from ``each`` data per draw, NaN if 0."""
-    activations, (shape, _) = _per_row(functools.partial(_datum, model, kind), params, rows)
-    width = _width(count, max(activations, shape.size * shape.dtype.itemsize * len(weights) * each), over)
-    shares, blocks, key = np.repeat(weights, each), _blocks(params, weights, over), on_all(jax.random.key(seed), over)
+def _predictions(
+    task: _Task, draws: tuple[PyTree, np.ndarray], rows: PyTree, count: int, level: float, seed: int,
+    placement: OneDevice,
+) -> Prediction:  # fmt: skip
+    """Predictions of rows from weighted draws of the parameters; intervals are NaN where no data are drawn."""
+    kind, (params, weights) = task.kind, draws
+    activations, (shape, _) = _per_row(functools.partial(_datum, task.model, kind), params, rows)
+    samples = shape.size * shape.dtype.itemsize * len(weights) * task.samples
+    width = _width(count, max(activations, samples), placement)
+    blocks, key = _blocks(params, weights, placement), placement.spread(jax.random.key(seed))
+    shares = np.repeat(weights, task.samples)
 
     def launched() -> Iterator[tuple[_Sums, list, int]]:
-        for chunk, index, real in chunks(rows, count, width, over):
+        for chunk, index, real in chunks(rows, count, width, placement):
             zeros = np.zeros((len(index), *shape.shape[1:]), jnp.result_type(float))
             sums = _Sums(np.zeros((), zeros.dtype), zeros, zeros, zeros, zeros[..., 0] if kind == "classes" else zeros)
             drawn = []
             for first, thetas, block in blocks:
-                sums, more = _predict(model, kind, each, over, sums, thetas, block, first, chunk, index, key)
+                sums, more = _predict(task, placement, sums, (thetas, block), first, (chunk, index), key)
                 drawn.append(more)
             yield sums, drawn, real
 
@@ -261,23 +279,34 @@ def _datum(model: Model, kind: str, theta: PyTree, rows: PyTree, index: jax.Arra
     return jax.vmap(one)(rows, index)
 
 
-@compiled("model", "kind", "each", "over", if_few=COMPILE_FASTEST)
-def _predict(model, kind, each, over, sums, params, weights, first, rows, index, key) -> tuple[_Sums, jax.Array]:
-    """Adds draws to a chunk's sums; also returns samples for intervals, (r, ..., draws × each)."""
-    placements = _Sums(ON_ALL, *[BY_ROW] * 4)
-    added = functools.partial(_added, model, kind, each)
-    added = of_rows(over, added, (placements, *[ON_ALL] * 3, BY_ROW, BY_ROW, ON_ALL), (placements, BY_ROW))
-    return added(sums, params, weights, first, rows, index, key)
+@compiled("task", "placement", if_few=COMPILE_FASTEST)
+def _predict(
+    task: _Task, placement: OneDevice, sums: _Sums, draws: Pair, first: int | jax.Array, rows: Pair,
+    key: jax.Array,
+) -> tuple[_Sums, jax.Array]:  # fmt: skip
+    """Adds draws to the sums of a chunk of rows; also returns samples for intervals, (r, ..., draws × samples).
+
+    Args:
+        draws: parameters and their weights; the first one is draw number ``first`` of all.
+        rows: inputs, and the rows' indices.
+    """
+    placed_sums = _Sums(ON_ALL, *[BY_ROW] * 4)
+    add = functools.partial(_add_draws, task)
+    inputs = (placed_sums, (ON_ALL, ON_ALL), ON_ALL, (BY_ROW, BY_ROW), ON_ALL)
+    return placement.map_devices(add, inputs, (placed_sums, BY_ROW))(sums, draws, first, rows, key)
 
 
-def _added(model, kind, each, sums, params, weights, first, rows, index, key) -> tuple[_Sums, jax.Array]:
+def _add_draws(
+    task: _Task, sums: _Sums, draws: Pair, first: int | jax.Array, rows: Pair, key: jax.Array
+) -> tuple[_Sums, jax.Array]:
     """``_predict`` for the rows of one device."""
+    (model, kind, each), (params, weights) = task, draws
 
     def add(sums: _Sums, draw: tuple) -> tuple[_Sums, jax.Array]:
         theta, w, number = draw
         stream = jax.random.fold_in(key, number)
 
-        def one(x: PyTree, row: jax.Array) -> tuple[jax.Array, ...]:
+        def one(x: PyTree, row: np.ndarray | jax.Array) -> tuple[jax.Array, ...]:
             d: Any = itself(model.datum(theta, x))
             if kind == "number":
                 return d.mean, d.variance, jnp.zeros_like(d.mean), d.sample(jax.random.fold_in(stream, row), (each,))
@@ -285,7 +314,7 @@ def _added(model, kind, each, sums, params, weights, first, rows, index, key) ->
             both = p if kind == "classes" else jnp.stack([p, 1 - p], -1)
             return p, p * (1 - p), -jnp.sum(xlogy(both, both), -1), p[None]
 
-        means, variances, entropies, samples = jax.vmap(one)(rows, index)
+        means, variances, entropies, samples = jax.vmap(one)(*rows)
         # West's update: accurate for means far from zero, and stores no draw's mean.
         weight = sums.weight + w
         mean = sums.mean + w / weight * (means - sums.mean)
@@ -333,10 +362,10 @@ def _without_moments(mean, squares, variance, drawn) -> tuple[np.ndarray, np.nda
 
 
 def _reach(
-    model: Model, params: PyTree, weights: np.ndarray, held_out: Data, level: float, over: OverDevices | None
+    task: _Task, draws: tuple[PyTree, np.ndarray], held_out: Data, level: float, placement: OneDevice
 ) -> np.ndarray:
     """q of the interval mean ± q sd, from rows that took no part in the fit."""
-    prediction = _predictions(model, "number", 0, params, weights, *rows_of(held_out.given), level, 0, over)
+    prediction = _predictions(task, draws, *rows_of(held_out.given), level, 0, placement)
     y = held_out.y
     if not isinstance(y, np.ndarray) or y.shape[1:] != prediction.mean.shape[1:]:
         if isinstance(y, np.ndarray) and y.shape[1:] == (2,):
@@ -358,33 +387,34 @@ def _divisor(sd: np.ndarray) -> np.ndarray:
 
 
 def log_predictive(
-    model: Model, params: PyTree, weights: np.ndarray, data: Data, over: OverDevices | None = None
+    model: Model, params: PyTree, weights: np.ndarray, data: Data, placement: OneDevice = ONE_DEVICE
 ) -> np.ndarray:
     """log Σ_s w_s p(y_n|θ_s) of each row, (n,), in nats; by chunks of rows, one draw at a time."""
     needed_likelihood(model)
     params, weights = _counted(params, weights)
     rows, count = rows_of(data.rows)
-    width = fitting(lambda theta, rows, _: model.log_likelihoods(theta, rows), params, rows, count, over=over)
-    blocks = _blocks(params, np.log(weights), over)
+    width = fitting(lambda theta, rows, _: model.log_likelihoods(theta, rows), params, rows, count, placement=placement)
+    blocks = _blocks(params, np.log(weights), placement)
     done = []
-    for chunk, index, real in chunks(rows, count, width, over):
+    for chunk, index, real in chunks(rows, count, width, placement):
         total = np.full(len(index), -np.inf, jnp.result_type(float))
         for _, thetas, block in blocks:
-            total = _log_predictive(model, over, total, thetas, block, chunk)
+            total = _log_predictive(model, placement, total, thetas, block, chunk)
         done.append(np.asarray(total)[:real])
     return np.concatenate(done)
 
 
-@compiled("model", "over", if_few=COMPILE_FASTEST)
-def _log_predictive(model, over, total, params, log_weights, rows) -> jax.Array:
-    def added(total: jax.Array, params: PyTree, log_weights: jax.Array, rows: PyTree) -> jax.Array:
+@compiled("model", "placement", if_few=COMPILE_FASTEST)
+def _log_predictive(model, placement, total, params, log_weights, rows) -> jax.Array:
+    def add_draws(total: jax.Array, params: PyTree, log_weights: jax.Array, rows: PyTree) -> jax.Array:
         def add(total: jax.Array, draw: tuple) -> tuple[jax.Array, None]:
             theta, log_weight = draw
             return jnp.logaddexp(total, log_weight + model.log_likelihoods(theta, rows)), None
 
         return jax.lax.scan(add, total, (params, log_weights.astype(total.dtype)))[0]
 
-    return of_rows(over, added, (BY_ROW, ON_ALL, ON_ALL, BY_ROW), BY_ROW)(total, params, log_weights, rows)
+    inputs = (BY_ROW, ON_ALL, ON_ALL, BY_ROW)
+    return placement.map_devices(add_draws, inputs, BY_ROW)(total, params, log_weights, rows)
 
 
 # Memory: rows by chunks, draws by blocks.
@@ -413,36 +443,31 @@ def _counted(params: PyTree, weights: Numbers) -> tuple[PyTree, np.ndarray]:
     return params, weights / weights.sum()
 
 
-def _blocks(params: PyTree, weights: np.ndarray, over: OverDevices | None) -> list[tuple[int, PyTree, Any]]:
+def _blocks(params: PyTree, weights: np.ndarray, placement: OneDevice) -> list[tuple[int, PyTree, Any]]:
     """(first, draws, weights), blocks of at most ``DRAWS`` bytes; if one block holds all, it stays on the device."""
     total = len(weights)
     count = -(-sum(a.size * a.dtype.itemsize for a in jax.tree.leaves(params)) // DRAWS)
     if count <= 1:
-        return [(0, *on_all((jax.device_put(params), weights), over))]
+        return [(0, *placement.spread((jax.device_put(params), weights)))]
     size = -(-total // min(count, total))
     blocks = (jax.tree.map(lambda a, i=i: a[i : i + size], (params, weights)) for i in range(0, total, size))
-    return [(i * size, *on_all(block, over)) for i, block in enumerate(blocks)]
+    return [(i * size, *placement.spread(block)) for i, block in enumerate(blocks)]
 
 
-def on_all(tree: PyTree, over: OverDevices | None) -> PyTree:
-    """All of it on every device."""
-    return tree if over is None else over.spread(tree)
-
-
-def _width(count: int, bytes_a_row: int, over: OverDevices | None) -> int:
+def _width(count: int, bytes_a_row: int, placement: OneDevice) -> int:
     """Rows per chunk (and device) within ``BYTES``, with chunks of about equal size."""
-    count = count if over is None else over.cut(count)
+    count = placement.cut(count)
     return -(-count // -(-count // max(1, BYTES // bytes_a_row)))
 
 
 def fitting(
     function: Callable, params: PyTree, rows: PyTree, count: int,
-    *, abreast: int = 1, answers: int = 1, over: OverDevices | None = None,
+    *, abreast: int = 1, answers: int = 1, placement: OneDevice = ONE_DEVICE,
 ) -> int:  # fmt: skip
-    """Rows per chunk, so that ``function(theta, rows, index)`` of ``abreast`` draws and ``kept`` answers fit."""
+    """Rows per chunk, so that ``function(theta, rows, index)`` of ``abreast`` draws and ``answers`` answers fit."""
     activations, out = _per_row(function, params, rows)
     answer = sum(a.size * a.dtype.itemsize for a in jax.tree.leaves(out))
-    return _width(count, max(abreast * activations, answers * answer), over)
+    return _width(count, max(abreast * activations, answers * answer), placement)
 
 
 def _per_row(function: Callable, params: PyTree, rows: PyTree) -> tuple[int, Any]:

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from tractable.core.check import Check
 from tractable.core.errors import RunError
 from tractable.core.model import Data
-from tractable.diagnostics.verify import BEFORE, LARGEST, frame_of
+from tractable.diagnostics.subject import BEFORE, subject_of
+from tractable.diagnostics.verify import MOST_PARAMETERS
 from tractable.engine.climb import HELD_OUT_STEPS
 from tractable.engine.method import Method, Outcome
 from tractable.engine.session import Saver, open_session
@@ -81,5 +82,5 @@ def _replace(
 
 def _places(posterior: Posterior) -> list[list[float]]:
     """Where a result and those before it stood, unconstrained: the point, or the mean of the draws."""
-    frame = frame_of(posterior) if posterior.model.space.size <= LARGEST else None
-    return [*posterior.found.get(BEFORE, []), *([] if frame is None else [frame[0].tolist()])]
+    subject = subject_of(posterior) if posterior.model.space.size <= MOST_PARAMETERS else None
+    return [*posterior.found.get(BEFORE, []), *([] if subject is None else [subject.centre.tolist()])]

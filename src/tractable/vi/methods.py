@@ -23,7 +23,7 @@ from tractable.core.shared import compiled
 from tractable.core.words import tell
 from tractable.diagnostics.importance import khat_check, log_weights, weigh
 from tractable.diagnostics.learnt import Learnt
-from tractable.diagnostics.verify import SHAPE
+from tractable.diagnostics.shape import SHAPE
 from tractable.engine import run as loop
 from tractable.engine.ascend import ascend
 from tractable.engine.bound import SIGMAS
