@@ -104,8 +104,6 @@ class EM(Method):
         if model.halves is not None:
             return model.halves
         prior, steps, sums = self.log_prior(model), (self.inner, self.optimizer), model.sums
-        if model.e_step is not None and model.steps.q is not None:
-            return model.e_step, gradient_m_step(model.steps.q, prior, model.params, model.position_of, *steps)
         if sums is None or sums.responsibilities is None or sums.causes is None:
             raise ModelError(
                 f"{type(self).__name__} sums over z, but this model's z takes too many values or has no E-step: use "

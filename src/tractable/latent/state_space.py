@@ -32,7 +32,15 @@ from tractable.core.sums import Expected, accumulate, observed
 from tractable.latent import kalman
 from tractable.latent.kalman import LinearGaussian
 from tractable.latent.regressions import Regression, Residuals, fill, learnt_entries, residuals
-from tractable.latent.series import after, arrays, in_groups, observed_steps, steps_of
+from tractable.latent.series import (
+    expect_numbers,
+    expect_sequences,
+    in_groups,
+    observed_steps,
+    on_device,
+    steps_of,
+    up_to_last,
+)
 
 ROOM = 1 << 23  # most numbers in a group of sequences
 NOISES = ("initial_noise", "state_noise", "noise")
@@ -119,10 +127,10 @@ def linear_gaussian(
     template = LinearGaussian(*(_template(name, (defaults | known)[name], shapes[name]) for name in shapes))
     prior = None
     if scale is not None and prior_counts > 0:
-        size = _numbers("scale", scale, p)
-        states = _numbers("state_scale", size[0] if state_scale is None else state_scale, d)
+        size = expect_numbers("scale", scale, p, 0.0)
+        states = expect_numbers("state_scale", size[0] if state_scale is None else state_scale, d, 0.0)
         prior = (float(prior_counts), size, states)
-    location = _numbers("centre", centre, p, least=-np.inf)
+    location = expect_numbers("centre", centre, p)
     return build_model(None if features is None else p, template, location, prior, float(floor), steps)
 
 
@@ -142,14 +150,6 @@ def _template(name: str, value: Numbers | Real | None, shape: tuple[int, ...]) -
         return tuple(map(as_tuples, value)) if isinstance(value, list) else None if np.isnan(value) else value
 
     return as_tuples(np.broadcast_to(found, shape).tolist())
-
-
-def _numbers(name: str, value: Numbers | Real, count: int, least: float = 0.0) -> tuple[float, ...]:
-    found = np.asarray(value, np.float64).ravel()
-    if found.size not in (1, count) or not np.isfinite(found).all() or not (found > least).all():
-        what = "positive finite numbers" if least == 0 else "finite numbers"
-        raise ModelError(f"{name} has {what}, one or {count} of them; got {value}.")
-    return tuple(np.broadcast_to(found, (count,)).tolist())
 
 
 @shared
@@ -251,7 +251,7 @@ class Layout(NamedTuple):
     def map_sequences(self, function: Callable, theta: LinearGaussian, rows: PyTree, *more: jax.Array) -> PyTree:
         """``function(system, x, u, *more)`` for every sequence, in groups; ``more`` has leading axis n."""
         self.expect_shapes(rows)
-        rows, system = arrays(rows), self.system(theta)
+        rows, system = on_device(rows), self.system(theta)
 
         def of_group(group: tuple) -> PyTree:
             return jax.vmap(functools.partial(function, system))(*self.split(group[0]), *group[1:])
@@ -301,7 +301,7 @@ class Layout(NamedTuple):
             return Expected(*jax.tree.map(lambda a: jnp.tensordot(batch.mask, a, 1), found))
 
         return accumulate(
-            of_group, theta, arrays(rows), jnp.asarray(batch.mask, jnp.result_type(float)), self.lanes(rows)
+            of_group, theta, on_device(rows), jnp.asarray(batch.mask, jnp.result_type(float)), self.lanes(rows)
         )
 
     def m_step(self, sums: Residuals) -> LinearGaussian:
@@ -364,7 +364,7 @@ class Layout(NamedTuple):
             count = shape[1]
 
         def one(system: LinearGaussian, x: jax.Array, u: jax.Array, inputs: jax.Array) -> tuple:
-            length = jnp.maximum(jnp.sum(after(jnp.any(~jnp.isnan(x), axis=1))), 1).astype(int)
+            length = jnp.maximum(jnp.sum(up_to_last(jnp.any(~jnp.isnan(x), axis=1))), 1).astype(int)
             x = jnp.concatenate([x, jnp.full((count, x.shape[1]), jnp.nan)])
             u = jax.lax.dynamic_update_slice_in_dim(jnp.concatenate([u, inputs]), inputs, length, 0)
             found = kalman.filter_states(system, x, u)
@@ -389,10 +389,9 @@ class Layout(NamedTuple):
 
     def expect_shapes(self, rows: PyTree) -> None:
         """Raise a DataError if sequences or inputs have other shapes than the model's."""
-        shape, k = jnp.shape(jax.tree.leaves(rows)[0]), self.inputs
-        if len(shape) != (2 if self.features is None else 3) or shape[2:] not in ((), (self.features,)):
-            what = "(n, T)" if self.features is None else f"(n, T, {self.features})"
-            raise DataError(f"Expected sequences of shape {what}, filled up with NaN; got {shape}.")
+        y, k = jax.tree.leaves(rows)[0], self.inputs
+        expect_sequences(y, self.features)
+        shape = jnp.shape(y)
         given = jnp.shape(rows[1]) if isinstance(rows, tuple) else None
         if given not in ([None] if k == 0 else [(*shape[:2], k), *([shape[:2]] if k == 1 else [])]):
             what = f"inputs (n, T, {k}), as inputs={k} says" if k else "no inputs; say inputs= to have them"
@@ -465,7 +464,7 @@ def regression_of(z: jax.Array, x: jax.Array, u: jax.Array) -> tuple[jax.Array, 
     """Targets (T, m), regressors (T, e) and weights (T, m) of one sequence and its states."""
     is_observed, is_first = ~jnp.isnan(x), jnp.zeros_like(z).at[0].set(1)
     previous = jnp.concatenate([jnp.zeros_like(z[:1]), z[:-1]])
-    is_later = after(jnp.any(is_observed, axis=1))[:, None] * (1 - is_first)
+    is_later = up_to_last(jnp.any(is_observed, axis=1))[:, None] * (1 - is_first)
     targets = jnp.concatenate([z, z, jnp.where(is_observed, x, 0)], axis=1)
     regressors = jnp.concatenate([previous, z, u, jnp.ones_like(z[:, :1])], axis=1)
     return targets, regressors, jnp.concatenate([is_first, is_later, is_observed], axis=1).astype(z.dtype)
