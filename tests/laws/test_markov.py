@@ -25,7 +25,7 @@ from tractable.core.model import Batch, whole
 from tractable.latent import emissions, markov_chain
 from tractable.latent import forward_backward as fb
 from tractable.latent.em import em
-from tractable.latent.linear_mixture import normalised
+from tractable.latent.linear_mixture import normalise
 from tractable.latent.markov import HiddenMarkov, hidden_markov, shares
 
 pytestmark = pytest.mark.laws
@@ -540,5 +540,5 @@ def test_one_step_is_a_mixture():
     """The smallest sequence there is, by the mixture's own normaliser."""
     logits = np.log(np.asarray(PI))[:, None] + stats.norm.logpdf(Y[:, 0][None], MEAN[:, None], SD[:, None])
     kept = ~np.isnan(Y[:, 0])
-    _, wanted = normalised(jnp.array(logits[:, kept]))
+    _, wanted = normalise(jnp.array(logits[:, kept]))
     assert_holds({"one step": error(PLAIN.log_prob(THETA, Y[kept][:, :1]), wanted, 1e-13)})

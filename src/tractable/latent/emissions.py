@@ -19,7 +19,7 @@ from tractable.core.errors import DataError
 from tractable.core.numbers import LOG_2PI
 from tractable.core.small import cholesky, inverse
 from tractable.core.tree import PyTree
-from tractable.latent.linear_mixture import clustered
+from tractable.latent.linear_mixture import cluster_rows
 
 
 class Normals(NamedTuple):
@@ -153,7 +153,7 @@ class Emission:
 
     def guess_states(self, key: jax.Array, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """A selection of steps (m, d), and a guess of their states, (m, K)."""
-        chosen, near = clustered(key, x, self.states)
+        chosen, near = cluster_rows(key, x, self.states)
         random = np.asarray(jax.random.dirichlet(jax.random.fold_in(key, 1), jnp.ones(self.states), (len(chosen),)))
         return chosen, 0.8 * near + 0.2 * random
 
