@@ -19,7 +19,7 @@ from tractable.core.errors import DataError, ModelError, SettingsError
 from tractable.ladders import bounds, imputing
 from tractable.ladders import encoding as coding
 from tractable.ladders.autoencoding import AutoEncoding
-from tractable.ladders.bounds import coded
+from tractable.ladders.bounds import moments_of_codes
 from tractable.ladders.ladder import Ladder, bottom_up
 from tractable.ladders.layers import categorical, layer, normal_noise, standard_normal, top
 from tractable.posterior.posterior import Posterior
@@ -98,7 +98,7 @@ def test_moments_of_codes():
     params = coding.network_of(NET, "a test")[1]
 
     def told(mutant=None):
-        found = [list(each) for each in coded(BELIEF, params, jnp.asarray(PIXELS), jax.random.key(1), 2000)]
+        found = [list(each) for each in moments_of_codes(BELIEF, params, jnp.asarray(PIXELS), jax.random.key(1), 2000)]
         if mutant is not None:
             mutant(found)
         return encoding(found)
@@ -235,7 +235,7 @@ def mutated(weights):
     return weighed
 
 
-WEIGHED = imputing.weighed
+WEIGHED = imputing.weigh_proposals
 MUTANTS = {
     "not weighed": lambda t: 0 * t["w"],
     "completions as if seen": lambda t: t["w"] - t["known"] + t["completed"],
@@ -248,13 +248,13 @@ ROW, SEEN = [1.0, 0.0, 1.0, 0.0], np.array([True, False, True, False])
 
 
 def test_impute_is_exact():
-    assert_holds(imputation(imputing.completed, SEEN, ROW))
+    assert_holds(imputation(imputing.complete_row, SEEN, ROW))
 
 
 @pytest.mark.parametrize("mutant", MUTANTS)
 def test_impute_catches(mutant, monkeypatch):
     monkeypatch.setattr(imputing, "weighed", mutated(MUTANTS[mutant]))
-    assert {"mean", "draws"} & set(broken(imputation(imputing.completed, SEEN, ROW)))
+    assert {"mean", "draws"} & set(broken(imputation(imputing.complete_row, SEEN, ROW)))
 
 
 @pytest.mark.test
@@ -262,7 +262,7 @@ def test_weights_of_completions_are_those_of_a_mixture_of_proposals():
     """w = p(x_o | h) p(h) / (0.8 q(h | completed x) + 0.2 p(h)), h drawn for each of the completions."""
     params, x = coding.network_of(NET, "a test")[1], jnp.asarray(ROW)[None]
     filled = jnp.asarray(PIXELS)
-    weighed = jax.jit(imputing.weighed, static_argnums=0)
+    weighed = jax.jit(imputing.weigh_proposals, static_argnums=0)
     h, log_w = weighed(BELIEF, params, jax.random.key(3), filled, x, jnp.asarray(SEEN))
     place = [
         int(np.flatnonzero(np.all(a == H1, 1) & np.all(b == H2, 1))[0]) for a, b in zip(h[0][0], h[1][0], strict=True)

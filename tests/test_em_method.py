@@ -14,7 +14,7 @@ import tractable as tr
 from tractable.core.errors import DataError, ModelError, SettingsError
 from tractable.latent import factors, linear_mixture, mixture
 from tractable.latent.em_climb import settled
-from tractable.latent.em_method import _to_come
+from tractable.latent.em_method import _gain_to_come
 from tractable.models import bernoulli_mixture, factor_analysis, gaussian_mixture
 
 pytestmark = pytest.mark.laws
@@ -93,7 +93,7 @@ def test_the_report_says_how_far_it_came(fitted):
 def test_gains_are_extrapolated():
     """Of a geometric climb the rest is known exactly."""
     gains = 3.0 * 0.8 ** np.arange(10)
-    assert_holds({"rest": error(_to_come(gains, -100.0, 60), gains[-1] * 0.8 / 0.2, 1e-10)})
+    assert_holds({"rest": error(_gain_to_come(gains, -100.0, 60), gains[-1] * 0.8 / 0.2, 1e-10)})
     to_come, done = settled(jnp.array(gains[-1]), jnp.array(gains[-2]), jnp.array(-100.0), 1e-6)
     assert_holds({"rest": error(to_come, gains[-1] * 4, 1e-10)})
     assert not done
@@ -103,7 +103,7 @@ def test_gains_are_extrapolated():
     cases = ((7 * digit, 8 * digit, True), (20 * digit, 30 * digit, False), (60 * digit, -digit, True))
     for gain, before, little in cases:
         assert settled(jnp.array(gain), jnp.array(before), jnp.array(-0.2), 0.0, 300)[1] == little
-        assert (_to_come(np.array([before, gain]), -0.2, 300) == 0) == little
+        assert (_gain_to_come(np.array([before, gain]), -0.2, 300) == 0) == little
         assert not settled(jnp.array(gain), jnp.array(before), jnp.array(-0.2), 0.0)[1]
     # A gain that grows is no end, however small: EM leaves a saddle slowly.
     assert not settled(jnp.array(2e-6), jnp.array(1e-6), jnp.array(-100.0), 1e-6)[1]

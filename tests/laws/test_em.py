@@ -595,7 +595,7 @@ def begun() -> Any:
         (lambda: online_em(FULL.e_step, FULL.m_step, patience=0, example=CONTRACT_BATCH), SettingsError, "1 or more"),
         (lambda: chunked(FULL.e_step, 0), SettingsError, "chunk is a whole number of rows"),
         (lambda: expected(FULL.e_step, START, X, weights=np.ones(3)), DataError, r"shape \(90,\); got \(3,\)"),
-        (lambda: expected(FULL.e_step, START, Data(X[:0], allow_empty=True)), DataError, "hold none"),
+        (lambda: expected(FULL.e_step, START, Data(X[:0], allow_empty=True)), DataError, "have none"),
         (lambda: em(FULL.e_step, FULL.m_step).step(NOTHING, begun(), None), DataError, "give a batch"),
         (lambda: em(FULL.e_step, lambda s: s.count).step(NOTHING, begun(), CONTRACT_BATCH), ModelError, "like those"),
         (lambda: online_em(FULL.e_step, FULL.m_step, schedules.polynomial(3.0, 1.0, 0.6), example=CONTRACT_BATCH),

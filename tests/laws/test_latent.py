@@ -21,7 +21,13 @@ from tractable.core.errors import ModelError
 from tractable.core.latent import LatentModel, Marginal
 from tractable.core.model import log_density, whole
 from tractable.latent.em import em
-from tractable.latent.gradient_em import CompleteData, by_enumeration, climbed, expected_log_joint, gradient_m_step
+from tractable.latent.gradient_em import (
+    CompleteData,
+    by_enumeration,
+    climb_by_lbfgs,
+    expected_log_joint,
+    gradient_m_step,
+)
 
 pytestmark = [pytest.mark.laws, pytest.mark.usefixtures("strict_ranks")]
 
@@ -210,7 +216,7 @@ def test_no_climb_ends_below_its_start():
     def cliff(u: Any) -> Any:  # NaN beyond a step of 0.5: L-BFGS runs into it
         return jnp.where(jnp.abs(u[0]) < 0.5, 10 * u[0], jnp.nan)
 
-    end = climbed(cliff, jnp.array([0.1]), 5)
+    end = climb_by_lbfgs(cliff, jnp.array([0.1]), 5)
     assert np.isfinite(cliff(end)) and cliff(end) >= cliff(jnp.array([0.1]))
 
 

@@ -14,20 +14,19 @@ from unittest.mock import Mock
 import jax
 import jax.numpy as jnp
 import numpy as np
-import numpyro.distributions as dist
 import pytest
 from montecarlo import Scores, assert_holds, broken, error, of_p, z_mean
 from scipy import stats
 from scipy.special import gammaln
 
 import tractable as tr
-from tractable.core.errors import DataError, ModelError, SettingsError
+from tractable.core.errors import ArgumentError, DataError, ModelError, SettingsError
 from tractable.core.model import Batch, whole
-from tractable.latent import emissions, markov
+from tractable.latent import emissions, markov_chain
 from tractable.latent import forward_backward as fb
 from tractable.latent.em import em
-from tractable.latent.linear_mixture import normalised
-from tractable.latent.markov import Complete, HiddenMarkov, hidden_markov, shares
+from tractable.latent.linear_mixture import normalise
+from tractable.latent.markov import HiddenMarkov, hidden_markov, shares
 
 pytestmark = pytest.mark.laws
 
@@ -85,32 +84,32 @@ def paths_law(passed: Callable, log_b: Callable = PLAIN.chain.log_b) -> Scores:
 @pytest.mark.parametrize("parallel", [False, True])
 @strict
 def test_all_paths(parallel):
-    assert_holds(paths_law(lambda *chain: fb.passed(*chain, parallel)))
+    assert_holds(paths_law(lambda *chain: fb.smooth(*chain, parallel)))
 
 
 @pytest.mark.test
 @strict
 def test_one_sequence_is_one_of_many():
     for parallel in (False, True):
-        passed = jax.jit(lambda y, way=parallel: fb.passed(PI, A, PLAIN.chain.log_b(THETA, y), way))
+        passed = jax.jit(lambda y, way=parallel: fb.smooth(PI, A, PLAIN.chain.log_b(THETA, y), way))
         one, log_prob = passed(Y[:1])
         assert_holds({"log p": error(log_prob, LISTED[0]["log p"], 1e-12)})
         assert_holds({"smoothed": error(one.smoothed, LISTED[0]["smoothed"], 1e-12)})
 
 
 def without_scales(*chain: jax.Array) -> tuple:
-    found, log_prob = fb.passed(*chain)
+    found, log_prob = fb.smooth(*chain)
     return found, log_prob - jnp.sum(fb.log_b_scaled(chain[2])[1], axis=0)
 
 
 @pytest.mark.parametrize(
     "law",
     [
-        lambda: paths_law(lambda pi, a, b: fb.passed(pi, a.T, b)),
-        lambda: paths_law(lambda pi, a, b: fb.passed(jnp.ones(K) / K, a, b)),
+        lambda: paths_law(lambda pi, a, b: fb.smooth(pi, a.T, b)),
+        lambda: paths_law(lambda pi, a, b: fb.smooth(jnp.ones(K) / K, a, b)),
         lambda: paths_law(without_scales),
-        lambda: paths_law(fb.passed, lambda theta, y: PLAIN.chain.log_b(theta, jnp.nan_to_num(y))),
-        lambda: paths_law(lambda pi, a, b: fb.passed(pi @ a, a, b)),
+        lambda: paths_law(fb.smooth, lambda theta, y: PLAIN.chain.log_b(theta, jnp.nan_to_num(y))),
+        lambda: paths_law(lambda pi, a, b: fb.smooth(pi @ a, a, b)),
     ],
     ids=["transposed", "initial forgotten", "scales dropped", "mask ignored", "moved before the first step"],
 )
@@ -122,7 +121,7 @@ def test_paths_mutants(law):
 @pytest.mark.test
 @strict
 def test_the_likeliest_path():
-    path, value = PLAIN.chain.paths(THETA, jnp.array(Y))
+    path, value = PLAIN.chain.likeliest_paths(THETA, jnp.array(Y))
     assert_holds({"log p": error(value, [each["path"] for each in LISTED], 1e-12)})
     for found, each in zip(np.asarray(path), LISTED, strict=True):
         cut = each["last"] + 1
@@ -153,9 +152,11 @@ def test_which_devices_run_steps_in_parallel(monkeypatch):
     n = fb.ROOM // (fb.LONG * 4 * 4)
     for device, parallel in (("cpu", False), ("gpu", True), ("tpu", True)):
         monkeypatch.setattr(jax, "default_backend", lambda device=device: device)
-        assert fb.chosen(b(fb.LONG, 4, n), None) == parallel
-        assert not fb.chosen(b(fb.LONG - 1, 4, n), None) and not fb.chosen(b(fb.LONG, 4, n + 1), None)
-        assert fb.chosen(b(1, 2, 3), True) and not fb.chosen(b(fb.LONG, 4, n), False)
+        assert fb.runs_in_parallel(b(fb.LONG, 4, n), None) == parallel
+        assert not fb.runs_in_parallel(b(fb.LONG - 1, 4, n), None) and not fb.runs_in_parallel(
+            b(fb.LONG, 4, n + 1), None
+        )
+        assert fb.runs_in_parallel(b(1, 2, 3), True) and not fb.runs_in_parallel(b(fb.LONG, 4, n), False)
 
 
 @pytest.mark.test
@@ -164,8 +165,8 @@ def test_an_impossible_step_leaves_other_sequences_alone(parallel):
     """Its sequence has the log probability −∞, no number is NaN, and the sequence beside it is as by itself."""
     transition, log_b = jnp.full((2, 2), 0.5), jnp.asarray(np.random.default_rng(2).normal(size=(4, 2, 2)))
     log_b = log_b.at[2, :, 0].set(-jnp.inf)
-    both = jax.jit(fb.passed, static_argnums=3)(jnp.full(2, 0.5), transition, log_b, parallel)
-    alone = jax.jit(fb.passed, static_argnums=3)(jnp.full(2, 0.5), transition, log_b[:, :, 1], parallel)
+    both = jax.jit(fb.smooth, static_argnums=3)(jnp.full(2, 0.5), transition, log_b, parallel)
+    alone = jax.jit(fb.smooth, static_argnums=3)(jnp.full(2, 0.5), transition, log_b[:, :, 1], parallel)
     assert both[1][0] == -np.inf and not any(np.any(np.isnan(part)) for part in both[0])
     for one, other in zip(jax.tree.leaves(alone), jax.tree.leaves(both), strict=True):
         np.testing.assert_allclose(other[..., 1], one, rtol=1e-12)
@@ -176,9 +177,9 @@ def test_an_impossible_step_leaves_other_sequences_alone(parallel):
 @pytest.mark.test
 @strict
 def test_drawn_paths():
-    assert_holds(drawn_law(fb.drawn_path))
-    assert broken(drawn_law(lambda u, a, filtered: fb.drawn_path(u, jnp.ones((K, K)) / K, filtered)))
-    assert broken(drawn_law(lambda u, a, filtered: fb.drawn_path(u, a.T, filtered)))
+    assert_holds(drawn_law(fb.draw_path))
+    assert broken(drawn_law(lambda u, a, filtered: fb.draw_path(u, jnp.ones((K, K)) / K, filtered)))
+    assert broken(drawn_law(lambda u, a, filtered: fb.draw_path(u, a.T, filtered)))
 
 
 @jax.jit
@@ -233,8 +234,8 @@ def pieces_law(monkeypatch: Any, rows: np.ndarray, name: str = "", wrong: Callab
     """Pieces of two steps, the last filled up: the E-step of the whole sequences."""
     weights = np.arange(1.0, 1 + len(rows))
     with monkeypatch.context() as patch:
-        patch.setattr(markov, "LONG", 0)
-        patch.setattr(markov, "PIECE", 2 * K * len(rows))
+        patch.setattr(markov_chain, "LONG", 0)
+        patch.setattr(markov_chain, "PIECE", 2 * K * len(rows))
         patch.setattr(jax, "default_backend", lambda: "cpu")  # others take sequences whole
         if wrong is not None:
             patch.setattr(fb, name, functools.partial(wrong, getattr(fb, name)))
@@ -247,9 +248,9 @@ def pieces_law(monkeypatch: Any, rows: np.ndarray, name: str = "", wrong: Callab
 def test_pieces_are_the_whole(monkeypatch):
     assert_holds(pieces_law(monkeypatch, Y))
     assert_holds(pieces_law(monkeypatch, Y[:1]))
-    assert broken(pieces_law(monkeypatch, Y, "passed", lambda passed, pi, a, b, *_: passed(pi, a, b)))  # back anew
+    assert broken(pieces_law(monkeypatch, Y, "smooth", lambda passed, pi, a, b, *_: passed(pi, a, b)))  # back anew
     assert broken(pieces_law(monkeypatch, Y, "forward", lambda forward, _, a, b, *way: forward(PI, a, b, *way)))
-    assert broken(pieces_law(monkeypatch, Y, "_along", lambda along, a, rank: 0 * along(a, rank)))
+    assert broken(pieces_law(monkeypatch, Y, "_expand", lambda expand, a, rank: 0 * expand(a, rank)))
 
 
 @strict
@@ -260,7 +261,7 @@ def test_long_sequences_neither_vanish_nor_overflow():
     low = fb.log_prob(PI, A, logs - 1000)
     assert np.isfinite(float(low))
     assert_holds({"shift": error(low + 1e6, fb.log_prob(PI, A, logs), 1e-6)})
-    in_parallel = jax.jit(lambda logs: fb.passed(PI, A, logs, True)[1])(logs)
+    in_parallel = jax.jit(lambda logs: fb.smooth(PI, A, logs, True)[1])(logs)
     assert_holds({"parallel": error(in_parallel, fb.log_prob(PI, A, logs), 1e-8)})
 
 
@@ -287,9 +288,15 @@ def some_theta(model: Any) -> Any:
     return model.params(0.7 * jax.random.normal(jax.random.key(2), (model.space.size,)))
 
 
-def completed(model: Any, theta: Any, rows: jax.Array) -> Complete:
-    _, share, first, moves, _ = model.chain.passed(theta, rows, jnp.ones(len(rows)))
-    return Complete(theta, rows, share, first, moves)
+def expected_log_joint(model: Any, theta: Any, rows: jax.Array) -> Callable:
+    """``θ' -> Q(θ'; θ)``, from the smoothed states at θ."""
+    _, share, first, moves, _ = model.chain.smooth(theta, rows, jnp.ones(len(rows)))
+
+    def q(theta: HiddenMarkov) -> jax.Array:
+        steps = jnp.sum(jnp.where(share > 0, share * model.chain.log_b(theta, rows), 0))
+        return steps + jnp.sum(first * jnp.log(theta.initial)) + jnp.sum(moves * jnp.log(theta.transition))
+
+    return q
 
 
 @pytest.mark.test("poisson", "normal")
@@ -301,7 +308,7 @@ def test_fishers_identity(name):
     @jax.jit
     def slopes(theta: Any) -> tuple:
         u = model.position_of(theta)
-        q = model.chain.q(completed(model, model.params(u), rows))
+        q = expected_log_joint(model, model.params(u), rows)
         of_log_p = jax.grad(lambda u: jnp.sum(model.log_prob(model.params(u), rows)))(u)
         return of_log_p, jax.grad(lambda u: q(model.params(u)))(u)
 
@@ -316,7 +323,7 @@ def step_and_slope(name: str) -> tuple[Any, Callable]:
 
     @jax.jit
     def slope(at: Any) -> jax.Array:
-        q = model.chain.q(completed(model, theta, rows))
+        q = expected_log_joint(model, theta, rows)
         return jax.grad(lambda u: q(model.params(u)) + model.log_prior(model.params(u)))(model.position_of(at))
 
     return jax.jit(lambda theta: model.m_step(model.e_step(theta, whole(rows)).statistics))(theta), slope
@@ -397,7 +404,7 @@ def test_sums_about_other_means(name):
 
     @jax.jit
     def sums(theta: Any) -> list:
-        x, share, *_ = model.chain.passed(theta, rows, jnp.ones(len(rows)))
+        x, share, *_ = model.chain.smooth(theta, rows, jnp.ones(len(rows)))
         return [model.chain.emission.sums(t.emission, x, share, jnp.array(6.0)) for t in (theta, other)]
 
     here, there = sums(theta)
@@ -434,47 +441,6 @@ def test_what_comes_next():
     assert_holds(ahead_law(Y))
     filtered = np.asarray(PLAIN.filtered(THETA, Y))
     np.testing.assert_allclose(filtered[0, -1], LISTED[0]["smoothed"][-1], atol=1e-12)
-
-
-# Emissions of one's own.
-
-OWN = hidden_markov(2, lambda p: dist.Poisson(p["rate"]), prior={"rate": dist.Gamma(2.0, 1 / 3)})
-
-
-@pytest.mark.test
-def test_an_emission_of_ones_own_is_the_built_in_one():
-    built_in, rows = FAMILIES["poisson"]
-    theta = some_theta(built_in)
-    own = theta._replace(emission={"rate": theta.emission.rate})
-
-    def told(model: Any) -> Callable:
-        slope = jax.grad(lambda theta: jnp.sum(model.log_prob(theta, rows)))
-        return jax.jit(lambda theta: (model.log_prob(theta, rows), model.log_prior(theta), slope(theta)))
-
-    mine, theirs = told(OWN)(own), told(built_in)(theta)
-    assert_holds({
-        "log p": error(mine[0], theirs[0], 1e-12),
-        "prior": error(mine[1], theirs[1], 1e-12),
-        "slope": error(mine[2].emission["rate"], theirs[2].emission.rate, 1e-11),
-    })  # fmt: skip
-
-
-def test_inputs():
-    """x_t ~ N(w_k u_t, 1): against the built-in model of x − w u where all states have one w."""
-    model = hidden_markov(
-        2, lambda p, u: dist.Normal(p["m"] + p["w"] * u, 1.0), prior={n: dist.Normal(0, 1) for n in "mw"}
-    )
-    y, u = RNG.normal(size=(3, 4)), RNG.normal(size=(3, 4))
-    y[0, 2] = np.nan
-    theta = HiddenMarkov(
-        PI[:2] / 0.8, A[:2, :2] / A[:2, :2].sum(1, keepdims=True), {"m": MEAN[:2], "w": np.full(2, 0.7)}
-    )
-    plain = theta._replace(emission=emissions.Normals(MEAN[:2], np.ones(2)))
-    wanted = hidden_markov(2).log_prob(plain, y - 0.7 * u)
-    assert_holds({"log p": error(model.log_prob(theta, (jnp.array(y), jnp.array(u))), wanted, 1e-12)})
-    ahead = model.ahead(theta, jnp.ones((3, 2)), (jnp.array(y), jnp.array(u)))
-    without = hidden_markov(2).ahead(plain, 2, (jnp.array(y - 0.7 * u), None))
-    assert_holds({"ahead": error(ahead.mean, without.mean + 0.7, 1e-12)})
 
 
 # The whole.
@@ -549,13 +515,12 @@ HALVES = tr.Data(np.full((1, 1, 2), [1, np.nan]), missing="keep")
     ("call", "what", "sentence"),
     [
         (lambda: hidden_markov(0), ModelError, "states is a whole number"),
-        (lambda: hidden_markov(2, "beta"), ModelError, "or a function; got 'beta'"),
-        (lambda: hidden_markov(2, "categorical"), ModelError, "classes= is how many"),
+        (lambda: hidden_markov(2, "beta"), ModelError, "; got 'beta'"),
+        (lambda: hidden_markov(2, "categorical"), ModelError, "classes= is the number"),
         (lambda: hidden_markov(2, "multivariate-normal"), ModelError, "give features="),
         (lambda: hidden_markov(2, prior_counts=-1), ModelError, "prior_counts is 0 or more"),
         (lambda: hidden_markov(2, scale=[1.0, 2.0]), ModelError, "scale has positive finite numbers"),
-        (lambda: hidden_markov(2, lambda p: dist.Poisson(p)), ModelError, "give prior="),
-        (lambda: hidden_markov(2, prior={}), ModelError, "prior_counts="),
+        (lambda: hidden_markov(2, prior={}), ArgumentError, "was removed"),
         (lambda: tr.models.sequences([]), DataError, "got nothing"),
         (lambda: tr.models.sequences([[1.0], [[2.0]]]), DataError, "of equal d"),
         (lambda: tr.models.sequences([[1.0]], [[1.0, 2.0]]), DataError, "as many steps of inputs"),
@@ -575,5 +540,5 @@ def test_one_step_is_a_mixture():
     """The smallest sequence there is, by the mixture's own normaliser."""
     logits = np.log(np.asarray(PI))[:, None] + stats.norm.logpdf(Y[:, 0][None], MEAN[:, None], SD[:, None])
     kept = ~np.isnan(Y[:, 0])
-    _, wanted = normalised(jnp.array(logits[:, kept]))
+    _, wanted = normalise(jnp.array(logits[:, kept]))
     assert_holds({"one step": error(PLAIN.log_prob(THETA, Y[kept][:, :1]), wanted, 1e-13)})

@@ -23,21 +23,19 @@ from tractable.core.rows import SHUFFLE, Batch
 from tractable.engine.method import Session
 from tractable.inference import infer
 from tractable.latent.em_method import EM
+from tractable.latent.latent_chains import by_chains
+from tractable.latent.latent_draws import Draws, Sampler, by_rejection, by_values
 from tractable.latent.mixture import Bernoullis, Gaussians, bernoulli_mixture, gaussian_mixture
+from tractable.latent.monte_carlo_climb import stalled
 from tractable.latent.monte_carlo_em import (
-    Draws,
-    Sampler,
-    bridged,
-    by_chains,
-    by_rejection,
-    by_values,
+    bridge,
     drawn_m_step,
     drawn_statistics,
     expected_log_joint,
-    improved,
+    improve,
     observed_information,
 )
-from tractable.latent.monte_carlo_em_method import MonteCarloEM, stalled
+from tractable.latent.monte_carlo_em_method import MonteCarloEM
 from tractable.latent.online_em import OnlineEM
 from tractable.mcmc.mala import mala
 from tractable.posterior.posterior import Posterior
@@ -362,28 +360,28 @@ def gain_law(improve: Callable, replicates: int = 1500) -> Scores:
 
 @pytest.mark.test
 def test_gain_and_its_error():
-    assert_holds(gain_law(improved))
+    assert_holds(gain_law(improve))
 
 
 def independent(m_step: Any, joint: Any, prior: Any, theta: Any, rows: Any, weights: Any, draws: Any, exact: Any):
-    return improved(m_step, joint, prior, theta, rows, weights, draws, True)
+    return improve(m_step, joint, prior, theta, rows, weights, draws, True)
 
 
 def prior_by_draw(m_step: Any, joint: Any, prior: Any, theta: Any, rows: Any, weights: Any, draws: Any, exact: Any):
-    return improved(m_step, joint, lambda t: draws.length * prior(t), theta, rows, weights, draws, exact)
+    return improve(m_step, joint, lambda t: draws.length * prior(t), theta, rows, weights, draws, exact)
 
 
 def no_prior(m_step: Any, joint: Any, prior: Any, theta: Any, rows: Any, weights: Any, draws: Any, exact: Any):
-    return improved(m_step, joint, None, theta, rows, weights, draws, exact)
+    return improve(m_step, joint, None, theta, rows, weights, draws, exact)
 
 
 def drawn_at_the_new(m_step: Any, joint: Any, prior: Any, theta: Any, rows: Any, weights: Any, draws: Any, exact: Any):
     fresh = exact_draws(jax.random.key(9), BETTER, X[:3], 40)
-    return improved(m_step, joint, prior, theta, rows, weights, fresh, exact)
+    return improve(m_step, joint, prior, theta, rows, weights, fresh, exact)
 
 
 def one_chain(m_step: Any, joint: Any, prior: Any, theta: Any, rows: Any, weights: Any, draws: Any, exact: Any):
-    found = improved(m_step, joint, prior, theta, rows, weights, draws, exact)
+    found = improve(m_step, joint, prior, theta, rows, weights, draws, exact)
     return found._replace(error=found.error * math.sqrt(CHAINS))
 
 
@@ -399,7 +397,7 @@ def test_error_of_independent_draws():
     draws = exact_draws(jax.random.key(1), THETA, X[:3], 50)
     weights = np.array([1.0, 2.0, 0.0])
     args = (lambda *args: BETTER, NORMAL.log_joint, None, THETA, jnp.array(X[:3]), jnp.array(weights), draws, True)
-    found = jax.jit(lambda: improved(*args))()
+    found = jax.jit(lambda: improve(*args))()
     z = np.asarray(draws.z).swapaxes(0, 1).reshape(3, -1)
     change = stats.norm.logpdf(z, 0.9, math.sqrt(1.6)) - stats.norm.logpdf(z, 0.5, math.sqrt(2.0))
     wanted = np.sqrt(np.sum(weights**2 * change.var(1, ddof=1) / 200))
@@ -513,7 +511,7 @@ def test_bridge():
     """Log likelihoods compared by draws at both ends."""
     x = jnp.array(X)
     ends = [exact_draws(jax.random.key(i), theta, X, 500) for i, theta in enumerate((THETA, BETTER))]
-    found = np.asarray(bridged(NORMAL.log_joint, THETA, BETTER, x, *ends))
+    found = np.asarray(bridge(NORMAL.log_joint, THETA, BETTER, x, *ends))
     of = [stats.norm.logpdf(X, float(t["m"]), math.sqrt(float(t["v"]) + S2)) for t in (THETA, BETTER)]
     assert np.max(np.abs(found - (of[1] - of[0]))) < 0.01
 

@@ -219,13 +219,13 @@ def test_a_local_signal_without_the_layers_prior_is_caught(monkeypatch):
 
 @pytest.mark.test
 def test_a_baseline_that_sees_its_own_layer_is_caught(monkeypatch):
-    right = score.seen_below
+    right = score.baseline_inputs
 
     def own(ladder, params, x, h, baseline):
         first = right(ladder, params, x, h, baseline)[0]
         return [first, jnp.pad(h[1].astype(first.dtype), ((0, 0), (0, 0), (0, 1)))]
 
-    monkeypatch.setattr(score, "seen_below", own)
+    monkeypatch.setattr(score, "baseline_inputs", own)
     assert any(name.endswith("phi") for name in broken(unbiased(cases=[Reductions()])))
 
 
@@ -367,7 +367,7 @@ def leaking(ladder: Ladder, switches: Reductions, params: PyTree, x: Any, walk: 
         log_q = [q_i.log_prob(h_i) for q_i, h_i in zip(q, h, strict=True)]
         log_p = ladder.log_p(params["theta"], x[None], h)
         signal = score.signals(jnp.stack(log_p), jnp.stack(log_q), local=switches.local)
-        guess = score.baselines(params["psi"], score.seen_below(ladder, params, x, h, "layers"), signal.shape)
+        guess = score.baselines(params["psi"], score.baseline_inputs(ladder, params, x, h, "layers"), signal.shape)
         return -jnp.sum(jnp.square(signal - guess)) / 2
 
     extra = jax.grad(squares)(params)
@@ -388,7 +388,7 @@ def nothing_leaks(slope: Callable = slope_at) -> Scores:
         gradient = slope(NET, switches, mine, x, walk, rows_of(x), MEMORY)[1]
         log_p = NET.log_p(params["theta"], x[None], h)
         signal = told(log_p, NET.log_q(params, x[None], h), True)
-        guess = score.baselines(psi, score.seen_below(NET, mine, x, h, "layers"), (2, 2, 3))
+        guess = score.baselines(psi, score.baseline_inputs(NET, mine, x, h, "layers"), (2, 2, 3))
 
         def weighed(phi: PyTree) -> jax.Array:
             total = jnp.zeros(())

@@ -503,7 +503,7 @@ def ahead(x: Any) -> Any:
     ("call", "what", "sentence"),
     [
         (lambda: linear_gaussian(0), ModelError, "latent is a whole number"),
-        (lambda: linear_gaussian(2), ModelError, "emission= must say how 1 numbers show 2 states"),
+        (lambda: linear_gaussian(2), ModelError, "emission= must say how 1 numbers depend on 2 states"),
         (lambda: linear_gaussian(2, 2, transition=np.eye(3)), ModelError, "transition is a matrix of shape (2, 2)"),
         (lambda: linear_gaussian(2, 2, noise="full"), ModelError, "Covariances were removed"),
         (lambda: linear_gaussian(2, 2, state_noise=[-1.0, 1.0]), ModelError, "has sds"),

@@ -49,8 +49,6 @@ class Steps(NamedTuple):
         begin: ``(key, rows) -> params``, a starting point.
         examine: ``(params, size) -> [Check, ...]``, checks of a maximum found from ``size`` rows.
         climbed: a ``Climbed``, the model that EM climbs in place of this one.
-        q: ``statistics -> (params -> Q)``, for a model whose E-step has a closed form and whose M-step has none: EM
-            climbs Q from ``statistics.theta``.
         check: ``rows -> None``, raises a DataError for impossible rows; the rows are on the host.
         observations: ``rows -> int``, the number of observations if a datum holds several; the rows are on the host.
         ahead: ``(params, x, (y, given)) -> `` the distribution of the data that follow the fitted rows, for
@@ -62,7 +60,6 @@ class Steps(NamedTuple):
     begin: Callable[[jax.Array, PyTree], PyTree] | None = None
     examine: Callable[[PyTree, int], list[Check]] | None = None
     climbed: Climbed | None = None
-    q: Callable[[Any], Callable[[PyTree], jax.Array]] | None = None
     check: Callable[[PyTree], None] | None = None
     observations: Callable[[PyTree], int] | None = None
     ahead: Callable[[PyTree, Any, PyTree], Any] | None = None
@@ -366,7 +363,7 @@ class LatentModel(Model):
         return [
             *found, z, of_row, totals, shares, drawn, self.causes, symmetry.parameters,
             _call(self.latent, params, *inputs), _call(self.conditional, params, z, *inputs),
-            self.sample(key, params, 1, given), _call(steps.m_step, totals), _call(_call(steps.q, totals), params),
+            self.sample(key, params, 1, given), _call(steps.m_step, totals),
             _call(sums.encode, params, x), _call(sums.complete, params, x, drawn), _call(symmetry.canonical, params),
             _call(symmetry.shift, params, first[0]), _call(symmetry.permute, params, order),
         ]  # fmt: skip

@@ -23,7 +23,7 @@ from tractable.estimators.rows import as_doubles, as_floats, compiled, middle
 from tractable.latent.conjugate_models import ConjugateModel, bayesian_gaussian_mixture
 from tractable.latent.conjugate_variational import Conjugate
 from tractable.latent.coordinate_ascent import CoordinateAscent
-from tractable.latent.linear_mixture import clustered
+from tractable.latent.linear_mixture import cluster_rows
 from tractable.latent.mixture import Gaussians
 from tractable.latent.variational_mixture import MixturePosterior
 from tractable.posterior.posterior import Posterior
@@ -175,7 +175,7 @@ class BayesianGaussianMixture(Mixture):
                 return lambda key, rows: last
 
         def first(key: jax.Array, rows: np.ndarray) -> MixturePosterior:
-            x, shares = clustered(key, spun(frame.root, np.asarray(rows, np.float64)), int(self.n_components))
+            x, shares = cluster_rows(key, spun(frame.root, np.asarray(rows, np.float64)), int(self.n_components))
             count, dtype = tables.length(len(x)), jnp.result_type(float)
             weight = tables.padded(np.full(len(x), total / len(x), dtype), count, 0.0)
             x, shares = (tables.padded(a.astype(dtype), count) for a in (spun(frame.inverse, x), shares))

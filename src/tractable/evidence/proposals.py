@@ -17,7 +17,7 @@ from tractable.core.small import cholesky, inverse
 from tractable.engine.drawing import starts
 from tractable.engine.search import laplace_root, maximum
 from tractable.evidence.targets import Target, Targets
-from tractable.latent.gradient_em import climbed
+from tractable.latent.gradient_em import climb_by_lbfgs
 
 Propose = Callable[[Any, jax.Array], tuple[jax.Array, jax.Array]]
 CURVED = 1000  # most parameters for which a curvature is formed
@@ -152,7 +152,7 @@ def modes_of_causes(
 
         def climb(key: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
             begin = target.flat(target.sample(key)) / spread
-            end = climbed(density, begin, CLIMB)
+            end = climb_by_lbfgs(density, begin, CLIMB)
             return end, density(end), cholesky(-jax.hessian(density)(end))
 
         ends, values, factors = jax.vmap(climb)(jax.random.split(key, count))  # (K, d), (K,), (K, d, d)

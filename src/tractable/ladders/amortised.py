@@ -3,7 +3,7 @@
 import functools
 import time
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -25,13 +25,13 @@ from tractable.engine.drawing import capacity, chain_keys
 from tractable.engine.method import Check, Method, Optimiser, Outcome, Program, Session, plan_batches
 from tractable.engine.placement import ONE_DEVICE
 from tractable.ladders.bounds import bounds
-from tractable.ladders.checks import judged, sight
+from tractable.ladders.checks import check_ladder, measure_ladder
 from tractable.ladders.ladder import Ladder, ladder_of
 
 FIRST = 10_000  # rows that set the starting biases
 LOOKED_AT, DRAWS = 1000, 100  # rows and draws that the report's bounds are computed from
 SCORED = 10  # draws per held-out row in the score that ends a climb
-LEARNT = ("theta", "phi")  # without the estimators' own parameters
+LEARNT = ("theta", "phi")  # without parameters of the gradient's estimator
 
 
 class Amortising(Program):
@@ -45,6 +45,21 @@ class Amortising(Program):
 
     def describe(self, position: jax.Array) -> str:
         return "the weights"
+
+
+class Prepared(NamedTuple):
+    """What the loop needs for a climb."""
+
+    program: Amortising
+    plan: Plan
+    shape: loop.Shape
+    groups: int
+    tuned: dict[str, jax.Array]
+    keys: jax.Array
+
+    def begin(self, first: PyTree) -> PyTree:
+        """The loop's first states, from starting parameters with a leading axis of one."""
+        return loop.begin(self.program._replace(placement=ONE_DEVICE), self.tuned, None, self.keys, first)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,32 +114,35 @@ class Amortised(Method):
     def kernel(self, model: Model, rows: PyTree, tuned: PyTree) -> Kernel:
         return ascend(self.objective(self.needed(model)), self.optimiser(tuned["steps"]))
 
-    def learn(self, session: Session) -> Outcome:
-        ladder, data = self.needed(session.model), session.data
-        plan = plan_batches(self, data, self.batch_size)
-        if data.given is not None:
-            raise DataError("A ladder looks at no inputs: give Data(x) without given=.")
-        began = time.perf_counter()
-        start_key, run_key, look_key = jax.random.split(session.key, 3)
-        first = self.initial(ladder, start_key, data.take(slice(0, FIRST)).equally_counted().rows[0])
-        program = Amortising(ladder, self, not data.resident, placement=session.placement)
-        alone = program._replace(placement=ONE_DEVICE)
+    def prepare(self, session: Session, key: jax.Array) -> "Prepared":
+        """What the loop needs for a climb over all epochs."""
+        plan = plan_batches(self, session.data, self.batch_size)
+        ladder, streams = self.needed(session.model), not session.data.resident
+        program = Amortising(ladder, self, streams, placement=session.placement)
         shape = loop.shape(self.epochs * plan.count, 1, 1, 1)
         shape = shape._replace(capacity=capacity(shape, session, program, 1))
         groups = -(-self.epochs * plan.count // shape.group)
         tuned = {"steps": jnp.asarray(groups * shape.group, jnp.result_type(float))}
-        keys = chain_keys(run_key, 1)
-        begun = jax.device_put(jax.tree.map(lambda a: np.asarray(a)[None], first))
+        return Prepared(program, plan, shape, groups, tuned, chain_keys(key, 1))
+
+    def learn(self, session: Session) -> Outcome:
+        ladder, data = self.needed(session.model), session.data
+        start_key, run_key, look_key = jax.random.split(session.key, 3)
+        program, plan, shape, groups, tuned, keys = prepared = self.prepare(session, run_key)
+        if data.given is not None:
+            raise DataError("A ladder takes no inputs: give Data(x) without given=.")
+        began = time.perf_counter()
+        first = self.initial(ladder, start_key, data.take(slice(0, FIRST)).equally_counted().rows[0])
+        first = jax.device_put(jax.tree.map(lambda a: np.asarray(a)[None], first))
         at, interrupted = climb(
-            Climber(session, "climbing", program, shape, plan, keys), tuned,
-            lambda: loop.begin(alone, tuned, None, keys, begun), [groups],
+            Climber(session, "climbing", program, shape, plan, keys), tuned, lambda: prepared.begin(first), [groups],
             None if session.held_out is None else functools.partial(self._score, ladder, session.held_out, look_key),
         )  # fmt: skip
         climbed = time.perf_counter()
         state = jax.device_put(jax.tree.map(lambda a: np.asarray(a)[0], at.states))
         learnt = {name: state.position[name] for name in LEARNT}
-        found = sight(ladder, learnt, some_rows(data), look_key, DRAWS).found()
-        found["gradient signal"] = signal_at_end(alone, plan, data, state, look_key)
+        found = measure_ladder(ladder, learnt, some_rows(data), look_key, DRAWS)
+        found["gradient signal"] = signal_at_end(program._replace(placement=ONE_DEVICE), plan, data, state, look_key)
         found |= {"steps": at.groups * shape.group, "settled": self._settled(at.info["objective"])}
         found |= at.found(shape.group)
         seconds = {"climbing": climbed - began, "weighing": time.perf_counter() - climbed}
@@ -148,7 +166,7 @@ class Amortised(Method):
 
     def checks(self, posterior: Learnt) -> list[Check]:
         ladder: Any = posterior.model
-        out = judged(posterior.found, ladder.depth)
+        out = check_ladder(posterior.found, ladder.depth)
         found = posterior.found
         if HELD_OUT_STEPS not in found:
             return out

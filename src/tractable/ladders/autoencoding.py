@@ -12,11 +12,10 @@ from tractable.core.settings import Count, NotNegative, Positive, at_least
 from tractable.diagnostics.learnt import Learnt
 from tractable.engine import run as loop
 from tractable.engine.ascend import ascend
-from tractable.engine.drawing import capacity, chain_keys
-from tractable.engine.method import Check, Outcome, Session, plan_batches
-from tractable.ladders.amortised import DRAWS, Amortised, Amortising, some_rows
+from tractable.engine.method import Check, Outcome, Session
+from tractable.ladders.amortised import DRAWS, Amortised, some_rows
 from tractable.ladders.bounds import bounds
-from tractable.ladders.checks import SIGMAS, fine
+from tractable.ladders.checks import SIGMAS, trust_if
 from tractable.ladders.ladder import Ladder
 from tractable.ladders.pathwise import KL, Gradient, ImportanceGradient, autoencoding, check_costs, importance_weighted
 
@@ -75,26 +74,18 @@ class AutoEncoding(Amortised):
         outcome = super().learn(session)
         if outcome.interrupted or (self.free_bits == 0 and self.beta == 1):
             return outcome
-        return outcome._replace(found=outcome.found | self._for_itself(session, outcome.belief))
+        return outcome._replace(found=outcome.found | self._gain_of_plain_elbo(session, outcome.belief))
 
-    def _for_itself(self, session: Session, belief: Any) -> dict[str, float]:
+    def _gain_of_plain_elbo(self, session: Session, belief: Any) -> dict[str, float]:
         """How much the ELBO and the cost of h change when the plain ELBO is climbed for a tenth of the epochs more."""
         ladder, data = self.needed(session.model), session.data
         plain = replace(self, free_bits=0.0, beta=1.0, warmup=0, epochs=max(1, self.epochs // 10))
-        plan = plan_batches(plain, data, self.batch_size)
-        program = Amortising(ladder, plain, not data.resident)
-        shape = loop.shape(plain.epochs * plan.count, 1, 1, 1)
-        shape = shape._replace(capacity=capacity(shape, session, program, 1))
-        groups, key = -(-plain.epochs * plan.count // shape.group), jax.random.fold_in(session.key, 1)
-        tuned = {"steps": jnp.asarray(groups * shape.group, jnp.result_type(float))}
+        key = jax.random.fold_in(session.key, 1)
+        program, plan, shape, groups, tuned, keys = prepared = plain.prepare(session, key)
         before = {"theta": ladder.space.unravel(jnp.asarray(belief.position)), "phi": belief.network}
-        begun = loop.begin(
-            program, tuned, None, chain_keys(key, 1), jax.tree.map(lambda a: jnp.asarray(a)[None], before)
-        )
-        program = program._replace(placement=session.placement)
-        ended = loop.run(
-            loop.Loop(program, shape, plan), data, tuned, chain_keys(key, 1), loop.Start(begun), groups, collect=()
-        )
+        first = prepared.begin(jax.tree.map(lambda a: jnp.asarray(a)[None], before))
+        at = loop.Start(first)
+        ended = loop.run(loop.Loop(program, shape, plan), data, tuned, keys, at, groups, collect=())
         after = jax.tree.map(lambda a: a[0], ended.states.position)
         first, second = (bounds(ladder, p, some_rows(data), key, DRAWS) for p in (before, after))
         gain = second.elbo - first.elbo
@@ -111,7 +102,7 @@ class AutoEncoding(Amortised):
             sentence += "less" if cost < 0 else "more"
             if not good:
                 sentence += ": free_bits= or beta= cost more than they gained. Bring them nearer to 0 and 1"
-            found.append(Check("ELBO for itself", gain, fine(good), sentence))
+            found.append(Check("ELBO for itself", gain, trust_if(good), sentence))
         return found
 
 

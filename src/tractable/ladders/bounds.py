@@ -135,7 +135,7 @@ def draws_needed(ladder: Ladder, params: PyTree, x: PyTree, draws: int) -> list[
     return [draws if mean.shape[0] == 2 else 0 for mean in jax.eval_shape(widths, key, params, x)]
 
 
-def coded(ladder: Ladder, params: PyTree, x: PyTree, key: jax.Array, draws: int) -> list[tuple]:
+def moments_of_codes(ladder: Ladder, params: PyTree, x: PyTree, key: jax.Array, draws: int) -> list[tuple]:
     """For each layer E[h^i | x], Var[h^i | x] and the Monte-Carlo variance of that mean, (row, n) each, under q.
 
         E[h²|x] = E E[h²|h¹],    Var[h²|x] = E Var[h²|h¹] + Var E[h²|h¹],    over h¹ ~ q(h¹ | x)

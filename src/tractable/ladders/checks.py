@@ -1,7 +1,7 @@
 """Whether learning a ladder worked: how loose the bound is, which units are used, how far q is from p(h | x)."""
 
 import math
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +12,7 @@ from tractable.core.rows import Data
 from tractable.core.shared import compiled
 from tractable.core.tree import PyTree
 from tractable.diagnostics.evidence import grade
-from tractable.ladders.bounds import MOST_NUMBERS, bounds, coded
+from tractable.ladders.bounds import MOST_NUMBERS, bounds, moments_of_codes
 from tractable.ladders.ladder import Ladder
 
 ACTIVE = 0.01  # Var_x E[h | x] above which a unit is active (Burda, Grosse & Salakhutdinov 2016, section 5.2)
@@ -22,35 +22,23 @@ FEW, NONE = 10.0, 1.5  # effective draws of a row's weights, at least, for trust
 SIGMAS = 2.58  # standard errors that chance explains, 99 %
 
 
-class Sight(NamedTuple):
-    """A ladder's bounds, weights and units on some rows."""
+def measure_ladder(ladder: Ladder, params: PyTree, data: Data, key: jax.Array, draws: int) -> dict[str, Any]:
+    """Figures for the report, from some rows.
 
-    elbo: float  # nats a row
-    bound: float  # of ``samples`` draws, nats a row
-    effective: float  # median over rows of the weights' effective number
-    samples: int
-    costs: list[float]  # of each layer, log q − log p, nats a row
-    active: list[int]  # units of each layer that depend on x
-    divergence: float | None  # mean KL(q(h | x) ‖ p(h | x)), nats a row; None where h cannot be enumerated
-
-    def found(self) -> dict[str, Any]:
-        values = {"elbo": self.elbo, "bound": self.bound, "samples": self.samples}
-        values |= {"weights' sample size": self.effective / self.samples}
-        values |= {f"cost h{i + 1}": cost for i, cost in enumerate(self.costs)}
-        values |= {f"active h{i + 1}": count for i, count in enumerate(self.active)}
-        return values if self.divergence is None else values | {"q against the posterior": self.divergence}
-
-
-def sight(ladder: Ladder, params: PyTree, data: Data, key: jax.Array, draws: int) -> Sight:
-    """Bounds, effective weights, costs, active units and, where h can be enumerated, the distance from p(h | x)."""
+    The means over rows of the ELBO, of the bound by ``draws`` draws and of each layer's cost log q − log p, nats; the
+    effective share of the median row's weights; the units of each layer that depend on x; and, where h can be
+    enumerated, the mean KL(q(h | x) ‖ p(h | x)), nats.
+    """
     bound_key, unit_key = jax.random.split(key)
-    seen = bounds(ladder, params, data, bound_key, draws)
+    found = bounds(ladder, params, data, bound_key, draws)
     x = jax.tree.map(jnp.asarray, data.rows[0])
-    return Sight(
-        float(seen.elbo.mean()), float(seen.log_evidence.mean()), float(np.median(seen.ess)), seen.samples,
-        [float(cost) for cost in seen.costs.mean(0)], active_units(ladder, params, x, unit_key, draws),
-        None if ladder.causes is None else float(divergence(ladder, params, x).mean()),
-    )  # fmt: skip
+    values = {"elbo": float(found.elbo.mean()), "bound": float(found.log_evidence.mean()), "samples": found.samples}
+    values |= {"weights' sample size": float(np.median(found.ess)) / found.samples}
+    values |= {f"cost h{i + 1}": float(cost) for i, cost in enumerate(found.costs.mean(0))}
+    values |= {f"active h{i + 1}": n for i, n in enumerate(active_units(ladder, params, x, unit_key, draws))}
+    if ladder.causes is not None:
+        values["q against the posterior"] = float(divergence(ladder, params, x).mean())
+    return values
 
 
 def active_units(ladder: Ladder, params: PyTree, x: jax.Array, key: jax.Array, draws: int) -> list[int]:
@@ -66,7 +54,7 @@ def active_units(ladder: Ladder, params: PyTree, x: jax.Array, key: jax.Array, d
 def _spreads(ladder: Ladder, draws: int, params: PyTree, x: jax.Array, key: jax.Array) -> list[jax.Array]:
     """Var_x E_q[h^i | x], (m,) for each layer."""
     look_key, draw_key = jax.random.split(key)
-    codes = coded(ladder, params, ladder.look(look_key, x), draw_key, draws)
+    codes = moments_of_codes(ladder, params, ladder.look(look_key, x), draw_key, draws)
     return [jnp.var(mean, axis=0) - jnp.mean(error, axis=0) for mean, _, error in codes]
 
 
@@ -88,7 +76,7 @@ def _divergence(ladder: Ladder, params: PyTree, x: jax.Array) -> jax.Array:
     return jnp.sum(jnp.where(q > 0, q * (log_q - log_p), 0.0), axis=0)
 
 
-def judged(found: dict[str, Any], depth: int) -> list[Check]:
+def check_ladder(found: dict[str, Any], depth: int) -> list[Check]:
     """The checks of a learnt ladder.
 
     The log of a mean of K weights has an error of about √(1/K_eff) nats: 0.3 at K_eff = 10, the limit ``FEW``; at 1.5 a
@@ -101,8 +89,8 @@ def judged(found: dict[str, Any], depth: int) -> list[Check]:
     if gap > LOOSE:
         lifted += "; compare models by log_evidence(), and a richer inference network narrows it"
     checks = [
-        Check("trend", float(not settled), fine(settled), rising),
-        Check("bound gap", gap, fine(gap <= LOOSE), lifted),
+        Check("trend", float(not settled), trust_if(settled), rising),
+        Check("bound gap", gap, trust_if(gap <= LOOSE), lifted),
         sample_size_check(effective, samples),
         *_units(found, depth),
     ]
@@ -112,11 +100,11 @@ def judged(found: dict[str, Any], depth: int) -> list[Check]:
     if "q against the posterior" in found:
         far = found["q against the posterior"]
         lost = "mean KL(q(h | x) ‖ p(h | x)) in nats a row, summed over all h: what the ELBO loses"
-        checks.append(Check("q against the posterior", far, fine(far <= LOOSE), lost))
+        checks.append(Check("q against the posterior", far, trust_if(far <= LOOSE), lost))
     return checks
 
 
-def fine(good: bool) -> str:
+def trust_if(good: bool) -> str:
     """The verdict of a check that can only be good or doubtful."""
     return "trust" if good else "caution"
 
@@ -145,7 +133,7 @@ def _units(found: dict[str, Any], depth: int) -> list[Check]:
         elif not count:
             said += f": {h} is not used, and a ladder without it does as well"
         paid = f"nats a row: mean of log q({h} | ·) − log p({h} | ·)"
-        checks.append(Check(f"active {h}", count, "reject" if collapsed else fine(count > 0), said))
+        checks.append(Check(f"active {h}", count, "reject" if collapsed else trust_if(count > 0), said))
         checks.append(Check(f"cost {h}", cost, "reject" if collapsed else "trust", paid))
     return checks
 
@@ -156,4 +144,4 @@ def held_out_check(gap: float, error: float, rows: int) -> Check:
     said = f"nats a row by which rows learnt from are likelier than {rows} held-out ones, ± {error:.2g}"
     if not chance:
         said += ": overfitted by so much. Quote the held-out bound; fewer epochs=, weight_sd= or more rows narrow it"
-    return Check("held-out gap", gap, fine(chance), said)
+    return Check("held-out gap", gap, trust_if(chance), said)

@@ -21,7 +21,7 @@ from tractable.diagnostics.learnt import Learnt
 from tractable.diagnostics.weights import Summed
 from tractable.engine import preflight
 from tractable.engine.sharding import chunks
-from tractable.ladders.bounds import bounds, coded, draws_needed, log_weights, moments, numbers
+from tractable.ladders.bounds import bounds, draws_needed, log_weights, moments, moments_of_codes, numbers
 from tractable.ladders.checks import held_out_check, sample_size_check
 from tractable.ladders.ladder import Ladder, ladder_of
 
@@ -271,7 +271,7 @@ def _encoded(
     def one(key: jax.Array, x: jax.Array) -> tuple:
         look_key, draw_key, moment_key = jax.random.split(key, 3)
         x = ladder.look(look_key, x[None])
-        codes = coded(ladder, params, x, moment_key, averaged)
+        codes = moments_of_codes(ladder, params, x, moment_key, averaged)
         drawn = jax.tree.map(lambda a: a[:, 0], ladder.drawn(draw_key, params, x, draws)[0]) if draws else ()
         return [mean[0] for mean, _, _ in codes], [variance[0] for _, variance, _ in codes], drawn
 

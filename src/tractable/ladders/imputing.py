@@ -96,11 +96,11 @@ def _possible(ladder: Ladder, theta: PyTree) -> jax.Array:
 def _imputed(
     ladder: Ladder, counts: tuple[int, int, int], params: PyTree, key: jax.Array, index: jax.Array, rows: PyTree
 ) -> tuple:
-    complete = functools.partial(completed, ladder, counts, params)
+    complete = functools.partial(complete_row, ladder, counts, params)
     return coding.each_row(complete, key, index, *rows)
 
 
-def completed(
+def complete_row(
     ladder: Ladder, counts: tuple[int, int, int], params: PyTree, key: jax.Array, x: jax.Array, seen: jax.Array
 ) -> tuple:
     """For one row (n,) and its observed mask: mean (n,), draws (draw, n), their h, and the weights' effective size."""
@@ -115,18 +115,18 @@ def completed(
 
     def resampled(key: jax.Array, h: tuple, log_w: jax.Array, count: int) -> tuple[jax.Array, tuple]:
         pick_key, draw_key = jax.random.split(key)
-        chosen = picked(pick_key, log_w, count)
+        chosen = pick(pick_key, log_w, count)
         h = jax.tree.map(lambda a: a[:, chosen], h)
         made = ladder.generative(theta, h)[0].sample(draw_key)[0]
         return keep(made), h
 
     def step(filled: jax.Array, key: jax.Array) -> tuple[jax.Array, None]:
         weigh_key, pick_key = jax.random.split(key)
-        h, log_w = weighed(ladder, params, weigh_key, filled, x, seen)
+        h, log_w = weigh_proposals(ladder, params, weigh_key, filled, x, seen)
         return resampled(pick_key, h, log_w, samples)[0], None
 
     filled, _ = jax.lax.scan(step, keep(first), jax.random.split(step_key, steps)[1:])
-    h, log_w = weighed(ladder, params, last_key, filled, x, seen)
+    h, log_w = weigh_proposals(ladder, params, last_key, filled, x, seen)
     weights = jax.nn.softmax(log_w)  # (K,)
     mean = moments(ladder.generative(theta, h)[0])[0][0]  # (K, n) or (K, n · levels)
     mean = jnp.sum(weights[:, None] * mean, axis=0, keepdims=True)
@@ -137,14 +137,14 @@ def completed(
     return mean, filled, jax.tree.map(lambda a: a[0], h), 1 / jnp.sum(jnp.square(weights))
 
 
-def picked(key: jax.Array, log_w: jax.Array, count: int) -> jax.Array:
+def pick(key: jax.Array, log_w: jax.Array, count: int) -> jax.Array:
     """(count,) independent indices, i with probability ∝ w_i."""
     heights = jnp.cumsum(jnp.exp(log_w - jnp.max(log_w)))
     u = jax.random.uniform(key, (count,), heights.dtype) * heights[-1]
     return jnp.minimum(jnp.searchsorted(heights, u, side="right"), len(log_w) - 1)
 
 
-def weighed(
+def weigh_proposals(
     ladder: Ladder, params: PyTree, key: jax.Array, filled: jax.Array, x: jax.Array, seen: jax.Array
 ) -> tuple[tuple, jax.Array]:
     """A proposal h_k for each completion (K, n), leading axes (1, K), and log w_k, (K,)."""

@@ -186,8 +186,8 @@ def layer(
                 f"{size} {kind.name} units take {wanted[0]} numbers; the layer's network returns shape {shape}."
             )
     return Layer(
-        size, kind, functools.partial(started, net),
-        lambda params, above: kind.distribution(mapped(net.apply, params, above)),
+        size, kind, functools.partial(starting_weights, net),
+        lambda params, above: kind.distribution(map_network(net.apply, params, above)),
     )  # fmt: skip
 
 
@@ -205,10 +205,10 @@ def shared_noise(
     net = mlp(above, hidden, size, activation)
 
     def init(key: jax.Array) -> PyTree:
-        return started(net, key) | {"noise": inverse_softplus(jnp.asarray(1 - SD_FLOOR))}
+        return starting_weights(net, key) | {"noise": inverse_softplus(jnp.asarray(1 - SD_FLOOR))}
 
     def distribution(params: PyTree, above: PyTree) -> Distribution:
-        means = mapped(net.apply, params, above)
+        means = map_network(net.apply, params, above)
         noise = jnp.broadcast_to(params["noise"], (*means.shape[:-1], 1))
         return one_sd.distribution(jnp.concatenate([means, noise], axis=-1))
 
@@ -239,7 +239,7 @@ def standard_normal(size: int) -> Layer:
     return Layer(size, normal, lambda key: {}, distribution)
 
 
-def mapped(apply: Callable, params: PyTree, x: jax.Array) -> PyTree:
+def map_network(apply: Callable, params: PyTree, x: jax.Array) -> PyTree:
     """Applies a network of one input over all leading axes of x (…, m)."""
     lead = x.shape[:-1]
     if not lead:
@@ -248,7 +248,7 @@ def mapped(apply: Callable, params: PyTree, x: jax.Array) -> PyTree:
     return jax.tree.map(lambda a: a.reshape(*lead, *a.shape[1:]), flat)
 
 
-def started(net: Network, key: jax.Array) -> PyTree:
+def starting_weights(net: Network, key: jax.Array) -> PyTree:
     """The network's starting weights."""
     return net.params if net.start is None else net.start(key)
 

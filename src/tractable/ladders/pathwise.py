@@ -27,19 +27,19 @@ def keys(key: jax.Array, count: int, params: PyTree) -> jax.Array:
     return jax.random.split(key, count)
 
 
-def summed(ladder: Ladder, params: PyTree, terms: Callable, batch: Batch) -> jax.Array:
+def sum_terms(ladder: Ladder, params: PyTree, terms: Callable, batch: Batch) -> jax.Array:
     """N/n Σ of the rows' terms, plus log p(θ); ``terms(params, part)`` are those of a part of the rows, (n,)."""
     total = batch.summed(lambda params, part: jnp.sum(part.counted(terms(params, part))), params)
     return batch.scale * total + ladder.log_prior(params["theta"])
 
 
-def valued(ladder: Ladder, terms: Callable) -> Callable:
-    """``(noise, params, batch) -> summed(...)`` of ``terms(noise, params, part)``."""
-    return lambda noise, params, batch: summed(ladder, params, functools.partial(terms, noise), batch)
+def value_of(ladder: Ladder, terms: Callable) -> Callable:
+    """``(noise, params, batch) -> sum_terms(...)`` of ``terms(noise, params, part)``."""
+    return lambda noise, params, batch: sum_terms(ladder, params, functools.partial(terms, noise), batch)
 
 
-def climbed(ladder: Ladder, params: PyTree, terms: Callable, batch: Batch) -> tuple[PyTree, PyTree]:
-    """The gradient of ``summed``, and other sums over rows.
+def sum_gradients(ladder: Ladder, params: PyTree, terms: Callable, batch: Batch) -> tuple[PyTree, PyTree]:
+    """The gradient of ``sum_terms``, and other sums over rows.
 
     Args:
         terms: ``(params, part) -> (terms (n,), other sums over the part)``. Only the terms are differentiated, and
@@ -81,7 +81,9 @@ def each_row(function: Callable, keys: jax.Array, *args: PyTree, axis: int = 0) 
     return jax.vmap(one, out_axes=axis)(keys, *args)
 
 
-def drawn(ladder: Ladder, keys: jax.Array, params: PyTree, x: PyTree, draws: int, *, pathwise: bool = False) -> tuple:
+def draw_rows(
+    ladder: Ladder, keys: jax.Array, params: PyTree, x: PyTree, draws: int, *, pathwise: bool = False
+) -> tuple:
     """Draws of h ~ q(h | x), leading axes (draw, row), each row's by its own key."""
     return each_row(lambda key, x: ladder.drawn(key, params, x, draws, pathwise=pathwise)[0], keys, x, axis=1)
 
@@ -136,7 +138,7 @@ def autoencoding(
         return likelihood - sum(jnp.sum(cost, -1) for cost in costs)
 
     def value(noise: jax.Array, params: PyTree, batch: Batch) -> jax.Array:
-        return summed(ladder, params, lambda params, part: bound(*parts(noise, params, part)), batch)
+        return sum_terms(ladder, params, lambda params, part: bound(*parts(noise, params, part)), batch)
 
     steady = isinstance(warmup, int | float) and warmup == 0
     if steady and beta == 1 and free_bits == 0:
@@ -154,7 +156,7 @@ def autoencoding(
             price = sum(jnp.sum(on * cost, -1) for on, cost in zip(paid, costs, strict=True))
             return likelihood - weight * price, jnp.sum(part.counted(bound(likelihood, costs)))
 
-        slopes, bound_value = climbed(ladder, params, terms, batch)
+        slopes, bound_value = sum_gradients(ladder, params, terms, batch)
         return batch.scale * bound_value + ladder.log_prior(params["theta"]), slopes, step + 1
 
     return Objective(keys, value, lambda params: jnp.zeros((), jnp.int32), slope)
@@ -192,19 +194,19 @@ def importance_weighted(ladder: Ladder, *, samples: int = 5, gradient: str = "do
                 q = _fixed_q(ladder, params, x, h)
                 return log_weights(ladder, {"theta": theta}, x, h, q)[0]
 
-            h, back = jax.vjp(lambda params: drawn(ladder, keys, params, x, samples, pathwise=True), params)
+            h, back = jax.vjp(lambda params: draw_rows(ladder, keys, params, x, samples, pathwise=True), params)
             log_w, pull = jax.vjp(weighed, params["theta"], h)
             bound_value, along = jax.value_and_grad(lambda log_w: jnp.sum(part.counted(k_sample(log_w))))(log_w)
             share = jax.nn.softmax(log_w, axis=0)
             theta, through = pull(along)  # of draw k and row n: w̃_k ∂log w_k
-            slopes = back(again(share, through))[0]
+            slopes = back(weigh_again(share, through))[0]
             return bound_value, slopes | {"theta": jax.tree.map(jnp.add, theta, slopes["theta"])}
 
         bound_value, slopes = batch.summed(of, params)
         bound_value = batch.scale * bound_value + ladder.log_prior(params["theta"])
         return bound_value, with_prior(ladder, params, slopes, batch), memory
 
-    return Objective(keys, valued(ladder, terms), slope=slope if gradient == "doubly" else None)
+    return Objective(keys, value_of(ladder, terms), slope=slope if gradient == "doubly" else None)
 
 
 def k_sample(log_w: jax.Array) -> jax.Array:
@@ -212,7 +214,7 @@ def k_sample(log_w: jax.Array) -> jax.Array:
     return jax.nn.logsumexp(log_w, axis=0) - math.log(log_w.shape[0])
 
 
-def again(share: jax.Array, slopes: PyTree) -> PyTree:
+def weigh_again(share: jax.Array, slopes: PyTree) -> PyTree:
     """w̃² ∂log w/∂h, from slopes (K, n, …) that w̃ (K, n) already weights once."""
     return jax.tree.map(lambda g: g * share.reshape(share.shape + (1,) * (g.ndim - 2)), slopes)
 

@@ -16,8 +16,8 @@ from tractable.core.errors import SettingsError
 from tractable.core.model import Batch, Objective, PyTree
 from tractable.core.settings import Count, at_least, expect
 from tractable.ladders.ladder import Ladder
-from tractable.ladders.layers import mapped
-from tractable.ladders.pathwise import climbed, drawn, k_sample, keyed_inputs, keys, valued
+from tractable.ladders.layers import map_network
+from tractable.ladders.pathwise import draw_rows, k_sample, keyed_inputs, keys, sum_gradients, value_of
 
 Walk = Callable[[PyTree], tuple[tuple, list]]  # params -> (h, [q(h¹ | ·), …]), leading axes (draw, row)
 Walked = Callable[[Batch], tuple[Any, Walk]]  # rows -> (x, their walk)
@@ -95,7 +95,7 @@ def nvil(ladder: Ladder, *, samples: int = 1, **switches: Any) -> Objective:
     def slope(noise: jax.Array, params: PyTree, batch: Batch, memory: Memory) -> tuple:
         return slope_at(ladder, chosen, params, functools.partial(walked, noise), batch, memory)
 
-    return Objective(keys, valued(ladder, terms), functools.partial(remember, ladder), slope)
+    return Objective(keys, value_of(ladder, terms), functools.partial(remember, ladder), slope)
 
 
 def vimco(ladder: Ladder, *, samples: int = 5) -> Objective:
@@ -116,7 +116,7 @@ def vimco(ladder: Ladder, *, samples: int = 5) -> Objective:
     def slope(noise: jax.Array, params: PyTree, batch: Batch, memory: tuple) -> tuple:
         return *multisample_slope_at(ladder, params, functools.partial(walked, noise), batch), memory
 
-    return Objective(keys, valued(ladder, terms), slope=slope)
+    return Objective(keys, value_of(ladder, terms), slope=slope)
 
 
 def begin_baselines(ladder: Ladder, key: jax.Array, hidden: int = 100, *, baseline: str = "layers") -> PyTree:
@@ -161,16 +161,18 @@ def slope_at(
         learning_signal = jax.lax.stop_gradient(signals(log_p, log_q, local=switches.local))
         guess = jnp.zeros_like(learning_signal)
         if switches.baseline is not None:
-            guess = baselines(params["psi"], seen_below(ladder, params, x, h, switches.baseline), learning_signal.shape)
+            guess = baselines(
+                params["psi"], baseline_inputs(ladder, params, x, h, switches.baseline), learning_signal.shape
+            )
         residual = learning_signal - jax.lax.stop_gradient(guess)
-        of_inference, of_baseline = centred(switches, residual, memory)
+        of_inference, of_baseline = centre_signals(switches, residual, memory)
         mine = jnp.sum(log_p, 0) + jnp.sum(of_inference * log_q + of_baseline * guess, 0)
         bound = jnp.mean(jnp.sum(log_p, 0) - jnp.sum(log_q, 0), axis=0)
         return jnp.mean(mine, axis=0), (jnp.sum(part.counted(bound)), row_sums(residual, part.mask, memory))
 
-    gradient, (bound, seen) = climbed(ladder, params, terms, batch)
+    gradient, (bound, seen) = sum_gradients(ladder, params, terms, batch)
     value = batch.scale * bound + ladder.log_prior(params["theta"])
-    return value, gradient, remembered(switches, memory, seen)
+    return value, gradient, update_memory(switches, memory, seen)
 
 
 def multisample_slope_at(ladder: Ladder, params: PyTree, walked: Walked, batch: Batch) -> tuple[jax.Array, PyTree]:
@@ -183,7 +185,7 @@ def multisample_slope_at(ladder: Ladder, params: PyTree, walked: Walked, batch: 
         weights = jax.lax.stop_gradient(gains(log_w))
         return bound + jnp.sum(weights * jnp.sum(log_q, 0), axis=0), jnp.sum(part.counted(bound))
 
-    gradient, bound = climbed(ladder, params, terms, batch)
+    gradient, bound = sum_gradients(ladder, params, terms, batch)
     return batch.scale * bound + ladder.log_prior(params["theta"]), gradient
 
 
@@ -202,7 +204,7 @@ def gains(log_w: jax.Array) -> jax.Array:
     return k_sample(log_w)[None] - jax.vmap(k_sample)(without)
 
 
-def seen_below(ladder: Ladder, params: PyTree, x: PyTree, h: tuple, baseline: str) -> list[jax.Array]:
+def baseline_inputs(ladder: Ladder, params: PyTree, x: PyTree, h: tuple, baseline: str) -> list[jax.Array]:
     """Inputs of C_1 … C_L, each (draw or 1, row, …): x minus its mean, then h¹ … h^{L−1} or x again; no gradient."""
     features = ladder.visible.features(jax.tree.map(lambda a: a[None], x))
     first = features - params["phi"]["centre"].reshape((1,) * (features.ndim - 1) + (-1,))
@@ -218,7 +220,7 @@ def baselines(psi: PyTree, seen: Sequence[jax.Array], shape: tuple[int, ...]) ->
     def answer(psi: dict[str, jax.Array], x: jax.Array) -> jax.Array:
         return jnp.dot(jnp.tanh(x @ psi["weight"] + psi["bias"]), psi["out"]) + psi["answer"]
 
-    each = [mapped(answer, psi[f"c{i + 1}"], x) for i, x in enumerate(seen)]
+    each = [map_network(answer, psi[f"c{i + 1}"], x) for i, x in enumerate(seen)]
     return jnp.stack([jnp.broadcast_to(guess, shape[1:]) for guess in each])
 
 
@@ -236,7 +238,7 @@ def row_sums(residual: jax.Array, mask: jax.Array, memory: Memory) -> tuple[jax.
     return (jnp.sum(counts, dtype=residual.dtype), total(away), total(jnp.square(away)))
 
 
-def remembered(switches: Reductions, memory: Memory, sums: tuple[jax.Array, jax.Array, jax.Array]) -> Memory:
+def update_memory(switches: Reductions, memory: Memory, sums: tuple[jax.Array, jax.Array, jax.Array]) -> Memory:
     """The memory after a batch, from ``row_sums`` of all its rows."""
     count, away, square = sums
     rows = jnp.maximum(count, 1)
@@ -247,7 +249,7 @@ def remembered(switches: Reductions, memory: Memory, sums: tuple[jax.Array, jax.
     return Memory(mean, keep * memory.variance + add * spread, keep * memory.weight + add)
 
 
-def centred(switches: Reductions, residual: jax.Array, memory: Memory) -> tuple[jax.Array, jax.Array]:
+def centre_signals(switches: Reductions, residual: jax.Array, memory: Memory) -> tuple[jax.Array, jax.Array]:
     """Weights of ∇ log q(h^i | ·) and of ∇ C_i from l_i − C_i, (L, draw, row) each, held constant."""
     own = mine = residual - memory.centre()[:, None, None] if switches.centre else residual
     if switches.leave_one_out:
@@ -286,7 +288,7 @@ def _walked(ladder: Ladder, samples: int, noise: jax.Array, batch: Batch) -> tup
     keys, x = keyed_inputs(ladder, noise, batch)
 
     def walk(params: PyTree) -> tuple[tuple, list]:
-        h = drawn(ladder, keys, params, x, samples)
+        h = draw_rows(ladder, keys, params, x, samples)
         return ladder.infer(params, jax.tree.map(lambda a: a[None], x), lambda i, _: h[i])
 
     return x, walk

@@ -11,7 +11,7 @@ from tractable.core.causes import base_of
 from tractable.core.errors import ModelError
 from tractable.core.tree import PyTree
 from tractable.ladders.ladder import Choose, Recognition
-from tractable.ladders.layers import Layer, mapped, normal, started
+from tractable.ladders.layers import Layer, map_network, normal, starting_weights
 from tractable.networks.architecture import activated, mlp
 
 
@@ -53,15 +53,18 @@ def top_down(
     def init(key: jax.Array) -> PyTree:
         keys = jax.random.split(key, (len(above), 2))
         return {
-            f"h{i + 1}": {"up": {} if step is None else started(step, keys[i, 0]), "head": started(head, keys[i, 1])}
+            f"h{i + 1}": {
+                "up": {} if step is None else starting_weights(step, keys[i, 0]),
+                "head": starting_weights(head, keys[i, 1]),
+            }
             for i, (step, head) in enumerate(zip(steps, heads, strict=True))
         }
 
     def walk(theta: PyTree, phi: PyTree, x: jax.Array, choose: Choose) -> list:
         climbed, d = [], x
         for i, (step, head) in enumerate(zip(steps, heads, strict=True)):
-            d = d if step is None else squash(mapped(step.apply, phi[f"h{i + 1}"]["up"], d))
-            climbed.append(normal.distribution(mapped(head.apply, phi[f"h{i + 1}"]["head"], d)))
+            d = d if step is None else squash(map_network(step.apply, phi[f"h{i + 1}"]["up"], d))
+            climbed.append(normal.distribution(map_network(head.apply, phi[f"h{i + 1}"]["head"], d)))
         found: list = [None] * len(above)
         features = None
         for i in reversed(range(len(above))):

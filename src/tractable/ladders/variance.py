@@ -101,7 +101,7 @@ def _measured(
     def pair(key: jax.Array) -> tuple[jax.Array, jax.Array]:
         h, _ = ladder.drawn(key, params, x, 2)
         weights = jnp.stack([  # of ∇ log q(h^i | ·), (setting, L, draw, row)
-            score.centred(s, _residual(ladder, s, psi, params, x, h), memory)[0]
+            score.centre_signals(s, _residual(ladder, s, psi, params, x, h), memory)[0]
             for s, (psi, memory) in zip(chosen, fixed, strict=True)
         ])  # fmt: skip
         back = jax.vjp(lambda phi: log_q(phi, h), params["phi"])[1]
@@ -127,7 +127,7 @@ def _residual(ladder: Ladder, setting: score.Reductions, psi: PyTree, params: Py
     signal = score.signals(log_p, log_q, local=setting.local)
     if setting.baseline is None or not psi:
         return signal
-    return signal - score.baselines(psi, score.seen_below(ladder, params, x, h, setting.baseline), signal.shape)
+    return signal - score.baselines(psi, score.baseline_inputs(ladder, params, x, h, setting.baseline), signal.shape)
 
 
 def _fixed(
@@ -140,7 +140,7 @@ def _fixed(
     if setting.baseline is not None and not psi:
         residual_of_rows = _residual(ladder, setting, (), params, x, h)
         begun = score.begin_baselines(ladder, psi_key, HIDDEN, baseline=setting.baseline)
-        seen = score.seen_below(ladder, params, x, h, setting.baseline)
+        seen = score.baseline_inputs(ladder, params, x, h, setting.baseline)
         psi = {name: _regressed(begun[name], *each) for name, *each in zip(begun, seen, residual_of_rows, strict=True)}
     residual = _residual(ladder, setting, psi, params, x, h)
     one = jnp.ones((), residual.dtype)

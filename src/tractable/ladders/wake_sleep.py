@@ -11,7 +11,7 @@ from tractable.core.errors import SettingsError
 from tractable.core.model import Batch, Objective, PyTree
 from tractable.core.settings import Count, NotNegative, expect
 from tractable.ladders.ladder import Ladder
-from tractable.ladders.pathwise import climbed, drawn, each_row, k_sample, keyed_inputs, keys
+from tractable.ladders.pathwise import draw_rows, each_row, k_sample, keyed_inputs, keys, sum_gradients
 
 
 def wake_sleep(ladder: Ladder) -> Objective:
@@ -91,7 +91,7 @@ def slope_at(
             terms = terms + sleep_phi * tree.total(ladder.log_q(fixed, *jax.tree.map(lambda a: a[None], dream)))[0]
         return terms, jnp.sum(part.counted(k_sample(log_w)))
 
-    gradient, bound = climbed(ladder, params, halves, batch)
+    gradient, bound = sum_gradients(ladder, params, halves, batch)
     return batch.scale * bound + ladder.log_prior(params["theta"]), gradient
 
 
@@ -100,7 +100,7 @@ def _climbed(ladder: Ladder, samples: int, wake_phi: float, sleep_phi: float) ->
         def draw(part: Batch) -> tuple[PyTree, tuple, Any]:
             keys, x = keyed_inputs(ladder, noise, part)
             draw_keys, dream_keys = jax.vmap(jax.random.split, out_axes=1)(keys)
-            h = drawn(ladder, draw_keys, params, x, samples)
+            h = draw_rows(ladder, draw_keys, params, x, samples)
             dream = each_row(lambda key: ladder.dreamt(key, params["theta"], 1), dream_keys) if sleep_phi else None
             return x, h, dream
 

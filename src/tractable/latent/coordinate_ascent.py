@@ -24,8 +24,8 @@ from tractable.latent.conjugate_models import ConjugateModel, conjugate_model
 from tractable.latent.conjugate_variational import Conjugate
 from tractable.latent.em import expected
 from tractable.latent.em_climb import Reached
-from tractable.latent.em_method import EM, chosen, starting_points
-from tractable.latent.online_em import OnlineEM, followed
+from tractable.latent.em_method import EM, choose_best, starting_points
+from tractable.latent.online_em import OnlineEM, run_epochs
 
 DRAWN = 4000
 
@@ -83,7 +83,7 @@ class CoordinateAscent(EM):
     def learn(self, session: Session) -> Outcome:
         model, data, _, reached, seconds = (self.climb if self.batch_size is None else self.follow)(session)
         began = time.perf_counter()
-        best, found = chosen(reached, model, data)
+        best, found = choose_best(reached, model, data)
         q = jax.tree.map(lambda a: a[best], reached.theta)
         positions = _drawn(model, q, draws_key(session.key), self.draws)
         found |= {"elbo": found["objective"]} | {f"lambda {i}": np.asarray(a) for i, a in enumerate(jax.tree.leaves(q))}
@@ -97,7 +97,7 @@ class CoordinateAscent(EM):
         began = time.perf_counter()
         first = self.begin(model, data, session.key)
         online = OnlineEM(batch_size=self.batch_size or 1, epochs=self.epochs, starts=self.starts, average=False)
-        ends, _, interrupted = followed(online, over_lambda(model.conjugate), session, first, None, session.key)
+        ends, _, interrupted = run_epochs(online, over_lambda(model.conjugate), session, first, None, session.key)
         unravel = tree.raveller(jax.tree.map(lambda a: a[0], first))[1]
         before, after, values = [], [], []
         for end in jnp.asarray(ends):

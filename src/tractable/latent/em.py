@@ -3,8 +3,8 @@
     E:  S = Σ_n w_n E[T(x_n, z) | x_n, θ]        M:  θ' = argmax Q(·; S),  Q = Σ_n w_n E[log p(x_n, z | ·) | x_n, θ]
 
 Target: a stationary point of Σ_n w_n log p(x_n | θ). The M-step maximises a lower bound that touches this at θ, so no
-step goes down. Dempster, Laird & Rubin 1977. An E-step gives *sums* over rows: the sums of chunks, files and devices
-add up to those of all rows, and their stochastic average is online EM (Cappé & Moulines 2009).
+step goes down. Dempster, Laird & Rubin 1977. An E-step gives *sums* over rows. Sums of chunks,
+files and devices add up to those of all rows, and online EM averages the sums of minibatches (Cappé & Moulines 2009).
 
 An E-step is ``(theta, batch) -> Expected``, its sums weighted by ``batch.mask`` (0 or 1, or any weight ≥ 0); an M-step
 is ``statistics -> theta``. EM does not apply where z cannot be summed or integrated out given θ.
@@ -76,13 +76,13 @@ def em(e_step: Callable, m_step: Callable, log_prior: Callable | None = None) ->
         return State(position, jnp.array(0), jnp.zeros((), dtype_of(position)))
 
     def step(noise: PyTree, state: State, batch: Batch | None) -> tuple[State, Info]:
-        found = e_step(state.position, _needed(batch))
+        found = e_step(state.position, _expect_batch(batch))
         objective = _objective(found.log_likelihood, log_prior, state.position)
         gain = jnp.where(state.time > 0, objective - state.objective, 0).astype(objective.dtype)
-        position = _like(m_step(found.statistics), state.position)
+        position = _in_dtypes_of(m_step(found.statistics), state.position)
         return State(position, state.time + 1, objective), Info(objective, gain)
 
-    return Kernel(init, _nothing, step)
+    return Kernel(init, _no_noise, step)
 
 
 def online_em(
@@ -127,7 +127,7 @@ def online_em(
         return OnlineState(position, jnp.array(0), jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes))
 
     def step(noise: PyTree, state: OnlineState, batch: Batch | None) -> tuple[OnlineState, OnlineInfo]:
-        batch = _needed(batch)
+        batch = _expect_batch(batch)
         found = batch.summed(e_step, state.position)
         share = jnp.where(state.time > 0, gamma(state.time), 1.0)
         statistics = jax.tree.map(
@@ -135,12 +135,12 @@ def online_em(
             _in_newest_frame(state.statistics, found.statistics),
             found.statistics,
         )
-        position = _like(m_step(statistics), state.position)
+        position = _in_dtypes_of(m_step(statistics), state.position)
         position = tree.where(state.time + 1 >= patience, position, state.position)
         objective = _objective(batch.scale * found.log_likelihood, log_prior, state.position)
         return OnlineState(position, state.time + 1, statistics), OnlineInfo(objective, share.astype(objective.dtype))
 
-    return Kernel(init, _nothing, step)
+    return Kernel(init, _no_noise, step)
 
 
 def chunked(e_step: Callable, chunk: int = 4096) -> Callable:
@@ -177,10 +177,10 @@ def expected(
     if weights is not None and np.shape(weights) != (data.size,):
         raise DataError(f"expected(weights=...) has one weight a row, shape ({data.size},); got {np.shape(weights)}.")
     if data.size == 0:
-        raise DataError("EM looks at rows: these data hold none.")
+        raise DataError("EM learns from rows: these data have none.")
     chunk = min(chunk, data.size)
     compiled, dtype = jax.jit(e_step), np.dtype(dtype_of(theta))
-    total, working = None, None
+    total, working = None, None  # the host adds one chunk's sums while the device computes the next ones
     for start in range(0, data.size, chunk):
         stop = min(start + chunk, data.size)
         # Earlier rows with mask 0 fill up the last chunk: one shape, one compilation.
@@ -189,18 +189,18 @@ def expected(
         mask[chunk - (stop - start) :] = 1 if weights is None else np.asarray(weights[start:stop])
         placed = place(rows, mask)
         ahead = compiled(theta, Batch(placed[0], placed[1], narrow(data.size)))
-        total, working = _summed(total, working), ahead
-    return _summed(total, working)
+        total, working = _add_on_host(total, working), ahead
+    return _add_on_host(total, working)
 
 
-def _nothing(key: jax.Array, count: int, state: PyTree, batch: Batch | None = None) -> jax.Array:
+def _no_noise(key: jax.Array, count: int, state: PyTree, batch: Batch | None = None) -> jax.Array:
     """An empty block of noise with the usual leading axis: EM draws nothing."""
     return jnp.zeros((count, 0))
 
 
-def _needed(batch: Batch | None) -> Batch:
+def _expect_batch(batch: Batch | None) -> Batch:
     if batch is None:
-        raise DataError("EM looks at rows at every step: give a batch, such as whole(rows).")
+        raise DataError("EM needs rows at every step: give a batch, such as whole(rows).")
     return batch
 
 
@@ -219,7 +219,7 @@ def _in_newest_frame(old: PyTree, new: PyTree) -> PyTree:
     )
 
 
-def _like(new: PyTree, old: PyTree) -> PyTree:
+def _in_dtypes_of(new: PyTree, old: PyTree) -> PyTree:
     """The M-step's θ in the dtypes of the old θ; raises ModelError if structure or shapes differ."""
     shapes = [(jax.tree.structure(t), [jnp.shape(leaf) for leaf in jax.tree.leaves(t)]) for t in (new, old)]
     if shapes[0] != shapes[1]:
@@ -230,8 +230,8 @@ def _like(new: PyTree, old: PyTree) -> PyTree:
     return jax.tree.map(lambda a, b: jnp.asarray(a, b.dtype), new, old)
 
 
-def _summed(total: PyTree, term: PyTree) -> PyTree:
-    """The sum in float64 on the host; None stands for no term yet."""
+def _add_on_host(total: PyTree, term: PyTree) -> PyTree:
+    """The sum in float64 on the host; a total or term of None counts as 0."""
     if term is None:
         return total
     term = jax.tree.map(lambda a: np.asarray(a, np.float64), term)

@@ -1,4 +1,8 @@
-"""EM's climbs from start to end: on rows in memory, over devices, or on file; saved as they go."""
+"""EM's climbs from start to end, on rows in memory or on file, on one device or many; saved as they go.
+
+All starts climb side by side. In memory a compiled loop takes ``SEGMENT`` steps between two returns to the host; on
+file a step is one pass over the file.
+"""
 
 import dataclasses
 import functools
@@ -39,7 +43,7 @@ class Climbing(NamedTuple):
     good: PyTree  # last θ with a finite objective
     gain: jax.Array  # of the last step
     to_come: jax.Array  # nats, by Aitken's extrapolation
-    little: jax.Array  # whether to_come is small: twice in a row ends a climb, once may be a plateau
+    little: jax.Array  # whether to_come is small; a climb ends if it is twice in a row, since once may be a plateau
     done: jax.Array
     time: jax.Array  # ()
 
@@ -60,7 +64,7 @@ class SavedAttempts:
             earlier = Reached(thetas, nothing, nothing, False) if beneath(self.resume, "attempts/1") else None
             self.count, self.earlier = restored((0, earlier), beneath(self.resume, "attempts"))
 
-    def begun(self, like: PyTree) -> PyTree:
+    def restore(self, like: PyTree) -> PyTree:
         """The saved state of this attempt's climbs, with the structure of ``like``; None if there is none."""
         now = {} if self.resume is None else beneath(self.resume, "now")
         self.resume = None
@@ -87,10 +91,10 @@ def settled(
     to_come = jnp.abs(gain) * rate / (1 - rate)
     scale = jnp.maximum(jnp.abs(objective), 1.0)
     digit = jnp.finfo(jnp.result_type(objective)).eps * jnp.maximum(scale, size)
-    # EM falls by rounding only, so after a fall gains of that size are rounding too.
+    # EM falls only by rounding, so after a fall, gains of that size are rounding too.
     rounding = jnp.where((gain < 0) | (before < 0), FALLEN, ROUNDING) * digit
-    none = jnp.abs(gain) <= rounding  # rounding, from which nothing can be extrapolated
-    return jnp.where(none, 0.0, to_come), none | (to_come <= tolerance * scale)
+    is_rounding = jnp.abs(gain) <= rounding  # from which nothing can be extrapolated
+    return jnp.where(is_rounding, 0.0, to_come), is_rounding | (to_come <= tolerance * scale)
 
 
 def climb(method: Any, model: Model, session: Session, thetas: PyTree, attempts: SavedAttempts) -> Reached:
@@ -101,9 +105,9 @@ def climb(method: Any, model: Model, session: Session, thetas: PyTree, attempts:
     now, traces, stopped = Climbing(states, thetas, zero, zero + jnp.inf, zero > 0, zero > 0, jnp.array(0)), [], False
     if not session.data.resident:
         now = _with_objective(now, np.asarray(zero, np.float64))
-    begun = attempts.begun((now, np.zeros(0)))
-    if begun is not None:
-        now, traces = begun[0], [begun[1]]
+    saved = attempts.restore((now, np.zeros(0)))
+    if saved is not None:
+        now, traces = saved[0], [saved[1]]
 
     def run_state() -> PyTree:
         return now, np.concatenate(traces, 1)
@@ -173,7 +177,7 @@ _each_where = jax.jit(jax.vmap(tree.where))
 def _judge(
     now: Climbing, states: PyTree, gain: jax.Array, objective: jax.Array, tolerance: float, total: float | jax.Array
 ) -> tuple[Climbing, jax.Array]:
-    """The state after a step to ``states``, whose objectives were before it; and those of climbs still going on."""
+    """The climbs after a step to ``states``, and the objectives before the step, NaN for climbs that have ended."""
     fine = jax.vmap(tree.all_finite)(states.position) & jnp.isfinite(objective)
     to_come, little = settled(gain, now.gain, objective, tolerance, total)
     little = little & (now.time > 1)
@@ -208,7 +212,7 @@ def segment(
     count, total = now.done.shape[0], jnp.sum(batch.counted(jnp.ones_like(batch.mask)))
     trace = jnp.full((SEGMENT, count), jnp.nan, now.gain.dtype)
 
-    def going(carry: tuple) -> jax.Array:
+    def continues(carry: tuple) -> jax.Array:
         now, _, i = carry
         return (i < SEGMENT) & (now.time < last) & ~jnp.all(now.done)
 
@@ -218,7 +222,7 @@ def segment(
         now, values = _judge(now, states, info.gain, info.objective, method.tolerance, total)
         return now, trace.at[i].set(values), i + 1
 
-    now, trace, _ = jax.lax.while_loop(going, step, (now, trace, jnp.array(0)))
+    now, trace, _ = jax.lax.while_loop(continues, step, (now, trace, jnp.array(0)))
     return now, trace.T
 
 
@@ -241,12 +245,14 @@ def _e_step(method: Any, model: Model, placement: OneDevice) -> Callable:
     """The E-step of all rows. Closed-form sums go chunk by chunk, on each device over its own rows."""
     e_step = method.halves(model)[0]
     if not method.exact(model):
-        return e_step  # its statistics are the rows and their shares; the compiler sums their Q on each device
+        return (
+            e_step  # its statistics are the rows and their responsibilities, whose Q the compiler sums on each device
+        )
     return placement.sum_rows(chunked(e_step, method.chunk))
 
 
 def with_retries(reached: Reached, again: Reached, taken: np.ndarray) -> Reached:
-    """Climbs with the starts in ``taken`` replaced by those of a second attempt."""
+    """Climbs with the starts in ``taken`` replaced by the same starts of a second attempt."""
 
     def pick(old: jax.Array, new: jax.Array) -> jax.Array:
         return jnp.where(jnp.asarray(taken).reshape(-1, *[1] * (old.ndim - 1)), new, old)

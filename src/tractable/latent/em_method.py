@@ -30,7 +30,7 @@ from tractable.latent.em_climb import FALLEN, ROUNDING, Reached, SavedAttempts, 
 from tractable.latent.gradient_em import by_enumeration, expected_log_joint, gradient_m_step
 
 CHUNK = 1 << 14  # rows at a time in an E-step
-LOOKED_AT = 10_000  # rows of data on file that a start is made from, about
+LOOKED_AT = 10_000  # about so many rows of data on file give a starting point
 WELL = 1e10  # condition number up to which an information matrix's inverse is trusted
 RETRIES = 2  # for starts that end with a collapsed component
 SAME = 1e-3  # nats per datum within which two maxima count as one
@@ -49,13 +49,13 @@ class EM(Method):
     components overlap, and to a local maximum: hence several starts, side by side in one compilation.
 
     Args:
-        starts: climbs from different starting points; the best is kept and the report says whether they agree.
+        starts: climbs from different starting points; the result is the best, and the report says whether they agree.
         steps: most steps of a climb.
         tolerance: the climb ends when the gain still to come, by Aitken's extrapolation of the last gains, is below
             this share of the objective, twice in a row.
-        chunk: rows at once in an E-step: memory beside the data is O(starts · chunk).
+        chunk: rows at once in an E-step: memory besides the data is O(starts · chunk).
         optimizer: for an M-step without closed form: "lbfgs", or an optax optimiser, reset at every M-step. A step
-            that would lower Q is not taken and the next is half as long, so that EM never falls; the report says how
+            that would lower Q is rejected and the next is half as long, so that EM never falls; the report says how
             much L-BFGS would add at the end.
         inner: the optimiser's steps in one M-step.
         prior: climb log p(θ) too. False for the likelihood alone; a closed-form M-step must fit the choice.
@@ -78,12 +78,12 @@ class EM(Method):
     errors: bool = True
 
     def kernel(self, model: Model, rows: PyTree, tuned: PyTree) -> Kernel:
-        e_step, m_step = self.halves(latent(model, self))
+        e_step, m_step = self.halves(expect_latent_model(model, self))
         return em(chunked(e_step, self.chunk) if self.exact(model) else e_step, m_step, self.log_prior(model))
 
     def needed(self, model: Model) -> Any:
         """The model; raises ModelError where this method cannot learn it."""
-        model = latent(model, self)
+        model = expect_latent_model(model, self)
         self.halves(model)
         return model
 
@@ -93,7 +93,7 @@ class EM(Method):
 
     def begin(self, model: Any, data: Data, key: jax.Array) -> PyTree:
         """The starting θ, with a leading axis of starts."""
-        return beginnings(model, data, key, self.starts)
+        return initial_thetas(model, data, key, self.starts)
 
     def log_prior(self, model: Any) -> Callable | None:
         """The log prior, if it is part of the climbed objective."""
@@ -104,8 +104,6 @@ class EM(Method):
         if model.halves is not None:
             return model.halves
         prior, steps, sums = self.log_prior(model), (self.inner, self.optimizer), model.sums
-        if model.e_step is not None and model.steps.q is not None:
-            return model.e_step, gradient_m_step(model.steps.q, prior, model.params, model.position_of, *steps)
         if sums is None or sums.responsibilities is None or sums.causes is None:
             raise ModelError(
                 f"{type(self).__name__} sums over z, but this model's z takes too many values or has no E-step: use "
@@ -118,7 +116,7 @@ class EM(Method):
     def climb(self, session: Session) -> tuple[Any, Data, Any, Reached, dict[str, float]]:
         """The model, its rows, the mean taken off them (or None), every start's end point, and seconds."""
         model = self.needed(session.model).climbed
-        data, offset = about_the_mean(model, session.data)
+        data, offset = subtract_mean(model, session.data)
         session = session._replace(data=data)
         began = time.perf_counter()
         thetas = self.begin(model, data, session.key)
@@ -129,12 +127,14 @@ class EM(Method):
         while True:
             reached = attempts.earlier
             if reached is not None:
-                # A collapsed component is a start's bad luck: such starts are tried again, the others kept.
-                bad = ~sound(model, reached, data.total)
+                # A start may collapse a component by bad luck: such starts are tried again.
+                bad = ~is_sound(model, reached, data.total)
                 thetas = self.begin(model, data, jax.random.fold_in(session.key, attempts.count))
             again = climb(self, model, session, thetas, attempts)
-            reached = again if reached is None else with_retries(reached, again, bad & sound(model, again, data.total))
-            if reached.interrupted or attempts.count == RETRIES or sound(model, reached, data.total).all():
+            reached = (
+                again if reached is None else with_retries(reached, again, bad & is_sound(model, again, data.total))
+            )
+            if reached.interrupted or attempts.count == RETRIES or is_sound(model, reached, data.total).all():
                 break
             attempts.again(reached)
         seconds = {"starting": begun - began, "climbing": time.perf_counter() - begun}
@@ -143,15 +143,17 @@ class EM(Method):
     def learn(self, session: Session) -> Outcome:
         model, data, offset, reached, seconds = self.climb(session)
         climbed = time.perf_counter()
-        point, info, found = concluded(self, model, data, reached)
+        point, info, found = conclude(self, model, data, reached)
         if not reached.interrupted and not self.exact(model) and self.optimizer != "lbfgs":
-            found |= {"L-BFGS adds": self._left(model, session._replace(data=data), point) - found["objective"]}
+            found |= {
+                "L-BFGS adds": self._lbfgs_gain_at(model, session._replace(data=data), point) - found["objective"]
+            }
         if offset is not None:
-            point = np.asarray(shifted(model, jnp.asarray(point), offset))
+            point = np.asarray(shift_point(model, jnp.asarray(point), offset))
         seconds |= {"errors": time.perf_counter() - climbed}
         return Outcome(point_belief(point, info, found), found, seconds, reached.interrupted)
 
-    def _left(self, model: Any, session: Session, point: np.ndarray) -> float:
+    def _lbfgs_gain_at(self, model: Any, session: Session, point: np.ndarray) -> float:
         """The objective, in nats, after one M-step by L-BFGS from a point."""
         theta = model.params(jnp.asarray(point))
         judge = dataclasses.replace(self, optimizer="lbfgs", steps=1)
@@ -181,7 +183,7 @@ class EM(Method):
             "nats lost in one step; EM loses none unless a floor binds or the M-step fails to maximise Q + log p(θ)"
         )
         out.append(Check("largest fall", fall, "trust" if fine else "caution", sentence))
-        own, least = examined(posterior), found.get("eigenvalue", math.nan)
+        own, least = model_checks(posterior), found.get("eigenvalue", math.nan)
         sentence = "smallest eigenvalue of the observed information; above 0 at a proper maximum"
         sentence += "" if least > 0 else ": there are no standard errors"
         out += agreement(found, self.starts, f"{SAME:g} nats {datum}", found["agreement"] / size)
@@ -193,7 +195,7 @@ class EM(Method):
         return out + own
 
 
-def latent(model: Model, method: Method) -> LatentModel:
+def expect_latent_model(model: Model, method: Method) -> LatentModel:
     """The model as a LatentModel; raises ModelError if it has no z."""
     found = latent_model(model)
     if found is not None:
@@ -204,10 +206,10 @@ def latent(model: Model, method: Method) -> LatentModel:
     )
 
 
-def about_the_mean(model: LatentModel, data: Data) -> tuple[Data, Any]:
+def subtract_mean(model: LatentModel, data: Data) -> tuple[Data, Any]:
     """Rows in memory minus their mean, and that mean, if the model shifts with its rows; else the rows and None."""
     if data.total == 0:
-        raise DataError("EM looks at rows: these data hold none.")
+        raise DataError("EM learns from rows: these data have none.")
     if model.symmetry.shift is None or not data.resident or data.given is not None:
         return data, None
     y = np.asarray(data.y)
@@ -219,8 +221,8 @@ def about_the_mean(model: LatentModel, data: Data) -> tuple[Data, Any]:
     return about, jnp.asarray(offset, dtype)
 
 
-def beginnings(model: LatentModel, data: Data, key: jax.Array, count: int) -> PyTree:
-    """The starting θ, with a leading axis of starts: from the model's own rule on the data, or drawn from its prior."""
+def initial_thetas(model: LatentModel, data: Data, key: jax.Array, count: int) -> PyTree:
+    """The starting θ, with a leading axis of starts: by the model's own rule, or drawn from its prior."""
     if model.steps.begin is None:
         if model.prior_is_callable or model.start is not None:
             positions = starts(model, data, key, count)
@@ -237,19 +239,19 @@ def _from_prior(model: LatentModel, keys: jax.Array) -> PyTree:
 
 def starting_points(begin: Callable[[jax.Array, PyTree], PyTree], data: Data, key: jax.Array, count: int) -> PyTree:
     """``begin`` at several keys, with a leading axis of starts; evenly spaced rows represent data on file."""
-    seen = data if data.resident else data.take(slice(0, None, max(1, data.size // LOOKED_AT)))
-    rows = jax.tree.map(np.asarray, seen.equally_counted().rows)
+    sample = data if data.resident else data.take(slice(0, None, max(1, data.size // LOOKED_AT)))
+    rows = jax.tree.map(np.asarray, sample.equally_counted().rows)
     rows = rows[0] if rows[1] is None else rows
     found = [begin(k, rows) for k in chain_keys(key, count)]
     dtype = jnp.result_type(float)
     return jax.tree.map(lambda *leaves: jnp.asarray(np.stack([np.asarray(leaf) for leaf in leaves]), dtype), *found)
 
 
-def concluded(method: EM, model: LatentModel, data: Data, reached: Reached) -> tuple[np.ndarray, dict, dict]:
+def conclude(method: EM, model: LatentModel, data: Data, reached: Reached) -> tuple[np.ndarray, dict, dict]:
     """The best start's point, the traces, and figures for the report."""
     flat = np.asarray(_positions(model, reached.theta))
     inside = np.all(np.isfinite(flat), axis=1)
-    best, found = chosen(reached._replace(objective=np.where(inside, reached.objective, -np.inf)), model, data)
+    best, found = choose_best(reached._replace(objective=np.where(inside, reached.objective, -np.inf)), model, data)
     point = flat[best]
     size = model.observations(data) or data.size
     if method.errors and len(point) <= INFORMATION and size * len(point) ** 2 <= INFORMATION_WORK:
@@ -267,22 +269,22 @@ def _positions(model: LatentModel, thetas: PyTree) -> jax.Array:
 
 
 @compiled("model")
-def shifted(model: LatentModel, point: jax.Array, offset: jax.Array) -> jax.Array:
+def shift_point(model: LatentModel, point: jax.Array, offset: jax.Array) -> jax.Array:
     """(d,) the same point once ``offset`` is added to the rows."""
     return model.position_of(model.shifted(model.params(point), offset))
 
 
-def chosen(reached: Reached, model: Any, data: Data) -> tuple[int, dict[str, Any]]:
+def choose_best(reached: Reached, model: Any, data: Data) -> tuple[int, dict[str, Any]]:
     """The index of the best start, and figures for the report."""
     values = np.where(np.isfinite(reached.objective), reached.objective, -np.inf)
     if not np.any(np.isfinite(values)):
-        _explain(data)
+        _expect_finite(data)
         raise RunError(
             f"None of {len(values)} climbs stayed finite. Is the likelihood bounded? A floor, a "
-            "prior, or fewer components keep it so."
+            "prior, or fewer components bound it."
         )
     best = int(np.argmax(values))
-    fine = sound(model, reached, data.total) & np.isfinite(values)
+    fine = is_sound(model, reached, data.total) & np.isfinite(values)
     if fine.any():  # a collapsed component must not win
         best = int(np.argmax(np.where(fine, values, -np.inf)))
     trace = reached.trace[best][np.isfinite(reached.trace[best])]
@@ -302,18 +304,18 @@ def chosen(reached: Reached, model: Any, data: Data) -> tuple[int, dict[str, Any
         "degenerate starts": int(np.sum(~fine)),
         "fall": float(max(0.0, -gains.min(initial=0.0))),
         "M-steps without gain": int(np.sum(gains == 0)),
-        "to come": _to_come(gains, values[best], data.total),
+        "to come": _gain_to_come(gains, values[best], data.total),
     }
     return best, found
 
 
-def examined(posterior: Learnt) -> list[Check]:
+def model_checks(posterior: Learnt) -> list[Check]:
     """The model's own checks of a maximum."""
     model = latent_model(posterior.model)
     return [] if model is None else model.examine(posterior.mean(), math.ceil(posterior.rows))
 
 
-def _to_come(gains: np.ndarray, objective: float, size: int | float) -> float:
+def _gain_to_come(gains: np.ndarray, objective: float, size: int | float) -> float:
     """Nats still to come, by Aitken's extrapolation of the last two gains; 0 where they are rounding."""
     if len(gains) < 2:
         return math.inf if len(gains) else 0.0
@@ -325,7 +327,7 @@ def _to_come(gains: np.ndarray, objective: float, size: int | float) -> float:
     return float(abs(last) * rate / (1 - rate))
 
 
-def sound(model: LatentModel, reached: Reached, size: int | float) -> np.ndarray:
+def is_sound(model: LatentModel, reached: Reached, size: int | float) -> np.ndarray:
     """(start,) whether the model's own checks all accept a climb's end point."""
     count = len(reached.objective)
     if model.steps.examine is None:
@@ -335,7 +337,7 @@ def sound(model: LatentModel, reached: Reached, size: int | float) -> np.ndarray
     return np.array([all(check.verdict != "reject" for check in model.examine(end, math.ceil(size))) for end in ends])
 
 
-def _explain(data: Data) -> None:
+def _expect_finite(data: Data) -> None:
     """Raises DataError about the first row with a number that is not finite, if there is one."""
     for name, part in (("y", data.y), ("given", data.given)):
         for leaf in jax.tree.leaves(part):

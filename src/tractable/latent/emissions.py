@@ -1,11 +1,11 @@
 """Emission families: the density of a step's numbers given the state, the sums that an M-step needs, and its maximum.
 
-Arrays of steps are (T, d) for one sequence, or (T, d, n) for several; NaN marks a missing number, which is integrated
-out. Every family has a conjugate prior, worth ``counts`` imagined steps in each state.
+Arrays of steps are (T, d) for one sequence, or (T, d, n) for several. NaN marks a missing number, which is integrated
+out. Every family has a conjugate prior, which counts as much as ``counts`` imagined steps in each state.
 """
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -19,7 +19,7 @@ from tractable.core.errors import DataError
 from tractable.core.numbers import LOG_2PI
 from tractable.core.small import cholesky, inverse
 from tractable.core.tree import PyTree
-from tractable.latent.linear_mixture import clustered
+from tractable.latent.linear_mixture import cluster_rows
 
 
 class Normals(NamedTuple):
@@ -91,7 +91,6 @@ class Emission:
     states: int
     features: int | None
     counts: float
-    name: ClassVar[str] = ""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -118,17 +117,17 @@ class Emission:
     def sums(self, theta: PyTree, x: jax.Array, share: jax.Array, weight: jax.Array) -> PyTree:
         """The sums that ``m_step`` needs, from shares (T, K, …) of sequences of total weight ``weight``.
 
-        By default how often each number was seen, and their sum.
+        By default, how often each number was observed, and the sum of its values.
         """
-        there, x = present(x)
-        return Counts(over_steps(share, there.astype(share.dtype)), over_steps(share, x))
+        is_observed, x = split_missing(x)
+        return Counts(sum_over_steps(share, is_observed.astype(share.dtype)), sum_over_steps(share, x))
 
     def m_step(self, sums: PyTree) -> PyTree:
         """The maximum of Q + log p(θ)."""
         raise NotImplementedError
 
-    def of_state(self, theta: PyTree, *x: jax.Array) -> Distribution:
-        """The distribution of a step given the state's own θ, and the step's inputs if there are any."""
+    def of_state(self, theta: PyTree) -> Distribution:
+        """The distribution of a step, given the θ of one state."""
         raise NotImplementedError
 
     def log_prior(self, theta: PyTree) -> jax.Array:
@@ -148,13 +147,13 @@ class Emission:
         x = jnp.asarray(y, jnp.result_type(float)).reshape(*y.shape[:2], -1)
         return x[0] if len(x) == 1 else jnp.transpose(x, (1, 2, 0))
 
-    def there(self, x: jax.Array) -> jax.Array:
+    def is_observed(self, x: jax.Array) -> jax.Array:
         """Which steps have any observed number, (T, …)."""
         return ~jnp.all(jnp.isnan(x), axis=1)
 
-    def guessed(self, key: jax.Array, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def guess_states(self, key: jax.Array, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """A selection of steps (m, d), and a guess of their states, (m, K)."""
-        chosen, near = clustered(key, x, self.states)
+        chosen, near = cluster_rows(key, x, self.states)
         random = np.asarray(jax.random.dirichlet(jax.random.fold_in(key, 1), jnp.ones(self.states), (len(chosen),)))
         return chosen, 0.8 * near + 0.2 * random
 
@@ -166,15 +165,15 @@ class Emission:
         return np.inf
 
 
-def present(x: jax.Array, axis: int = 1) -> tuple[jax.Array, jax.Array]:
-    """Which numbers of steps (T, d, …) are observed, and the numbers with 0 for missing, with an axis for states."""
-    there = ~jnp.isnan(x)
-    return jnp.expand_dims(there, axis), jnp.expand_dims(jnp.where(there, x, 0), axis)
+def split_missing(x: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Which numbers of steps (T, d, …) are observed, and the numbers with 0 for missing ones, both (T, 1, d, …)."""
+    is_observed = ~jnp.isnan(x)
+    return is_observed[:, None], jnp.where(is_observed, x, 0)[:, None]
 
 
-def over_steps(share: jax.Array, terms: jax.Array) -> jax.Array:
+def sum_over_steps(share: jax.Array, terms: jax.Array) -> jax.Array:
     """The sum over steps and sequences of shares (T, K, …) times terms (T, K or 1, d, …): (K, d)."""
-    if terms.ndim == 3:  # one sequence: sums along its steps, which lie side by side then
+    if terms.ndim == 3:  # one sequence: its steps become the last axis, along which a processor sums fastest
         return jnp.sum(jax.lax.optimization_barrier(share.T)[:, None] * jnp.transpose(terms, (1, 2, 0)), axis=-1)
     return jnp.sum(share[:, :, None] * terms, axis=(0, *range(3, terms.ndim)))
 
@@ -189,7 +188,6 @@ class Normal(Emission):
     floor: float  # of variances
     centre: tuple[float, ...]
     scale: tuple[float, ...] | None
-    name: ClassVar[str] = "normal"
 
     @property
     def drawable(self) -> bool:
@@ -200,17 +198,17 @@ class Normal(Emission):
         return Normals(0 * ones, ones), Normals(constraints.real, constraints.positive)
 
     def log_density(self, theta: Normals, x: jax.Array) -> jax.Array:
-        there, x = present(x)
+        is_observed, x = split_missing(x)
         sd = self.flat(theta.sd, x.ndim - 1)
         z = (x - self.flat(theta.mean, x.ndim - 1)) / sd
-        return jnp.sum(jnp.where(there, -0.5 * z**2 - jnp.log(sd) - 0.5 * LOG_2PI, 0), axis=2)
+        return jnp.sum(jnp.where(is_observed, -0.5 * z**2 - jnp.log(sd) - 0.5 * LOG_2PI, 0), axis=2)
 
     def sums(self, theta: Normals, x: jax.Array, share: jax.Array, weight: jax.Array) -> Moments:
-        there, x = present(x)
+        is_observed, x = split_missing(x)
         mean = self.flat(theta.mean)[0]
-        off = jnp.where(there, x - self.flat(theta.mean, x.ndim - 1), 0)
-        count = over_steps(share, there.astype(share.dtype))
-        return Moments(count, over_steps(share, off), over_steps(share, off**2), weight * mean, weight)
+        off = jnp.where(is_observed, x - self.flat(theta.mean, x.ndim - 1), 0)
+        count = sum_over_steps(share, is_observed.astype(share.dtype))
+        return Moments(count, sum_over_steps(share, off), sum_over_steps(share, off**2), weight * mean, weight)
 
     def m_step(self, sums: Moments) -> Normals:
         count, first, second, frame, weight = jax.tree.map(jnp.asarray, sums)
@@ -226,7 +224,7 @@ class Normal(Emission):
             variance = (left + c * ((off - shift) ** 2 + scale**2)) / (count + (c + 2 if c else 0) + tiny)
         return Normals(self.shaped(mean + shift), self.shaped(jnp.sqrt(jnp.maximum(variance, self.floor))))
 
-    def of_state(self, theta: Normals, *x: jax.Array) -> Distribution:
+    def of_state(self, theta: Normals) -> Distribution:
         return dist.Normal(theta.mean, theta.sd).to_event(len(self.shape))
 
     def log_prior(self, theta: Normals) -> jax.Array:
@@ -262,8 +260,6 @@ class FullNormal(Normal):
     Prior, with centre and scale: m | C ~ N(centre, C/c), C ~ inverse Wishart(c + d, c diag(scale²)); else flat.
     """
 
-    name: ClassVar[str] = "multivariate-normal"
-
     def example(self) -> tuple[FullNormals, FullNormals]:
         d, like = self.shape[0], np.zeros((self.states, 1, 1))
         support = FullNormals(constraints.real, constraints.positive_definite)
@@ -271,18 +267,18 @@ class FullNormal(Normal):
 
     def log_density(self, theta: FullNormals, x: jax.Array) -> jax.Array:
         d = self.shape[0]
-        there, x = present(x)
+        is_observed, x = split_missing(x)
         back = inverse(cholesky(theta.covariance))  # (K, d, d)
         off = x - self.flat(theta.mean, x.ndim - 1)  # (T, K, d, …)
         z = jnp.einsum("kij,tkj...->tki...", back, off, precision="highest")
         log_det = jnp.sum(jnp.log(jnp.diagonal(back, axis1=1, axis2=2)), axis=1)
         log_det = log_det.reshape(1, -1, *(1,) * (x.ndim - 3))
-        return jnp.where(jnp.all(there, axis=2), log_det - 0.5 * jnp.sum(z**2, axis=2) - 0.5 * d * LOG_2PI, 0)
+        return jnp.where(jnp.all(is_observed, axis=2), log_det - 0.5 * jnp.sum(z**2, axis=2) - 0.5 * d * LOG_2PI, 0)
 
     def sums(self, theta: FullNormals, x: jax.Array, share: jax.Array, weight: jax.Array) -> Moments:
-        there, x = present(x)
+        is_observed, x = split_missing(x)
         off = x - self.flat(theta.mean, x.ndim - 1)
-        share = jnp.where(jnp.all(there, axis=2), share, 0)
+        share = jnp.where(jnp.all(is_observed, axis=2), share, 0)
         flat = jnp.moveaxis(off, 2, -1).reshape(*off.shape[:2], -1, off.shape[2])  # (T, K, n, d)
         weighed = share.reshape(*share.shape[:2], -1, 1) * flat
         second = jnp.einsum("tkni,tknj->kij", weighed, flat, precision="highest")
@@ -304,7 +300,7 @@ class FullNormal(Normal):
         unit = self.floor * jnp.eye(d, dtype=count.dtype)[None]
         return FullNormals(mean + shift, left / degrees[:, None, None] + unit)
 
-    def of_state(self, theta: FullNormals, *x: jax.Array) -> Distribution:
+    def of_state(self, theta: FullNormals) -> Distribution:
         return dist.MultivariateNormal(theta.mean, scale_tril=cholesky(theta.covariance))
 
     def log_prior(self, theta: FullNormals) -> jax.Array:
@@ -334,8 +330,8 @@ class FullNormal(Normal):
         gaps = np.isnan(x)
         if np.any(gaps.any(1) != gaps.all(1)):
             raise DataError(
-                "A step of multivariate-normal states is there as a whole or not at all, and some lack some of their "
-                "numbers. Use emission='normal', whose numbers are independent given the state."
+                "Steps of multivariate-normal states are observed as a whole or not at all; some of these steps miss "
+                "some numbers. Use emission='normal', whose numbers are independent given the state."
             )
 
     def least_sd(self, theta: FullNormals) -> float:
@@ -372,15 +368,14 @@ class Poisson(Emission):
     """x ~ Poisson(rate_k); prior Gamma(1 + c, c/centre): c steps of the centre on average."""
 
     centre: tuple[float, ...]
-    name: ClassVar[str] = "poisson"
 
     def example(self) -> tuple[Rates, Rates]:
         return Rates(np.ones((self.states, *self.shape))), Rates(constraints.positive)
 
     def log_density(self, theta: Rates, x: jax.Array) -> jax.Array:
-        there, x = present(x)
+        is_observed, x = split_missing(x)
         rate = self.flat(theta.rate, x.ndim - 1)
-        return jnp.sum(jnp.where(there, x * jnp.log(rate) - rate - gammaln(x + 1), 0), axis=2)
+        return jnp.sum(jnp.where(is_observed, x * jnp.log(rate) - rate - gammaln(x + 1), 0), axis=2)
 
     def m_step(self, sums: Counts) -> Rates:
         count, first = jax.tree.map(jnp.asarray, sums)
@@ -388,7 +383,7 @@ class Poisson(Emission):
         exposure = self.counts / jnp.asarray(self.centre, count.dtype)[None]
         return Rates(self.shaped((first + self.counts + tiny) / (count + exposure + tiny)))
 
-    def of_state(self, theta: Rates, *x: jax.Array) -> Distribution:
+    def of_state(self, theta: Rates) -> Distribution:
         return dist.Poisson(theta.rate).to_event(len(self.shape))
 
     def _gamma(self, dtype: jnp.dtype) -> Distribution:
@@ -403,29 +398,27 @@ class Poisson(Emission):
         return Rates(self.shaped(jnp.asarray(self._gamma(jnp.result_type(float)).sample(key))))
 
     def check(self, x: np.ndarray) -> None:
-        _whole(x, "Poisson states show counts 0, 1, 2, …", np.inf)
+        _check_whole(x, "Poisson states show counts 0, 1, 2, …", np.inf)
 
 
 @dataclass(frozen=True)
 class Bernoulli(Emission):
     """x ~ Bernoulli(probs_k); prior Beta(1 + c, 1 + c)."""
 
-    name: ClassVar[str] = "bernoulli"
-
     def example(self) -> tuple[Chances, Chances]:
         return Chances(np.full((self.states, *self.shape), 0.5)), Chances(constraints.unit_interval)
 
     def log_density(self, theta: Chances, x: jax.Array) -> jax.Array:
-        there, x = present(x)
+        is_observed, x = split_missing(x)
         probs = self.flat(theta.probs, x.ndim - 1)
-        return jnp.sum(jnp.where(there, jnp.log(jnp.where(x > 0, probs, 1 - probs)), 0), axis=2)
+        return jnp.sum(jnp.where(is_observed, jnp.log(jnp.where(x > 0, probs, 1 - probs)), 0), axis=2)
 
     def m_step(self, sums: Counts) -> Chances:
         count, first = jax.tree.map(jnp.asarray, sums)
         tiny = 10 * jnp.finfo(count.dtype).eps
         return Chances(self.shaped((first + self.counts + tiny) / (count + 2 * (self.counts + tiny))))
 
-    def of_state(self, theta: Chances, *x: jax.Array) -> Distribution:
+    def of_state(self, theta: Chances) -> Distribution:
         return dist.Bernoulli(probs=theta.probs).to_event(len(self.shape))
 
     def log_prior(self, theta: Chances) -> jax.Array:
@@ -435,7 +428,7 @@ class Bernoulli(Emission):
         return Chances(jax.random.beta(key, 1 + self.counts, 1 + self.counts, (self.states, *self.shape)))
 
     def check(self, x: np.ndarray) -> None:
-        _whole(x, "Bernoulli states show 0 or 1", 1)
+        _check_whole(x, "Bernoulli states show 0 or 1", 1)
 
 
 @dataclass(frozen=True)
@@ -443,12 +436,11 @@ class Categorical(Emission):
     """x is one of L classes, 0 … L − 1; prior Dirichlet(1 + c)."""
 
     classes: int
-    name: ClassVar[str] = "categorical"
 
     def example(self) -> tuple[Chances, Chances]:
         return Chances(np.full((self.states, self.classes), 1 / self.classes)), Chances(constraints.simplex)
 
-    def _shown(self, x: jax.Array) -> jax.Array:
+    def _indicators(self, x: jax.Array) -> jax.Array:
         """(T, L, …) whether each class was emitted; all False at a missing step."""
         classes = jnp.arange(self.classes, dtype=x.dtype).reshape(1, -1, *(1,) * (x.ndim - 2))
         return x == classes
@@ -456,10 +448,10 @@ class Categorical(Emission):
     def log_density(self, theta: Chances, x: jax.Array) -> jax.Array:
         logs = jnp.log(theta.probs)
         logs = logs.reshape(1, *logs.shape, *(1,) * (x.ndim - 2))
-        return jnp.sum(jnp.where(self._shown(x)[:, None], logs, 0), axis=2)
+        return jnp.sum(jnp.where(self._indicators(x)[:, None], logs, 0), axis=2)
 
     def sums(self, theta: Chances, x: jax.Array, share: jax.Array, weight: jax.Array) -> Counts:
-        shown = over_steps(share, self._shown(x)[:, None].astype(share.dtype))
+        shown = sum_over_steps(share, self._indicators(x)[:, None].astype(share.dtype))
         return Counts(jnp.sum(shown, axis=1, keepdims=True), shown)
 
     def m_step(self, sums: Counts) -> Chances:
@@ -467,7 +459,7 @@ class Categorical(Emission):
         shown = shown + self.counts + 10 * jnp.finfo(shown.dtype).eps
         return Chances(shown / jnp.sum(shown, axis=1, keepdims=True))
 
-    def of_state(self, theta: Chances, *x: jax.Array) -> Distribution:
+    def of_state(self, theta: Chances) -> Distribution:
         return dist.CategoricalProbs(theta.probs)
 
     def _dirichlet(self) -> Distribution:
@@ -479,17 +471,17 @@ class Categorical(Emission):
     def draw_prior(self, key: jax.Array) -> Chances:
         return Chances(self._dirichlet().sample(key))
 
-    def guessed(self, key: jax.Array, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def guess_states(self, key: jax.Array, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """A guess that assigns each class to states at random, since classes have no distance."""
         shares = np.asarray(jax.random.dirichlet(key, 0.5 * jnp.ones(self.states), (self.classes,)))
         return x, 0.9 * shares[x[:, 0].astype(int)] + 0.1 / self.states
 
     def check(self, x: np.ndarray) -> None:
-        _whole(x, f"Categorical states show classes 0 … {self.classes - 1}", self.classes - 1)
+        _check_whole(x, f"Categorical states show classes 0 … {self.classes - 1}", self.classes - 1)
 
 
-def _whole(x: np.ndarray, what: str, most: float | int) -> None:
-    there = x[~np.isnan(x)]
-    bad = (there < 0) | (there > most) | (there != np.floor(there))
-    if bad.any():
-        raise DataError(f"{what}, and NaN where a step is missing; got {there[np.argmax(bad)]:g}.")
+def _check_whole(x: np.ndarray, what: str, most: float | int) -> None:
+    x = x[~np.isnan(x)]
+    is_wrong = (x < 0) | (x > most) | (x != np.floor(x))
+    if is_wrong.any():
+        raise DataError(f"{what}, and NaN where a step is missing; got {x[np.argmax(is_wrong)]:g}.")

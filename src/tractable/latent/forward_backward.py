@@ -7,7 +7,7 @@
 
 Each step is divided by its c_t, and its densities by their largest, so that long sequences do not underflow. A missing
 step has b_t = 1: it is summed over. Arrays are (T, K) for one sequence, or (T, K, n) for several; sequences are the
-last axis because operations on them run side by side. Baum et al. 1970; Rabiner 1989, section III.
+last axis because a processor computes neighbours on that axis together. Baum et al. 1970; Rabiner 1989, section III.
 
 On a CPU the steps run one after another, 20 ns each for five states; parallel matrix products (Särkkä &
 García-Fernández 2021) are slower on few cores. On an accelerator those products take log T steps.
@@ -27,7 +27,7 @@ LONG = 256  # steps from which an accelerator runs them in parallel
 ROOM = 1 << 28  # most numbers that running in parallel may hold
 
 
-class Passed(NamedTuple):
+class Passes(NamedTuple):
     """The results of both passes, (T, K, …)."""
 
     filtered: jax.Array  # α
@@ -41,7 +41,7 @@ def log_b_scaled(log_b: jax.Array) -> tuple[jax.Array, jax.Array]:
     largest = jnp.where(jnp.isfinite(largest), largest, 0)
     if log_b.ndim > 2:
         return jnp.exp(log_b - largest[:, None]), largest
-    # Of one sequence, steps are the axis along which a processor has several exponentials at a time.
+    # For one sequence, steps become the last axis, along which a processor computes exponentials together.
     return jax.lax.optimization_barrier(jnp.exp(log_b.T - largest[None])).T, largest
 
 
@@ -55,20 +55,20 @@ def forward(
         b: (T, K, …) densities, up to a factor per step.
         parallel: whether to multiply matrices in log T steps; by default chosen by device and size.
     """
-    first = jnp.broadcast_to(_along(initial, b.ndim - 1), b.shape[1:])
-    if chosen(b, parallel):
-        steps = _along(transition[None], b.ndim + 1) * b[:, None]  # (T, K, K, …)
+    first = jnp.broadcast_to(_expand(initial, b.ndim - 1), b.shape[1:])
+    if runs_in_parallel(b, parallel):
+        steps = _expand(transition[None], b.ndim + 1) * b[:, None]  # (T, K, K, …)
         steps = steps.at[0].set(jnp.broadcast_to((first * b[0])[None], steps.shape[1:]))
         logs = jnp.zeros((len(steps), *b.shape[2:]), b.dtype)
-        joint = jax.lax.associative_scan(_scaled, (steps, logs))[0][:, 0]
+        joint = jax.lax.associative_scan(_scaled_product, (steps, logs))[0][:, 0]
         total = jnp.sum(joint, axis=1)
         filtered = joint / jnp.where(total > 0, total, 1)[:, None]
         ahead = jnp.einsum("ti...,ij->tj...", filtered[:-1], transition, precision="highest")
         return filtered, jnp.sum(jnp.concatenate([first[None], ahead]) * b, axis=1)
 
     def step(ahead: jax.Array, b: jax.Array) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-        filtered, scale = _updated(ahead, b)
-        return _moved(filtered, transition), (filtered, scale)
+        filtered, scale = _condition(ahead, b)
+        return _multiply(filtered, transition), (filtered, scale)
 
     return jax.lax.scan(step, first.astype(b.dtype), b)[1]
 
@@ -78,57 +78,62 @@ def backward(
 ) -> jax.Array:
     """β (T, K, …), scaled so that Σ_k α_t(k) β_t(k) = 1; b and c (``scale``) as in ``forward``; β_T = 1 or ``last``."""
     ratio = b / jnp.where(scale > 0, scale, 1)[:, None]
-    if last is None and chosen(b, parallel):
+    if last is None and runs_in_parallel(b, parallel):
         # Row sums of the products of A diag(b/c) from each step to the end; dividing by c scales β.
-        steps = _along(transition[None], ratio.ndim + 1) * ratio[1:][:, None]
+        steps = _expand(transition[None], ratio.ndim + 1) * ratio[1:][:, None]
         logs = jnp.zeros((len(steps), *ratio.shape[2:]), ratio.dtype)
         products, logs = jax.lax.associative_scan(
-            lambda later, earlier: _scaled(earlier, later), (steps, logs), reverse=True
+            lambda later, earlier: _scaled_product(earlier, later), (steps, logs), reverse=True
         )
         beta = jnp.sum(products, axis=2) * jnp.exp(logs)[:, None]
         return jnp.concatenate([beta, jnp.ones_like(ratio[:1])])
 
     def step(beta: jax.Array, ratio: jax.Array) -> tuple[jax.Array, jax.Array]:
-        return _moved(ratio * beta, transition.T), beta
+        return _multiply(ratio * beta, transition.T), beta
 
     return jax.lax.scan(step, jnp.ones_like(b[0]) if last is None else last, ratio, reverse=True)[1]
 
 
-def passed(
+def smooth(
     initial: jax.Array, transition: jax.Array, log_b: jax.Array, parallel: bool | None = None,
     last: jax.Array | None = None,
 ) -> tuple:  # fmt: skip
-    """``Passed`` and log p(x), (…); ``last`` as in ``backward``."""
+    """``Passes`` and log p(x), (…); ``last`` as in ``backward``."""
     b, largest = log_b_scaled(log_b)
     filtered, scale = forward(initial, transition, b, parallel)
     beta = backward(transition, b, scale, parallel, last)
     ratio = b * beta / jnp.where(scale > 0, scale, 1)[:, None]
-    return Passed(filtered, filtered * beta, ratio), jnp.sum(jnp.log(scale) + largest, axis=0)
+    return Passes(filtered, filtered * beta, ratio), jnp.sum(jnp.log(scale) + largest, axis=0)
 
 
-def in_pieces(
+def smooth_in_pieces(
     initial: jax.Array, transition: jax.Array, log_b: Callable, pieces: PyTree, sums_of_piece: Callable
 ) -> tuple:
-    """The sums of ``told``, p(z_1 | x) and log p(x), by passes over pieces of consecutive steps that stay in a cache.
+    """Sums over all pieces, p(z_1 | x), and log p(x), by passes over pieces of consecutive steps that fit a cache.
 
-    ``told`` takes a piece (``pieces`` have a leading axis), its ``Passed``, and α_T A diag(ratio), (K, K, …), into the
-    next. The pass back makes α anew from where each piece begins, so that memory is O(a piece) beside the data.
+    The backward pass recomputes α from the start of each piece, so that besides the data memory is O(a piece).
+
+    Args:
+        log_b: ``piece -> `` log densities of the piece's steps.
+        pieces: a pytree with a leading axis of pieces.
+        sums_of_piece: ``(piece, Passes, across) -> sums``; ``across`` (K, K, …) is p(z_t, z_{t+1} | x) of the piece's
+            last step and the next piece's first.
     """
 
     def forth(ahead: jax.Array, piece: PyTree) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
         b, largest = log_b_scaled(log_b(piece))
         filtered, scale = forward(ahead, transition, b, False)
-        return _moved(filtered[-1], transition), (ahead, jnp.sum(jnp.log(scale) + largest, axis=0))
+        return _multiply(filtered[-1], transition), (ahead, jnp.sum(jnp.log(scale) + largest, axis=0))
 
     def back(later: tuple[jax.Array, jax.Array], now: tuple) -> tuple[tuple, tuple]:
         piece, ahead = now
-        found = passed(ahead, transition, log_b(piece), False, later[0])[0]
-        across = _along(transition, 1 + found.ratio[0].ndim) * found.filtered[-1][:, None] * later[1][None]
-        ends = _moved(found.ratio[0], transition.T), found.ratio[0]
+        found = smooth(ahead, transition, log_b(piece), False, later[0])[0]
+        across = _expand(transition, 1 + found.ratio[0].ndim) * found.filtered[-1][:, None] * later[1][None]
+        ends = _multiply(found.ratio[0], transition.T), found.ratio[0]
         return ends, (sums_of_piece(piece, found, across), found.smoothed[0])
 
     shape = jax.eval_shape(log_b, jax.tree.map(lambda a: a[0], pieces))
-    begun = jnp.broadcast_to(_along(initial, len(shape.shape) - 1), shape.shape[1:]).astype(shape.dtype)
+    begun = jnp.broadcast_to(_expand(initial, len(shape.shape) - 1), shape.shape[1:]).astype(shape.dtype)
     aheads, logs = jax.lax.scan(forth, begun, pieces)[1]
     ends = jnp.ones_like(begun), jnp.zeros_like(begun)
     sums, first = jax.lax.scan(back, ends, (pieces, aheads), reverse=True)[1]
@@ -148,29 +153,29 @@ def log_prob(initial: jax.Array, transition: jax.Array, log_b: jax.Array) -> jax
 @log_prob.defjvp
 def _slope(primals: tuple, tangents: tuple) -> tuple[jax.Array, jax.Array]:
     (initial, transition, log_b), (d_initial, d_transition, d_log_b) = primals, tangents
-    (filtered, smoothed, ratio), value = passed(initial, transition, log_b)
+    (filtered, smoothed, ratio), value = smooth(initial, transition, log_b)
     of_steps = jnp.sum(smoothed * d_log_b, axis=(0, 1))
-    of_first = jnp.sum(_along(d_initial, log_b.ndim - 1) * ratio[0], axis=0)
+    of_first = jnp.sum(_expand(d_initial, log_b.ndim - 1) * ratio[0], axis=0)
     of_moves = jnp.sum(jnp.einsum("ti...,ij->tj...", filtered[:-1], d_transition) * ratio[1:], axis=(0, 1))
     return value, of_steps + of_first + of_moves
 
 
-def moves(transition: jax.Array, passed: Passed, counted: jax.Array) -> jax.Array:
+def moves(transition: jax.Array, passes: Passes, counted: jax.Array) -> jax.Array:
     """Σ_t p(z_t = i, z_{t+1} = j | x) over all sequences, (K, K).
 
     Args:
         counted: (T − 1, …) weight of each transition.
     """
-    weighed = passed.ratio[1:] * counted[:, None]
+    weighed = passes.ratio[1:] * counted[:, None]
     if weighed.ndim == 2:
-        return transition * jnp.matmul(passed.filtered[:-1].T, weighed, precision="highest")
-    each = jnp.einsum("tin,tjn->tij", passed.filtered[:-1], weighed, precision="highest")
+        return transition * jnp.matmul(passes.filtered[:-1].T, weighed, precision="highest")
+    each = jnp.einsum("tin,tjn->tij", passes.filtered[:-1], weighed, precision="highest")
     return transition * jnp.sum(each, axis=0)
 
 
 def viterbi(initial: jax.Array, transition: jax.Array, log_b: jax.Array) -> tuple[jax.Array, jax.Array]:
     """The likeliest path of states, (T, …) from 0, and log p(x, path), (…). Ties go to the lower states."""
-    log_a = _along(jnp.log(transition), log_b.ndim)
+    log_a = _expand(jnp.log(transition), log_b.ndim)
 
     def step(best: jax.Array, log_b: jax.Array) -> tuple[jax.Array, jax.Array]:
         each = best[:, None] + log_a
@@ -180,13 +185,13 @@ def viterbi(initial: jax.Array, transition: jax.Array, log_b: jax.Array) -> tupl
         before = jnp.take_along_axis(came_from, state[None], axis=0)[0]
         return before, before
 
-    best, came_from = jax.lax.scan(step, _along(jnp.log(initial), log_b.ndim - 1) + log_b[0], log_b[1:])
+    best, came_from = jax.lax.scan(step, _expand(jnp.log(initial), log_b.ndim - 1) + log_b[0], log_b[1:])
     last = jnp.argmax(best, axis=0).astype(jnp.int32)
     path = jax.lax.scan(back, last, came_from, reverse=True)[1]
     return jnp.concatenate([path, last[None]]), jnp.max(best, axis=0)
 
 
-def drawn_path(uniform: jax.Array, transition: jax.Array, filtered: jax.Array) -> jax.Array:
+def draw_path(uniform: jax.Array, transition: jax.Array, filtered: jax.Array) -> jax.Array:
     """A path from p(z | x), (T, …): the last state from α_T, then backward (Chib 1996).
 
         z_t ~ α_t(i) A[i, z_{t+1}] / Σ_i
@@ -210,33 +215,34 @@ def drawn_path(uniform: jax.Array, transition: jax.Array, filtered: jax.Array) -
     return jnp.concatenate([path, last[None]])
 
 
-def chosen(b: jax.Array, parallel: bool | None) -> bool:
-    """Whether the steps run in parallel."""
+def runs_in_parallel(b: jax.Array, parallel: bool | None) -> bool:
+    """Whether the steps run in parallel: ``parallel``, or by default by device and size."""
     if parallel is not None:
         return parallel
     return jax.default_backend() != "cpu" and b.shape[0] >= LONG and b.size * b.shape[1] <= ROOM
 
 
-def _updated(ahead: jax.Array, b: jax.Array) -> tuple[jax.Array, jax.Array]:
+def _condition(ahead: jax.Array, b: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """α of a step, and its c, from p(z_t | x_1 … x_{t−1}) and the step's densities."""
     joint = ahead * b
     scale = jnp.sum(joint, axis=0)
     return joint / jnp.where(scale > 0, scale, 1)[None], scale
 
 
-def _moved(vector: jax.Array, matrix: jax.Array) -> jax.Array:
+def _multiply(vector: jax.Array, matrix: jax.Array) -> jax.Array:
     """Σ_i v_i M_ij, (K, …)."""
     if len(matrix) > UNROLLED:
         return jnp.einsum("i...,ij->j...", vector, matrix, precision="highest")
-    terms = [_along(row, vector.ndim) * v[None] for row, v in zip(matrix, vector, strict=True)]
+    terms = [_expand(row, vector.ndim) * v[None] for row, v in zip(matrix, vector, strict=True)]
     return functools.reduce(jnp.add, terms)
 
 
-def _along(array: jax.Array, rank: int) -> jax.Array:
+def _expand(array: jax.Array, rank: int) -> jax.Array:
     """The array with axes of length 1 appended up to ``rank`` axes."""
     return array.reshape(array.shape + (1,) * (rank - array.ndim))
 
 
-def _scaled(a: tuple[jax.Array, jax.Array], b: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+def _scaled_product(a: tuple[jax.Array, jax.Array], b: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
     """A B of every step divided by its largest entry, and the log scale."""
     both = jnp.einsum("tij...,tjk...->tik...", a[0], b[0], precision="highest")
     largest = jnp.max(both, axis=(1, 2))

@@ -19,7 +19,7 @@ from tractable.core.small import cholesky, inverse, inverse_root
 from tractable.core.sums import Expected, drawn_by, observed
 from tractable.latent import linear_mixture
 from tractable.latent.columns import about, check_sizes, origin_of
-from tractable.latent.linear_mixture import Family, Frame, Moments, between, times
+from tractable.latent.linear_mixture import Family, Frame, Moments, congruence, multiply
 from tractable.latent.normal_wishart import is_matrix
 
 COVARIANCES = ("full", "tied", "diagonal", "spherical")
@@ -74,7 +74,7 @@ class Setting(NamedTuple):
         made = self.family(lambda theta: jnp.log(theta.weights) - 0.5 * self.features * LOG_2PI).model(
             self.m_step, position, support=support, sample=self.sample, begin=self.begin,
             examine=self.examine, shift=lambda theta, offset: theta._replace(means=theta.means + offset),
-            canonical=partial(linear_mixture.by_weight, tied=tied), permute=partial(linear_mixture.permuted, tied=tied),
+            canonical=partial(linear_mixture.by_weight, tied=tied), permute=partial(linear_mixture.permute, tied=tied),
         )  # fmt: skip
         return made.with_steps(climbed=self.climbed(Setting.mixture))
 
@@ -127,7 +127,7 @@ class Setting(NamedTuple):
             return (x.T[None] - frame.means[:, :, None]) / frame.roots[:, :, None]
         back = inverse(frame.roots)
         rows = jnp.matmul(back.reshape(-1, self.features), x.T, precision="highest")
-        return rows.reshape(*back.shape[:2], -1) - times(back, frame.means)[:, :, None]
+        return rows.reshape(*back.shape[:2], -1) - multiply(back, frame.means)[:, :, None]
 
     def summed(self, theta: Any, share: jax.Array, y: jax.Array) -> Moments:
         """The statistics for responsibilities (K, n)."""
@@ -181,7 +181,7 @@ class Setting(NamedTuple):
         shift = first / count[:, None]
         if is_matrix(self.covariance):
             outer = count[:, None, None] * shift[:, :, None] * shift[:, None, :]
-            step = times(frame.roots, shift)
+            step = multiply(frame.roots, shift)
         else:
             outer, step = count[:, None] * shift**2, frame.roots * shift
         size = jnp.sum(count) if self.covariance == "tied" else count
@@ -205,7 +205,7 @@ class Setting(NamedTuple):
         """L V Lᵀ + floor I for matrices V; if ``rooted``, its root, from a root of V + floor L⁻¹L⁻ᵀ."""
         unit = jnp.eye(self.features, dtype=spread.dtype)[None]
         if not self.rooted:
-            return between(roots, spread) + self.floor * unit
+            return congruence(roots, spread) + self.floor * unit
         back = inverse(roots)
         spread = spread + self.floor * jnp.matmul(back, jnp.swapaxes(back, 1, 2), precision="highest")
         # A component with few rows has directions in which only rounding is left.
@@ -217,7 +217,7 @@ class Setting(NamedTuple):
         """Rows (n, d) and their components (n,)."""
         components, features, covariance, *_ = self
         key_component, key_noise = jax.random.split(key)
-        k = linear_mixture.drawn_components(key_component, theta.weights, n)
+        k = linear_mixture.draw_components(key_component, theta.weights, n)
         noise = jax.random.normal(key_noise, (n, features), theta.means.dtype)
         roots = self.frame(theta).roots
         if is_matrix(covariance):
@@ -228,7 +228,7 @@ class Setting(NamedTuple):
     def begin(self, key: jax.Array, rows: ArrayLike) -> Gaussians:
         """A starting θ from clusters of rows."""
         components, features, covariance, floor, *_ = self
-        x, shares = linear_mixture.clustered(key, rows, components)
+        x, shares = linear_mixture.cluster_rows(key, rows, components)
         count = shares.sum(0)
         means = shares.T @ x / count[:, None]
         # Small clusters have no covariance of their own: all start with the pooled one within clusters.
@@ -288,7 +288,7 @@ class Setting(NamedTuple):
 
     def shares(self, theta: Gaussians, x: ArrayLike) -> tuple[jax.Array, jax.Array]:
         """Responsibilities (K, n) and log densities (n,) of rows with missing numbers."""
-        return linear_mixture.normalised(self.conditionals(theta, jnp.asarray(x))[0])
+        return linear_mixture.normalise(self.conditionals(theta, jnp.asarray(x))[0])
 
     def joint_of_gaps(self, theta: Gaussians, x: ArrayLike) -> jax.Array:
         """log π_k N(x_o; μ_k, Σ_k) of rows with gaps, (K, n)."""
@@ -297,7 +297,7 @@ class Setting(NamedTuple):
     def e_step_of_gaps(self, theta: Gaussians, batch: Batch) -> Expected:
         """The E-step for rows in which NaN marks missing numbers."""
         logits, filled, second = self.conditionals(theta, jnp.asarray(observed(batch)))
-        share, log_probs = linear_mixture.normalised(logits)
+        share, log_probs = linear_mixture.normalise(logits)
         weights, frame = batch.mask.astype(logits.dtype), self.frame(theta)
         share = share * weights[None]
         count = jnp.sum(share, axis=1)
@@ -305,14 +305,14 @@ class Setting(NamedTuple):
         sums = jnp.einsum("kn,knij->kij", share, second, precision="highest")
         if is_matrix(self.covariance):
             back = inverse(frame.roots)
-            first, sums = times(back, first), between(back, sums)
+            first, sums = multiply(back, first), congruence(back, sums)
         else:
             first, sums = first / frame.roots, jnp.diagonal(sums, axis1=1, axis2=2) / frame.roots**2
         frame = jax.tree.map(lambda leaf: jnp.sum(count) * leaf, frame)
         return Expected(Moments(count, first, self.pooled(sums), frame), jnp.sum(weights * log_probs))
 
 
-def checked(components: int, features: int, covariance: str, floor: Real, centre: Numbers | None) -> Setting:
+def setting_of(components: int, features: int, covariance: str, floor: Real, centre: Numbers | None) -> Setting:
     """The setting for these arguments; raises ModelError if one is out of range."""
     check_sizes(components=components, features=features)
     if covariance not in COVARIANCES:

@@ -2,9 +2,9 @@
 
     Q(θ) = Σ_n w_n Σ_s r_ns log p(x_n, z_ns | θ) + log p(θ),    θ' with Q(θ') ≥ Q(θ_t)
 
-r are the responsibilities of the values of z. The M-step makes a few steps of L-BFGS, or of an optax optimiser, from
-θ_t in unconstrained coordinates; it rejects steps that lower Q, so the likelihood never falls. Dempster, Laird & Rubin
-1977, section 2. Q uses all rows at once: memory O(n m), for m values of z.
+r are the responsibilities of the values of z. The M-step takes a few steps of L-BFGS, or of an optax optimiser, from
+θ_t in unconstrained coordinates. It rejects steps that lower Q, so the likelihood never falls (Dempster, Laird & Rubin
+1977, section 2). Q uses all rows at once: memory is O(n m), for m values of z.
 """
 
 from collections.abc import Callable
@@ -40,23 +40,23 @@ def expected_log_joint(log_joint: Callable, data: CompleteData) -> Callable:
         terms = jax.vmap(lambda z: log_joint(theta, datum, z))(z)
         return jnp.sum(jnp.where(shares > 0, shares * terms, 0))  # an impossible z gives 0 · −∞
 
-    counted = data.weights > 0
-    first = jnp.argmax(counted)
+    is_counted = data.weights > 0
+    first = jnp.argmax(is_counted)
 
     def stand_in(leaf: jax.Array) -> jax.Array:
         """Replaces rows of weight 0 by another row: they may hold NaN, and the gradient of 0 · NaN is NaN."""
-        return jnp.where(counted.reshape(-1, *[1] * (leaf.ndim - 1)), leaf, leaf[first][None])
+        return jnp.where(is_counted.reshape(-1, *[1] * (leaf.ndim - 1)), leaf, leaf[first][None])
 
     rows = jax.tree.map(stand_in, data.rows)
 
     def q(theta: PyTree) -> jax.Array:
         terms = jax.vmap(one, (None, 0, None, 0))(theta, rows, data.z, data.shares)
-        return jnp.sum(jnp.where(counted, data.weights * terms, 0))
+        return jnp.sum(jnp.where(is_counted, data.weights * terms, 0))
 
     return q
 
 
-def climbed(value: Callable, start: jax.Array, steps: int) -> jax.Array:
+def climb_by_lbfgs(value: Callable, start: jax.Array, steps: int) -> jax.Array:
     """The point that ``steps`` of L-BFGS reach from ``start`` (d,), or ``start`` if that is higher."""
     optimizer = optax.lbfgs()
 
@@ -76,7 +76,7 @@ def climbed(value: Callable, start: jax.Array, steps: int) -> jax.Array:
     return tree.where(better, end, start)
 
 
-def raised(value: Callable, start: jax.Array, steps: int, optimizer: optax.GradientTransformation) -> jax.Array:
+def climb_by_optax(value: Callable, start: jax.Array, steps: int, optimizer: optax.GradientTransformation) -> jax.Array:
     """The point that ``steps`` of an optax optimiser reach from ``start`` (d,), without a step downwards.
 
     A step that would lower the value, or make it NaN, is rejected and halves the following steps; each accepted step
@@ -95,11 +95,11 @@ def raised(value: Callable, start: jax.Array, steps: int, optimizer: optax.Gradi
         updates, state = transformation.update(gradient, state, position, value=depth, grad=gradient, value_fn=downhill)
         further = position + (share * updates).astype(position.dtype)
         there = (further, *slope(further))
-        fine = there[1] <= depth  # False for NaN
-        return (tree.where(fine, there, here), state, jnp.where(fine, jnp.minimum(2 * share, 1), share / 2)), None
+        rises = there[1] <= depth  # False for NaN
+        return (tree.where(rises, there, here), state, jnp.where(rises, jnp.minimum(2 * share, 1), share / 2)), None
 
-    begun = ((start, *slope(start)), transformation.init(start), jnp.ones((), start.dtype))
-    return jax.lax.scan(step, begun, length=steps)[0][0][0]
+    first = ((start, *slope(start)), transformation.init(start), jnp.ones((), start.dtype))
+    return jax.lax.scan(step, first, length=steps)[0][0][0]
 
 
 def by_enumeration(log_prob: Callable, responsibilities: Callable, values: PyTree) -> Callable:
@@ -142,7 +142,7 @@ def gradient_m_step(
 
         start = unconstrain(data.theta)
         if isinstance(optimizer, str):
-            return constrain(climbed(value, start, steps))
-        return constrain(raised(value, start, steps, optimizer))
+            return constrain(climb_by_lbfgs(value, start, steps))
+        return constrain(climb_by_optax(value, start, steps, optimizer))
 
     return m_step

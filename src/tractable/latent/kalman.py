@@ -21,7 +21,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-LOG_2PI = 1.8378770664093453
+from tractable.core.numbers import LOG_2PI
+
 LONG = 256  # steps from which an accelerator runs them in parallel
 UNROLLED = 8  # entries per step up to which the loop over them is unrolled
 
@@ -31,8 +32,8 @@ Normal = tuple[jax.Array, jax.Array]  # mean and covariance
 class LinearGaussian(NamedTuple):
     """A linear system with normal noise.
 
-    As θ of a model it holds what is learnt: a leaf is None if all its entries are known, and a vector of the learnt
-    ones if some are.
+    As θ of a model it holds the learnt entries: a leaf is None if all its entries are known, and a vector of the learnt
+    entries if some are known.
     """
 
     initial_mean: Any  # (d,) of z_1
@@ -86,7 +87,7 @@ def filter_states(system: LinearGaussian, x: jax.Array, u: jax.Array, parallel: 
         (mean, covariance), (_, _, logs) = _condition_on_step(system, prediction, x)
         return _predict(system, mean, covariance, drift), Filtered(mean, covariance, jnp.sum(logs))
 
-    next_drift = jnp.concatenate([drift[1:], jnp.zeros_like(drift[:1])])  # the drift added on the way to the next step
+    next_drift = jnp.concatenate([drift[1:], jnp.zeros_like(drift[:1])])
     return jax.lax.scan(step, _start(system), (x, next_drift))[1]
 
 
@@ -110,8 +111,8 @@ def log_prob(system: LinearGaussian, x: jax.Array, u: jax.Array) -> jax.Array:
 def draw_states(noise: jax.Array, system: LinearGaussian, x: jax.Array, u: jax.Array) -> jax.Array:
     """A draw of the states from p(z | x), (T, d): the filter forward, then each state given the next, from the last.
 
-    ``noise`` (T, d), standard normal, is all that is random; the draw is linear in it. Where A is unstable no path runs
-    away from x. Carter & Kohn 1994; Frühwirth-Schnatter 1994.
+    ``noise`` (T, d), standard normal, is the only randomness; the draw is linear in it. Paths stay close to x even if A
+    is unstable. Carter & Kohn 1994; Frühwirth-Schnatter 1994.
     """
     conditionals = _conditionals(system, filter_states(system, x, u), u)
     noise = jax.vmap(lambda covariance, noise: _root(covariance) @ noise)(conditionals.covariance, noise)

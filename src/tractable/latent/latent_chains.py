@@ -1,18 +1,27 @@
-"""Markov chains of z given each x, continued from E-step to E-step.
+"""Markov chains of z given map_chains x, continued from E-step to E-step.
 
-Every datum has several chains. Only their positions are kept; what depends on θ (log densities, gradients) is
+Every datum has several chains. E-steps pass on only their positions; log densities and gradients depend on θ and are
 recomputed.
 """
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from tractable.core.model import Kernel, PyTree
-from tractable.latent.latent_draws import Chains, DrawInfo, Draws, Sampler, count_of, each, empty, unbounded, written
+from tractable.latent.latent_draws import (
+    Chains,
+    DrawInfo,
+    Draws,
+    Sampler,
+    count_rows,
+    empty_draws,
+    map_chains,
+    unbounded_info,
+    write,
+)
 from tractable.latent.latent_space import LatentSpace, latent_space
 from tractable.mcmc.hamiltonian import hmc, nuts
 from tractable.mcmc.mala import mala
@@ -28,8 +37,20 @@ SHAPE, STEP = 1, 2  # what a warm-up tunes: ε and the scales of the moves, or �
 FORGETTING = 0.6  # κ of the Robbins–Monro steps t^−κ in log ε
 
 
-class Setting(NamedTuple):
-    """The settings of the chains."""
+def by_chains(kernel: str | Callable, latent: Callable, log_joint: Callable, chains: int) -> Sampler:
+    """A sampler by Markov chains that continue from E-step to E-step.
+
+    Args:
+        kernel: "mala", "random-walk", "hmc", "nuts", or ``log_density -> Kernel`` on flat unconstrained z.
+        latent, log_joint: as for ``latent_space``.
+        chains: C ≥ 2 chains per datum.
+    """
+    sampler = ChainSampler(kernel, latent, log_joint, chains)
+    return Sampler(sampler.begin, sampler.room, sampler.draw, exact=False)
+
+
+class ChainSampler(NamedTuple):
+    """Several chains of z for each datum."""
 
     kernel: str | Callable
     latent: Callable
@@ -38,6 +59,98 @@ class Setting(NamedTuple):
 
     def space(self, theta: PyTree, rows: PyTree) -> LatentSpace:
         return latent_space(self.latent, self.log_joint, theta, jax.tree.map(lambda a: a[0], rows))
+
+    def begin(self, key: jax.Array, theta: PyTree, rows: PyTree) -> Chains:
+        """Chains that start at draws of p(z | θ), each chosen from several by likelihood.
+
+        From a tail, a chain might never reach the bulk.
+        """
+        space, count = self.space(theta, rows), count_rows(rows)
+
+        def one(datum: PyTree, key: jax.Array) -> jax.Array:
+            key_sample, key_choice = jax.random.split(key)
+            tried = jax.vmap(lambda k: space.sample(k, theta, datum))(jax.random.split(key_sample, TRIED))
+            weights = jax.vmap(lambda u: space.log_weight(theta, datum, u))(tried)
+            weights = jnp.where(jnp.isnan(weights), -jnp.inf, weights)
+            return tried[jax.random.categorical(key_choice, weights)]
+
+        position = map_chains(one)(rows, jax.random.split(key, (count, self.chains)))
+        dtype = position.dtype
+        step = {"mala": 1.5, "random-walk": 2.0}.get(str(self.kernel), 0.5)
+        return Chains(
+            position, jnp.log(jnp.asarray(step, dtype)), jnp.ones((count, space.size), dtype), jnp.zeros((), dtype)
+        )
+
+    def room(self, theta: PyTree, rows: PyTree, most: int) -> Draws:
+        """An empty buffer with room for ``most`` draws."""
+        space = self.space(theta, rows)
+        shape = jax.eval_shape(lambda: self.begin(jax.random.key(0), theta, rows).position)
+        z = jax.eval_shape(map_chains(lambda datum, u: space.constrain(theta, datum, u)), rows, shape)
+        return empty_draws(z, most)
+
+    def draw(
+        self, key: jax.Array, theta: PyTree, now: Chains, rows: PyTree, draws: Draws, count: jax.Array | int,
+        burn: jax.Array | int, tune: jax.Array | int,
+    ) -> tuple[Chains, Draws, DrawInfo]:  # fmt: skip
+        """``count`` more draws of every chain, as in ``Sampler``."""
+        space, places, dtype = self.space(theta, rows), (rows, now.scale), now.position.dtype
+        origin = jnp.mean(now.position, axis=1, keepdims=True)  # (n, 1, k)
+
+        def kernel(place: tuple, log_step: jax.Array) -> Kernel:
+            datum, scale = place
+            return self.make_kernel(lambda u: space.log_density(theta, datum, u), jnp.exp(log_step), scale)
+
+        def init(place: tuple, u: jax.Array) -> Any:
+            # Positions continue; the log density and its gradient are computed at this θ.
+            return kernel(place, now.log_step).init(key, u)
+
+        def step(t: jax.Array, run: Run) -> Run:
+            keys = jax.random.split(jax.random.fold_in(key, t), (count_rows(rows), self.chains))
+
+            def move(place: tuple, moving: tuple) -> tuple:
+                key, state = moving
+                state, info = kernel(place, run.log_step)(key, state, None)
+                return state, jnp.asarray(getattr(info, "acceptance", jnp.nan), dtype)
+
+            states, acceptance = map_chains(move)(places, (keys, run.states))
+            rate = jnp.mean(acceptance)
+            # At a new θ the old ε may be many times too large: chains would not move, and neither would θ.
+            adapts = (tune > 0) | (t < burn)
+            log_step = jnp.where(adapts, self.adapt_step(space, run.log_step, t + 1.0, rate), run.log_step)
+            values = map_chains(lambda datum, u: space.constrain(theta, datum, u))(rows, states.position)
+            z = write(run.z, values, draws.length + t - burn, (t >= burn) & (tune == 0))
+            away = jnp.where(t >= burn, states.position - origin, 0)
+            first, second = run.first + away, run.second + jnp.square(away)
+            return Run(states, log_step.astype(dtype), z, run.rates + rate, first, second)
+
+        total, zero = burn + count, jnp.zeros_like(now.position)
+        start = Run(map_chains(init)(places, now.position), now.log_step, draws.z, jnp.zeros((), dtype), zero, zero)
+        run = jax.lax.fori_loop(0, total, step, start)
+        rate = run.rates / jnp.maximum(total, 1)
+        log_step = jnp.where(tune > 0, run.log_step, self.adapt_step(space, run.log_step, now.time + 2.0, rate))
+        scale = jnp.where(tune == SHAPE, proportions(run, count), now.scale)
+        time = now.time + jnp.where(tune > 0, 0, 1).astype(dtype)
+        length = draws.length + jnp.where(tune > 0, 0, count)
+        after = Chains(run.states.position, log_step.astype(dtype), scale, time)
+        return after, Draws(run.z, length), unbounded_info(rate, rows)
+
+    def make_kernel(self, log_density: Callable, step: jax.Array, scale: jax.Array) -> Kernel:
+        """The named kernel for one datum's z, (k,), or the user's own ``kernel(log_density)``."""
+        if callable(self.kernel):
+            return self.kernel(log_density)
+        if self.kernel == "mala":
+            return mala(log_density, step, scale)
+        if self.kernel == "random-walk":
+            return random_walk(log_density, step, scale)
+        if self.kernel == "hmc":
+            return hmc(log_density, step, jnp.square(scale), LEAPFROGS)
+        return nuts(log_density, step, jnp.square(scale), DEPTH)
+
+    def adapt_step(self, space: LatentSpace, log_step: jax.Array, time: jax.Array, rate: jax.Array) -> jax.Array:
+        """log ε after a Robbins–Monro step towards the target acceptance; the user's own kernel has no ε."""
+        if callable(self.kernel):
+            return log_step
+        return log_step + time**-FORGETTING * (rate - AIMED[self.kernel][space.size > 1])
 
 
 class Run(NamedTuple):
@@ -51,118 +164,13 @@ class Run(NamedTuple):
     second: jax.Array  # (n, C, k) the same for squares
 
 
-def made(kernel: str | Callable, log_density: Callable, step: jax.Array, scale: jax.Array) -> Kernel:
-    """The named kernel for one datum's z, (k,), or the caller's own ``kernel(log_density)``."""
-    if callable(kernel):
-        return kernel(log_density)
-    if kernel == "mala":
-        return mala(log_density, step, scale)
-    if kernel == "random-walk":
-        return random_walk(log_density, step, scale)
-    if kernel == "hmc":
-        return hmc(log_density, step, jnp.square(scale), LEAPFROGS)
-    return nuts(log_density, step, jnp.square(scale), DEPTH)
-
-
-def by_chains(kernel: str | Callable, latent: Callable, log_joint: Callable, chains: int) -> Sampler:
-    """A sampler by Markov chains that continue from E-step to E-step.
-
-    Args:
-        kernel: "mala", "random-walk", "hmc", "nuts", or ``log_density -> Kernel`` on flat unconstrained z.
-        latent, log_joint: as for ``latent_space``.
-        chains: C ≥ 2 chains per datum.
-    """
-    setting = Setting(kernel, latent, log_joint, chains)
-    return Sampler(partial(begin, setting), partial(room, setting), partial(draw, setting), exact=False)
-
-
-def begin(setting: Setting, key: jax.Array, theta: PyTree, rows: PyTree) -> Chains:
-    """Chains started at one of several draws of p(z | θ), picked by likelihood: a chain may never leave a tail."""
-    space, count = setting.space(theta, rows), count_of(rows)
-
-    def one(datum: PyTree, key: jax.Array) -> jax.Array:
-        key_sample, key_choice = jax.random.split(key)
-        tried = jax.vmap(lambda k: space.sample(k, theta, datum))(jax.random.split(key_sample, TRIED))
-        weights = jax.vmap(lambda u: space.log_weight(theta, datum, u))(tried)
-        weights = jnp.where(jnp.isnan(weights), -jnp.inf, weights)
-        return tried[jax.random.categorical(key_choice, weights)]
-
-    position = each(one)(rows, jax.random.split(key, (count, setting.chains)))
-    dtype = position.dtype
-    step = {"mala": 1.5, "random-walk": 2.0}.get(str(setting.kernel), 0.5)
-    return Chains(
-        position, jnp.log(jnp.asarray(step, dtype)), jnp.ones((count, space.size), dtype), jnp.zeros((), dtype)
-    )
-
-
-def room(setting: Setting, theta: PyTree, rows: PyTree, most: int) -> Draws:
-    """An empty buffer with room for ``most`` draws."""
-    space = setting.space(theta, rows)
-    shape = jax.eval_shape(lambda: begin(setting, jax.random.key(0), theta, rows).position)
-    z = jax.eval_shape(each(lambda datum, u: space.constrain(theta, datum, u)), rows, shape)
-    return empty(z, most)
-
-
-def draw(
-    setting: Setting, key: jax.Array, theta: PyTree, now: Chains, rows: PyTree, draws: Draws, count: jax.Array | int,
-    burn: jax.Array | int, tune: jax.Array | int,
-) -> tuple[Chains, Draws, DrawInfo]:  # fmt: skip
-    """``count`` more draws of every chain, as in ``Sampler``."""
-    space, places, dtype = setting.space(theta, rows), (rows, now.scale), now.position.dtype
-    origin = jnp.mean(now.position, axis=1, keepdims=True)  # (n, 1, k)
-
-    def of(at: tuple, log_step: jax.Array) -> Kernel:
-        datum, scale = at
-        return made(setting.kernel, lambda u: space.log_density(theta, datum, u), jnp.exp(log_step), scale)
-
-    def begun(at: tuple, u: jax.Array) -> Any:
-        # Positions continue; the log density and its gradient are computed at this θ.
-        return of(at, now.log_step).init(key, u)
-
-    def step(t: jax.Array, run: Run) -> Run:
-        keys = jax.random.split(jax.random.fold_in(key, t), (count_of(rows), setting.chains))
-
-        def move(at: tuple, moving: tuple) -> tuple:
-            key, state = moving
-            state, info = of(at, run.log_step)(key, state, None)
-            return state, jnp.asarray(getattr(info, "acceptance", jnp.nan), dtype)
-
-        states, acceptance = each(move)(places, (keys, run.states))
-        rate = jnp.mean(acceptance)
-        # At a new θ the old ε may be many times too large: chains would stand still, and θ with them.
-        free = (tune > 0) | (t < burn)
-        log_step = jnp.where(free, adapted(setting, space, run.log_step, t + 1.0, rate), run.log_step)
-        values = each(lambda datum, u: space.constrain(theta, datum, u))(rows, states.position)
-        z = written(run.z, values, draws.length + t - burn, (t >= burn) & (tune == 0))
-        away = jnp.where(t >= burn, states.position - origin, 0)
-        return Run(states, log_step.astype(dtype), z, run.rates + rate, run.first + away, run.second + jnp.square(away))
-
-    total, zero = burn + count, jnp.zeros_like(now.position)
-    start = Run(each(begun)(places, now.position), now.log_step, draws.z, jnp.zeros((), dtype), zero, zero)
-    run = jax.lax.fori_loop(0, total, step, start)
-    rate = run.rates / jnp.maximum(total, 1)
-    log_step = jnp.where(tune > 0, run.log_step, adapted(setting, space, run.log_step, now.time + 2.0, rate))
-    scale = jnp.where(tune == SHAPE, proportions(run, count), now.scale)
-    time = now.time + jnp.where(tune > 0, 0, 1).astype(dtype)
-    length = draws.length + jnp.where(tune > 0, 0, count)
-    after = Chains(run.states.position, log_step.astype(dtype), scale, time)
-    return after, Draws(run.z, length), unbounded(rate, rows)
-
-
-def adapted(setting: Setting, space: LatentSpace, log_step: jax.Array, time: jax.Array, rate: jax.Array) -> jax.Array:
-    """log ε after a Robbins–Monro step towards the target acceptance; the caller's own kernel has no ε."""
-    if callable(setting.kernel):
-        return log_step
-    return log_step + time**-FORGETTING * (rate - AIMED[setting.kernel][space.size > 1])
-
-
 def proportions(run: Run, count: jax.Array | int) -> jax.Array:
     """sds of z over ``count`` steps, (n, k), scaled to a geometric mean of 1, since ε carries the size.
 
-    They pool the chains of a datum: within one chain, a direction in which steps are too short would seem narrow.
+    The sds pool the chains of a datum: within one chain, a direction in which steps are too short would seem narrow.
     """
     first, second = (jnp.mean(total, axis=1) / jnp.maximum(count, 1) for total in (run.first, run.second))
     variance = second - jnp.square(first)
-    fine = jnp.isfinite(variance) & (variance > 0)
-    logs = 0.5 * jnp.log(jnp.where(fine, variance, 1))
+    is_known = jnp.isfinite(variance) & (variance > 0)
+    logs = 0.5 * jnp.log(jnp.where(is_known, variance, 1))
     return jnp.exp(logs - jnp.mean(logs))

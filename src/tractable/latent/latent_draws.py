@@ -1,7 +1,7 @@
-"""Draws of z given each x: their buffer, sums over them, and samplers of independent draws.
+"""Draws of z given map_chains x: their buffer, sums over them, and samplers of independent draws.
 
-The buffer has room for the largest S, memory O(n S). Sums loop over the draws made so far, so that a new S compiles
-nothing.
+The buffer has room for the largest S: memory is O(n S). Sums loop over the draws made so far, so another S needs no new
+compilation.
 """
 
 from collections.abc import Callable
@@ -26,7 +26,7 @@ class Chains(NamedTuple):
 
 
 class Draws(NamedTuple):
-    """The draws of z given each x so far."""
+    """The draws of z given map_chains x so far."""
 
     z: PyTree  # (room, n, C, ...)
     length: jax.Array  # () L ≤ room; S = C L
@@ -41,7 +41,7 @@ class DrawInfo(NamedTuple):
 
 
 class Sampler(NamedTuple):
-    """A sampler of z given each x.
+    """A sampler of z given map_chains x.
 
     Attributes:
         begin: ``(key, theta, rows) -> Chains``.
@@ -61,14 +61,14 @@ class Sampler(NamedTuple):
 def by_rejection(
     latent: Callable, log_likelihood: Callable, bound: Callable, chains: int, *, limit: int = 1 << 16
 ) -> Sampler:
-    """Independent draws: z ~ p(z | θ), kept iff log u < log p(x | z, θ) − log M.
+    """Independent draws by rejection: z ~ p(z | θ), accepted if log u < log p(x | z, θ) − log M.
 
     Args:
         latent: as for ``latent_space``.
         log_likelihood: ``(theta, datum, z) -> ()``, log p(x | z, θ).
         bound: ``(theta, datum) -> ()``, log M ≥ sup_z log p(x | z, θ); ``DrawInfo.excess`` is
             above 0 if a draw exceeds it.
-        chains: C, draws made side by side.
+        chains: C, draws of every datum.
         limit: proposals after which a draw is given up.
     """
 
@@ -87,7 +87,7 @@ def by_rejection(
             state, info = k(key_draw, k.init(key_init, sample(key_init)), None)
             return space.constrain(theta, datum, state.position), info
 
-        z, info = each(one)(rows, jax.random.split(key, (count_of(rows), chains)))
+        z, info = map_chains(one)(rows, jax.random.split(key, (count_rows(rows), chains)))
         return z, DrawInfo(1 / jnp.mean(info.tries), jnp.max(info.excess, axis=1), jnp.max(info.gave_up, axis=1))
 
     return _exact(fresh)
@@ -99,14 +99,14 @@ def by_values(responsibilities: Callable, values: PyTree, chains: int) -> Sample
     Args:
         responsibilities: ``(theta, rows) -> (n, m)``.
         values: (m, ...) the values of z.
-        chains: C, draws made side by side.
+        chains: C, draws of every datum.
     """
 
     def fresh(key: jax.Array, theta: PyTree, rows: PyTree) -> tuple:
         shares = responsibilities(theta, rows)
         logits = jnp.log(shares)[:, None, :]  # log 0 is never drawn
         index = jax.random.categorical(key, logits, axis=-1, shape=(shares.shape[0], chains))
-        return jax.tree.map(lambda v: v[index], values), unbounded(jnp.ones((), shares.dtype), rows)
+        return jax.tree.map(lambda v: v[index], values), unbounded_info(jnp.ones((), shares.dtype), rows)
 
     return _exact(fresh)
 
@@ -119,7 +119,7 @@ def _exact(fresh: Callable) -> Sampler:
         return Chains((), zero, jnp.ones(0, zero.dtype), zero)
 
     def room(theta: PyTree, rows: PyTree, most: int) -> Draws:
-        return empty(jax.eval_shape(fresh, jax.random.key(0), theta, rows)[0], most)
+        return empty_draws(jax.eval_shape(fresh, jax.random.key(0), theta, rows)[0], most)
 
     def draw(
         key: jax.Array,
@@ -136,9 +136,9 @@ def _exact(fresh: Callable) -> Sampler:
             z, info = carry
             new, more = fresh(jax.random.fold_in(key, t), theta, rows)
             worst = DrawInfo(info.acceptance + more.acceptance, *(map(jnp.maximum, info[1:], more[1:])))
-            return written(z, new, draws.length + t, tune == 0), worst
+            return write(z, new, draws.length + t, tune == 0), worst
 
-        info = unbounded(jnp.zeros((), dtype_of(theta)), rows)
+        info = unbounded_info(jnp.zeros((), dtype_of(theta)), rows)
         z, info = jax.lax.fori_loop(0, count, step, (draws.z, info))
         info = info._replace(acceptance=info.acceptance / jnp.maximum(count, 1))
         return now, Draws(z, draws.length + jnp.where(tune > 0, 0, count)), info
@@ -146,12 +146,12 @@ def _exact(fresh: Callable) -> Sampler:
     return Sampler(begin, room, draw, exact=True)
 
 
-def each(function: Callable) -> Callable:
+def map_chains(function: Callable) -> Callable:
     """``function(datum, z)`` mapped over data and chains: ``(rows, z) -> (n, C, ...)``, z leading with (n, C)."""
     return jax.vmap(lambda datum, z: jax.vmap(lambda z: function(datum, z))(z))
 
 
-def summed(function: Callable, draws: Draws) -> PyTree:
+def sum_over_draws(function: Callable, draws: Draws) -> PyTree:
     """Σ_l function(z_l) over the draws so far."""
 
     def at(index: jax.Array | int) -> PyTree:
@@ -161,14 +161,14 @@ def summed(function: Callable, draws: Draws) -> PyTree:
     return jax.lax.fori_loop(0, draws.length, lambda i, total: jax.tree.map(jnp.add, total, at(i)), zero)
 
 
-def weighed(weights: jax.Array, terms: jax.Array) -> jax.Array:
+def weighted_sum(weights: jax.Array, terms: jax.Array) -> jax.Array:
     """Σ_n w_n t_n; terms of weight 0 do not count, even if NaN."""
     spread = jnp.expand_dims(weights, tuple(range(1, terms.ndim)))
     return jnp.sum(jnp.where(spread > 0, spread * terms, 0), axis=0)
 
 
-def written(buffer: PyTree, values: PyTree, index: jax.Array, stored: jax.Array | int) -> PyTree:
-    """The buffer with ``values`` written at ``index`` if ``kept``."""
+def write(buffer: PyTree, values: PyTree, index: jax.Array, stored: jax.Array | int) -> PyTree:
+    """The buffer with ``values`` write at ``index`` if ``stored``."""
 
     def write(a: jax.Array, v: jax.Array) -> jax.Array:
         at = jnp.clip(index, 0, a.shape[0] - 1)
@@ -177,17 +177,17 @@ def written(buffer: PyTree, values: PyTree, index: jax.Array, stored: jax.Array 
     return jax.tree.map(write, buffer, values)
 
 
-def empty(shapes: PyTree, most: int) -> Draws:
+def empty_draws(shapes: PyTree, most: int) -> Draws:
     """Room for ``most`` draws of these shapes, none taken yet."""
     return Draws(jax.tree.map(lambda s: jnp.zeros((most, *s.shape), s.dtype), shapes), jnp.array(0))
 
 
-def unbounded(acceptance: jax.Array, rows: PyTree) -> DrawInfo:
-    """The info of draws without a bound on log p(x): −inf for each row."""
-    nothing = jnp.full(count_of(rows), -jnp.inf, acceptance.dtype)
+def unbounded_info(acceptance: jax.Array, rows: PyTree) -> DrawInfo:
+    """The info of draws without a bound on log p(x): −inf for map_chains row."""
+    nothing = jnp.full(count_rows(rows), -jnp.inf, acceptance.dtype)
     return DrawInfo(acceptance, nothing, jnp.zeros_like(nothing))
 
 
-def count_of(rows: PyTree) -> int:
+def count_rows(rows: PyTree) -> int:
     """The number of rows."""
     return jax.tree.leaves(rows)[0].shape[0]

@@ -49,9 +49,9 @@ class Moments(NamedTuple):
         count, off = jnp.asarray(self.count), here.means - there.means
         if here.roots.ndim == 3:
             back = inverse(there.roots)
-            turn, off = jnp.matmul(back, here.roots, precision="highest"), times(back, off)
-            first = times(turn, self.first)
-            second = between(turn, self.second.reshape(-1, *turn.shape[1:])).reshape(self.second.shape)
+            turn, off = jnp.matmul(back, here.roots, precision="highest"), multiply(back, off)
+            first = multiply(turn, self.first)
+            second = congruence(turn, self.second.reshape(-1, *turn.shape[1:])).reshape(self.second.shape)
             cross = first[:, :, None] * off[:, None, :]
             more = cross + jnp.swapaxes(cross, 1, 2) + count[:, None, None] * off[:, :, None] * off[:, None, :]
             more = jnp.sum(more, axis=0) if second.ndim == 2 else more
@@ -66,12 +66,12 @@ class Moments(NamedTuple):
         return tree.where(there_total > 0, moved, self)
 
 
-def times(matrices: jax.Array, vectors: jax.Array) -> jax.Array:
+def multiply(matrices: jax.Array, vectors: jax.Array) -> jax.Array:
     """A_k v_k, (K, d), for A (1 or K, d, d) and v (K, d)."""
     return jnp.sum(matrices * vectors[:, None, :], axis=2)
 
 
-def between(matrices: jax.Array, inner: jax.Array) -> jax.Array:
+def congruence(matrices: jax.Array, inner: jax.Array) -> jax.Array:
     """A V Aᵀ, for A (1 or K, d, d)."""
     return jnp.matmul(
         jnp.matmul(matrices, inner, precision="highest"), jnp.swapaxes(matrices, 1, 2), precision="highest"
@@ -125,10 +125,10 @@ class Family(NamedTuple):
         if weights is not None:
             x = jnp.where(weights[:, None] > 0, x, 0)  # a row of weight 0 may hold NaN
         logits, features = self.logits(theta, x)
-        return features, *normalised(logits, weights)
+        return features, *normalise(logits, weights)
 
 
-def normalised(logits: jax.Array, weights: jax.Array | None = None) -> tuple[jax.Array, jax.Array]:
+def normalise(logits: jax.Array, weights: jax.Array | None = None) -> tuple[jax.Array, jax.Array]:
     """(Weighted) responsibilities (K, n) and log densities (n,), with one exponential per logit."""
     peak = jax.lax.stop_gradient(jnp.max(logits, axis=0))
     powers = jnp.exp(logits - peak[None])
@@ -142,12 +142,12 @@ def complete_by(joint: OfRows) -> Callable[[PyTree, PyTree, jax.Array], jax.Arra
     return lambda theta, rows, z: jnp.take_along_axis(joint(theta, rows), z[None], axis=0)[0]
 
 
-def drawn_components(key: jax.Array, weights: jax.Array, n: int) -> jax.Array:
+def draw_components(key: jax.Array, weights: jax.Array, n: int) -> jax.Array:
     """The drawn components of n rows, (n,)."""
     return jax.random.categorical(key, jnp.log(weights)[None, :], shape=(n,))
 
 
-def permuted(theta: Theta, order: jax.Array, tied: bool = False) -> Theta:
+def permute(theta: Theta, order: jax.Array, tied: bool = False) -> Theta:
     """The same mixture with its components in another order; a tied covariance is not reordered."""
     own = theta[2:] if tied else [leaf[order] for leaf in theta[2:]]
     return type(theta)(theta.weights[order], theta.means[order], *own)
@@ -155,10 +155,10 @@ def permuted(theta: Theta, order: jax.Array, tied: bool = False) -> Theta:
 
 def by_weight(theta: Theta, tied: bool = False) -> Theta:
     """The same mixture with its components sorted by descending weight."""
-    return permuted(theta, jnp.argsort(-theta.weights), tied)
+    return permute(theta, jnp.argsort(-theta.weights), tied)
 
 
-def clustered(key: jax.Array, rows: ArrayLike, components: int) -> tuple[np.ndarray, np.ndarray]:
+def cluster_rows(key: jax.Array, rows: ArrayLike, components: int) -> tuple[np.ndarray, np.ndarray]:
     """At most ``SEEN`` rows without gaps, and the nearest of K k-means++ centres, one-hot (n, K).
 
     Distances are in units of each column's sd. A missing number is replaced by its column's mean.

@@ -66,7 +66,7 @@ def gaussian_mixture(
     >>> gaussian_mixture(3, 2).parameters
     17
     """
-    return gaussians.checked(components, features, covariance, floor, centre).mixture()
+    return gaussians.setting_of(components, features, covariance, floor, centre).mixture()
 
 
 @recorded
@@ -83,7 +83,7 @@ def with_missing(
 
     Args and Raises: as for ``gaussian_mixture``, whose ``m_step`` and ``sample`` it uses.
     """
-    return gaussians.checked(components, features, covariance, floor, centre).mixture_of_gaps()
+    return gaussians.setting_of(components, features, covariance, floor, centre).mixture_of_gaps()
 
 
 @shared
@@ -129,7 +129,7 @@ def bernoulli_mixture(components: int, features: int, prior_counts: Real = 1.0) 
 
     def sample(key: jax.Array, theta: Bernoullis, n: int) -> tuple[jax.Array, jax.Array]:
         key_component, key_x = jax.random.split(key)
-        k = linear_mixture.drawn_components(key_component, theta.weights, n)
+        k = linear_mixture.draw_components(key_component, theta.weights, n)
         return jax.random.bernoulli(key_x, theta.means[k]).astype(theta.means.dtype), k
 
     def log_prior(theta: Bernoullis) -> jax.Array:
@@ -141,7 +141,7 @@ def bernoulli_mixture(components: int, features: int, prior_counts: Real = 1.0) 
     support = Bernoullis(constraints.simplex, constraints.unit_interval)
 
     def begin(key: jax.Array, rows: ArrayLike) -> Bernoullis:
-        x, shares = linear_mixture.clustered(key, rows, components)
+        x, shares = linear_mixture.cluster_rows(key, rows, components)
         dtype = jnp.result_type(float)
         sums = Moments(shares.sum(0), shares.T @ x)
         return m_step(jax.tree.map(lambda a: jnp.asarray(a, dtype), sums))
@@ -150,5 +150,5 @@ def bernoulli_mixture(components: int, features: int, prior_counts: Real = 1.0) 
         m_step, position,
         support=support, prior=log_prior, sample=sample, begin=begin,
         examine=functools.partial(linear_mixture.counts_check, least=1), canonical=linear_mixture.by_weight,
-        permute=linear_mixture.permuted,
+        permute=linear_mixture.permute,
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Monte-Carlo EM's climbs from start to end: the host decides when S grows and when a climb ends.
+"""Monte-Carlo EM's climbs from start to end: after every step the host decides whether S grows and a climb ends.
 
 ``method`` is a ``MonteCarloEM``, a static argument of the compiled functions.
 """
@@ -21,12 +21,14 @@ from tractable.core.tree import PyTree
 from tractable.engine.drawing import ATTEMPTS, tried
 from tractable.engine.leaves import restored
 from tractable.engine.method import Session
-from tractable.latent import monte_carlo_em as drawn
-from tractable.latent.em_method import beginnings
+from tractable.latent.em_method import initial_thetas
+from tractable.latent.latent_chains import SHAPE, STEP
+from tractable.latent.latent_draws import Chains, DrawInfo, Draws
+from tractable.latent.monte_carlo_em import Improvement, improve
 
 CHAINS = 4  # chains per datum, whose spread gives the Monte-Carlo error
 STALL = 6  # steps at one S: if the later half gains as much as the earlier, the gains are noise
-QUIET = 3  # steps in a row that must say that it ends: one may by chance (Booth & Hobert 1999)
+QUIET = 3  # steps in a row that must be small: one may be small by chance (Booth & Hobert 1999)
 DRAWN_ROWS = 1000  # rows that a starting point is tried on
 
 
@@ -53,28 +55,29 @@ class End(NamedTuple):
     """The end of one climb of Monte-Carlo EM."""
 
     state: ClimbState
-    draws: drawn.Draws  # of z given the last θ
+    draws: Draws  # of z given the last θ
 
 
 @compiled("method", "model")
-def _begun(method: Any, model: LatentModel, key: jax.Array, theta: PyTree, rows: PyTree) -> tuple:
+def _begin(method: Any, model: LatentModel, key: jax.Array, theta: PyTree, rows: PyTree) -> tuple:
     """Chains started at z ~ p(z | θ), and an empty buffer for their draws."""
     sampler = method.sampler(model)
     return sampler.begin(key, theta, rows), sampler.room(theta, rows, method.most // CHAINS)
 
 
 @compiled("method", "model", donate=("draws",))
-def _drawn(
-    method: Any, model: LatentModel, key: jax.Array, theta: PyTree, chains: drawn.Chains, rows: PyTree,
-    draws: drawn.Draws, count: jax.Array, burn: jax.Array, tune: jax.Array,
-) -> tuple[drawn.Chains, drawn.Draws, drawn.DrawInfo]:  # fmt: skip
-    return method.sampler(model).draw(key, theta, chains, rows, draws, count, burn, tune)
+def _draw(
+    method: Any, model: LatentModel, key: jax.Array, theta: PyTree, chains: Chains, rows: PyTree, draws: Draws,
+    steps: tuple[jax.Array, jax.Array, jax.Array],
+) -> tuple[Chains, Draws, DrawInfo]:  # fmt: skip
+    """More draws of every chain; ``steps`` are the numbers of draws and of burn-in steps, and what a warm-up tunes."""
+    return method.sampler(model).draw(key, theta, chains, rows, draws, *steps)
 
 
 @compiled("method", "model")
-def _improved(method: Any, model: LatentModel, theta: PyTree, rows: PyTree, draws: drawn.Draws) -> drawn.Improved:
+def _improve(method: Any, model: LatentModel, theta: PyTree, rows: PyTree, draws: Draws) -> Improvement:
     m_step, exact = method.m_step(model), method.sampler(model).exact
-    return drawn.improved(m_step, model.log_joint, method.log_prior(model), theta, rows, ones(rows), draws, exact)
+    return improve(m_step, model.log_joint, method.log_prior(model), theta, rows, ones(rows), draws, exact)
 
 
 def ones(rows: PyTree) -> jax.Array:
@@ -82,86 +85,94 @@ def ones(rows: PyTree) -> jax.Array:
     return jnp.ones(jax.tree.leaves(rows)[0].shape[0])
 
 
-class LatentSampler(NamedTuple):
-    """Draws z for one climb."""
+class Climb(NamedTuple):
+    """One climb of Monte-Carlo EM from one start; θ, chains and what was measured are in a ``ClimbState``."""
 
     method: Any
     model: LatentModel
     rows: PyTree
     key: jax.Array
 
-    def advance(
-        self, state: ClimbState, draws: drawn.Draws, count: int, burn: int = 0, tune: int = 0
-    ) -> tuple[ClimbState, drawn.Draws]:
-        """``count`` more draws of every chain, given this θ."""
-        chains, draws, info = _drawn(
+    def begin(self, theta: PyTree, state: ClimbState | None) -> tuple[ClimbState, Draws]:
+        """The state before the first step, after the chains' warm-up, or the saved one; and a buffer for draws."""
+        chains, draws = _begin(self.method, self.model, jax.random.fold_in(self.key, 0), theta, self.rows)
+        if state is not None:
+            return state, draws
+        state, half = initial_state(theta, chains, self.method.draws // CHAINS), self.method.warmup // 2
+        if not self.method.sampler(self.model).exact:
+            state, draws = self.add_draws(state, draws, half - half // 2, half // 2, SHAPE)
+            state, draws = self.add_draws(state, draws, self.method.warmup - half, 0, STEP)
+        return state, draws
+
+    def add_draws(
+        self, state: ClimbState, draws: Draws, count: int, burn: int = 0, tune: int = 0
+    ) -> tuple[ClimbState, Draws]:
+        """``count`` more draws of every chain, given the present θ."""
+        chains, draws, info = _draw(
             self.method, self.model, jax.random.fold_in(self.key, state.calls + 1), state.theta, state.chains,
-            self.rows, draws, jnp.array(count), jnp.array(burn), jnp.array(tune),
+            self.rows, draws, (jnp.array(count), jnp.array(burn), jnp.array(tune)),
         )  # fmt: skip
-        _noticed(info)
+        _expect_valid(info)
         total = state.drawn + CHAINS * (count + burn)
         return state._replace(chains=chains, calls=state.calls + 1, drawn=total, rate=float(info.acceptance)), draws
 
-    def anew(self, state: ClimbState, draws: drawn.Draws) -> tuple[ClimbState, drawn.Draws]:
-        """Replace the draws by draws given the present θ."""
-        return self.advance(state, draws._replace(length=jnp.array(0)), state.length, self.method.burn)
+    def redraw(self, state: ClimbState, draws: Draws) -> tuple[ClimbState, Draws]:
+        """The draws replaced by draws given the present θ."""
+        return self.add_draws(state, draws._replace(length=jnp.array(0)), state.length, self.method.burn)
 
-
-def climb(
-    method: Any, model: LatentModel, rows: PyTree, theta: PyTree, key: jax.Array, session: Session, start: int,
-    state: ClimbState | None, keep: Callable,
-) -> tuple[ClimbState, End]:  # fmt: skip
-    """Climb from one start, or from its saved state, to the end; calls ``keep(state)`` before every step."""
-    z_level = NormalDist().inv_cdf(method.level)
-    sampling = LatentSampler(method, model, rows, key)
-    chains, draws = _begun(method, model, jax.random.fold_in(key, 0), theta, rows)
-    if state is None:
-        state = first(theta, chains, method.draws // CHAINS)
-        half = method.warmup // 2
-        if not method.sampler(model).exact:
-            state, draws = sampling.advance(state, draws, half - half // 2, half // 2, drawn.SHAPE)
-            state, draws = sampling.advance(state, draws, method.warmup - half, 0, drawn.STEP)
-    while not state.ended:
-        before = state
-        keep(before)
-        state, draws = sampling.anew(state, draws)
+    def step(self, state: ClimbState, draws: Draws, stop: Callable[[], bool]) -> tuple[ClimbState, Draws, bool]:
+        """One step of EM, whose S doubles until the gain is known well enough; and whether S may grow further."""
+        z_level = NormalDist().inv_cdf(self.method.level)
+        state, draws = self.redraw(state, draws)
         while True:
-            found = _improved(method, model, state.theta, rows, draws)
+            found = _improve(self.method, self.model, state.theta, self.rows, draws)
             gain, error = float(found.gain), float(found.error)
             if not math.isfinite(gain + error):
                 raise RunError(
                     f"Step {len(state.gains)} of Monte-Carlo EM: the gain of log p(x, z | θ) is {gain} ± {error}. Is "
-                    "the likelihood bounded, and finite wherever z may be drawn? A prior keeps θ where it is."
+                    "the likelihood bounded, and finite wherever z may be drawn? A prior keeps θ in place."
                 )
             upper, lower = gain + z_level * error, gain - z_level * error
-            grows = 2 * state.length * CHAINS <= method.most
-            if upper < method.tolerance or lower > 0 or not grows or session.stop():
+            may_grow = 2 * state.length * CHAINS <= self.method.most
+            if upper < self.method.tolerance or lower > 0 or not may_grow or stop():
                 break
-            state, draws = sampling.advance(state, draws, state.length)
+            state, draws = self.add_draws(state, draws, state.length)
             state = longer(state)
         state = state._replace(
             theta=found.theta, gains=np.append(state.gains, gain), errors=np.append(state.errors, error),
             sizes=np.append(state.sizes, state.length * CHAINS), recent=np.append(state.recent, gain), upper=upper,
-            small=state.small + 1 if upper < method.tolerance else 0, quiet=0 if lower > 0 else state.quiet + 1,
+            small=state.small + 1 if upper < self.method.tolerance else 0,
+            quiet=0 if lower > 0 else state.quiet + 1,
         )  # fmt: skip
-        done = start * method.steps + len(state.gains)
-        session.say("climbing", done, method.starts * method.steps, {"objective": float(state.gains.sum())})
-        still = stalled(state.recent) and not state.small
-        if state.small == QUIET:
-            state = state._replace(ended="settled")
-        elif session.stop():
-            state = state._replace(ended="interrupted")
-            keep(before, at_once=True)  # this step may have been cut short
-        elif not grows and not state.small and (state.quiet >= QUIET or still):
-            state = state._replace(ended="ceiling")
-        elif len(state.gains) == method.steps:
-            state = state._replace(ended="steps")
-        elif still and grows:
-            state = longer(state)
-    return state, End(*sampling.anew(state, draws))
+        return state, draws, may_grow
+
+    def run(
+        self, theta: PyTree, state: ClimbState | None, session: Session, start: int, save: Callable
+    ) -> tuple[ClimbState, End]:
+        """Climb from θ, or from a saved state, to the end; calls ``save(state)`` before every step."""
+        (state, draws), most = self.begin(theta, state), self.method.steps
+        while not state.ended:
+            before = state
+            save(before)
+            state, draws, may_grow = self.step(state, draws, session.stop)
+            done = start * most + len(state.gains)
+            session.say("climbing", done, self.method.starts * most, {"objective": float(state.gains.sum())})
+            is_stalled = stalled(state.recent) and not state.small
+            if state.small == QUIET:
+                state = state._replace(ended="settled")
+            elif session.stop():
+                state = state._replace(ended="interrupted")
+                save(before, at_once=True)  # this step may have been cut short
+            elif not may_grow and not state.small and (state.quiet >= QUIET or is_stalled):
+                state = state._replace(ended="ceiling")
+            elif len(state.gains) == most:
+                state = state._replace(ended="steps")
+            elif is_stalled and may_grow:
+                state = longer(state)
+        return state, End(*self.redraw(state, draws))
 
 
-def first(theta: PyTree, chains: PyTree, length: int) -> ClimbState:
+def initial_state(theta: PyTree, chains: PyTree, length: int) -> ClimbState:
     """The state before the first step."""
     nothing = np.zeros(0)
     return ClimbState(
@@ -183,8 +194,8 @@ def stalled(gains: Sequence[float] | np.ndarray) -> bool:
     return bool(sum(gains[-half:]) >= sum(gains[-STALL:-half]))
 
 
-def _noticed(info: drawn.DrawInfo) -> None:
-    """Raises RunError if a draw exceeded the bound, or if a draw was given up."""
+def _expect_valid(info: DrawInfo) -> None:
+    """Raise a RunError if a draw exceeded the bound, or was given up."""
     excess = np.asarray(info.excess)
     if np.any(excess > 0):
         row = int(np.argmax(excess))
@@ -195,12 +206,12 @@ def _noticed(info: drawn.DrawInfo) -> None:
     if np.any(np.asarray(info.gave_up) > 0):
         row = int(np.argmax(np.asarray(info.gave_up)))
         raise RunError(
-            f"Rejection gave row {row} up: too few of the proposals z ~ p(z | θ) are accepted. Use a tighter bound, or "
+            f"Rejection gave up on row {row}: too few proposals z ~ p(z | θ) are accepted. Use a tighter bound, or "
             "kernel='mala'."
         )
 
 
-def saved_states(
+def restore_states(
     method: Any, model: LatentModel, rows: PyTree, thetas: PyTree, leaves: dict[str, np.ndarray] | None
 ) -> list[ClimbState]:
     """The saved states of climbs, one per start; empty if none are saved."""
@@ -208,43 +219,43 @@ def saved_states(
         return []
     theta = jax.tree.map(lambda a: a[0], thetas)
     key = jax.eval_shape(lambda: jax.random.key(0))
-    chains, _ = jax.eval_shape(functools.partial(_begun, method, model), key, theta, rows)
+    chains, _ = jax.eval_shape(functools.partial(_begin, method, model), key, theta, rows)
     count = 1 + max(int(name.partition("/")[0]) for name in leaves)
-    return restored([first(theta, chains, 0)] * count, leaves)
+    return restored([initial_state(theta, chains, 0)] * count, leaves)
 
 
-def begun_at(method: Any, model: LatentModel, data: Data, key: jax.Array) -> PyTree:
+def starting_thetas(method: Any, model: LatentModel, data: Data, key: jax.Array) -> PyTree:
     """The starting θ, with a leading axis of starts: as for EM, or of finite joint density where z cannot be summed."""
     if model.steps.begin is not None or model.sums is not None:
-        return beginnings(model, data, key, method.starts)
+        return initial_thetas(model, data, key, method.starts)
     rows = data.take(slice(0, DRAWN_ROWS)).rows
     rows = jax.tree.map(jnp.asarray, rows[0] if rows[1] is None else rows)
-    found = [_tried(method, model, rows, jax.random.fold_in(key, start)) for start in range(method.starts)]
+    found = [_try_thetas(method, model, rows, jax.random.fold_in(key, start)) for start in range(method.starts)]
     dtype = jnp.result_type(float)
     return jax.tree.map(lambda *leaves: jnp.stack([jnp.asarray(leaf, dtype) for leaf in leaves]), *found)
 
 
-def _tried(method: Any, model: LatentModel, rows: PyTree, key: jax.Array) -> PyTree:
+def _try_thetas(method: Any, model: LatentModel, rows: PyTree, key: jax.Array) -> PyTree:
     """A θ at which the rows' densities are finite."""
     for attempt in range(ATTEMPTS):
         here = jax.random.fold_in(key, attempt)
         theta = model.start(here) if model.start is not None else model.params(tried(model, here, attempt))
-        if bool(_fine(method, model, theta, jax.random.fold_in(here, 1), rows)):
+        if bool(_is_finite(method, model, theta, jax.random.fold_in(here, 1), rows)):
             return theta
     raise ModelError(
-        f"No θ to begin with was found in {ATTEMPTS} tries at which log p(θ) and log p(x, z | θ) of the first "
-        f"rows are finite; the last was {theta}. Give begin=, a function (key, rows) -> params."
+        f"In {ATTEMPTS} tries no starting θ was found at which log p(θ) and log p(x, z | θ) of the first rows are "
+        f"finite; the last was {theta}. Give begin=, a function (key, rows) -> params."
     )
 
 
 @compiled("method", "model")
-def _fine(method: Any, model: LatentModel, theta: PyTree, key: jax.Array, rows: PyTree) -> jax.Array:
+def _is_finite(method: Any, model: LatentModel, theta: PyTree, key: jax.Array, rows: PyTree) -> jax.Array:
     """Whether the rows' log joint density is finite at z ~ p(z | θ)."""
     sampler = method.sampler(model)
     if sampler.exact:
         return jnp.isfinite(model.log_prior(theta))
     chains, draws = sampler.begin(key, theta, rows), sampler.room(theta, rows, 1)
     z = sampler.draw(key, theta, chains, rows, draws, 1, 0, 0)[1].z
-    first = jax.tree.map(lambda a: a[0, :, 0], z)
-    terms = jax.vmap(lambda datum, z: model.log_joint(theta, datum, z))(rows, first)
+    z = jax.tree.map(lambda a: a[0, :, 0], z)
+    terms = jax.vmap(lambda datum, z: model.log_joint(theta, datum, z))(rows, z)
     return jnp.all(jnp.isfinite(terms)) & jnp.isfinite(model.log_prior(theta))

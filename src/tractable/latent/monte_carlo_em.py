@@ -4,11 +4,11 @@
     Q̂(θ') = Σ_n w_n (1/S) Σ_s log p(x_n, z_ns | θ')              gain = Q̂(θ') − Q̂(θ),  its standard error σ̂
 
 Target: a stationary point of Σ_n w_n log p(x_n | θ), as S grows. With S fixed θ wanders about that point for ever, and
-a step may go down. Wei & Tanner 1990; the gain and its error decide when S grows and when to stop: Caffo, Jank & Jones
-2005. Standard errors from the draws: Louis 1982.
+a step may go down (Wei & Tanner 1990). The gain and its error decide when S grows and when to stop (Caffo, Jank & Jones
+2005). Standard errors come from the draws (Louis 1982).
 
-This file holds the M-step and its gain; ``latent_draws`` and ``latent_chains`` draw z. Every datum has several chains,
-independent given θ, so the spread of their means gives σ̂, whatever the correlation within a chain.
+This file has the M-step, its gain and the standard errors; ``latent_draws`` and ``latent_chains`` draw z. Every datum
+has several chains, independent given θ, so the spread of their means gives σ̂, whatever the correlation within a chain.
 """
 
 from collections.abc import Callable
@@ -19,31 +19,11 @@ import jax.numpy as jnp
 
 from tractable.core.sums import dtype_of
 from tractable.core.tree import PyTree
-from tractable.latent.gradient_em import climbed
-from tractable.latent.latent_chains import SHAPE, STEP, by_chains
-from tractable.latent.latent_draws import (
-    Chains,
-    DrawInfo,
-    Draws,
-    Sampler,
-    by_rejection,
-    by_values,
-    count_of,
-    each,
-    summed,
-    weighed,
-)
-
-__all__ = [
-    "KERNELS", "SHAPE", "STEP", "Chains", "DrawInfo", "Draws", "Improved", "Information", "Sampler", "bridged",
-    "by_chains", "by_rejection", "by_values", "drawn_m_step", "drawn_statistics", "expected_log_joint", "improved",
-    "observed_information",
-]  # fmt: skip
-
-KERNELS = ("mala", "random-walk", "hmc", "nuts", "rejection")
+from tractable.latent.gradient_em import climb_by_lbfgs
+from tractable.latent.latent_draws import Draws, count_rows, map_chains, sum_over_draws, weighted_sum
 
 
-class Improved(NamedTuple):
+class Improvement(NamedTuple):
     """The result of an M-step, and its gain."""
 
     theta: PyTree
@@ -64,11 +44,11 @@ def drawn_statistics(statistics: Callable, rows: PyTree, weights: jax.Array, dra
 
     def of(z: PyTree) -> PyTree:  # of one draw of every chain
         return jax.tree.map(
-            lambda t: weighed(weights, jnp.mean(jnp.asarray(t, jnp.result_type(t, weights)), axis=1)),
-            each(statistics)(rows, z),
+            lambda t: weighted_sum(weights, jnp.mean(jnp.asarray(t, jnp.result_type(t, weights)), axis=1)),
+            map_chains(statistics)(rows, z),
         )
 
-    return jax.tree.map(lambda total: total / draws.length, summed(of, draws))
+    return jax.tree.map(lambda total: total / draws.length, sum_over_draws(of, draws))
 
 
 def drawn_m_step(
@@ -88,7 +68,7 @@ def drawn_m_step(
         def value(position: jax.Array) -> jax.Array:
             return q(position) if log_prior is None else q(position) + log_prior(constrain(position))
 
-        return constrain(climbed(value, unconstrain(theta), steps))
+        return constrain(climb_by_lbfgs(value, unconstrain(theta), steps))
 
     return m_step
 
@@ -103,22 +83,22 @@ def expected_log_joint(
 
     def part(position: jax.Array, z: PyTree) -> jax.Array:
         theta = constrain(position)
-        terms = each(lambda datum, z: log_joint(theta, datum, z))(rows, z)  # (n, C)
-        return weighed(weights, jnp.mean(terms, axis=1))
+        terms = map_chains(lambda datum, z: log_joint(theta, datum, z))(rows, z)  # (n, C)
+        return weighted_sum(weights, jnp.mean(terms, axis=1))
 
     @jax.custom_vjp
     def q(position: jax.Array) -> jax.Array:
-        return summed(lambda z: part(position, z), draws) / draws.length
+        return sum_over_draws(lambda z: part(position, z), draws) / draws.length
 
     def forward(position: jax.Array) -> tuple:
-        value, slope = summed(lambda z: jax.value_and_grad(part)(position, z), draws)
+        value, slope = sum_over_draws(lambda z: jax.value_and_grad(part)(position, z), draws)
         return value / draws.length, slope / draws.length
 
     q.defvjp(forward, lambda slope, cotangent: (cotangent * slope,))
     return q
 
 
-def improved(
+def improve(
     m_step: Callable,
     log_joint: Callable,
     log_prior: Callable | None,
@@ -127,7 +107,7 @@ def improved(
     weights: jax.Array,
     draws: Draws,
     exact: bool,
-) -> Improved:
+) -> Improvement:
     """An M-step on draws of z, and its gain with a standard error.
 
     Args:
@@ -146,10 +126,10 @@ def improved(
         return log_joint(new, datum, z) - log_joint(theta, datum, z)
 
     def of(z: PyTree) -> tuple:
-        delta = jnp.where(weights[:, None] > 0, each(change)(rows, z), 0)  # (n, C)
+        delta = jnp.where(weights[:, None] > 0, map_chains(change)(rows, z), 0)  # (n, C)
         return delta, jnp.square(delta)
 
-    total, square = summed(of, draws)
+    total, square = sum_over_draws(of, draws)
     chains = total.shape[1]
     mean = jnp.mean(total, axis=1) / draws.length  # (n,)
     gain = jnp.sum(weights * mean)
@@ -161,7 +141,7 @@ def improved(
     else:
         variance = jnp.var(total / draws.length, axis=1, ddof=1) / chains
     error = jnp.sqrt(jnp.sum(jnp.square(weights) * jnp.maximum(variance, 0)))
-    return Improved(new, gain, error)
+    return Improvement(new, gain, error)
 
 
 def observed_information(
@@ -188,13 +168,15 @@ def observed_information(
 
     def of(z: PyTree) -> tuple:
         curvature = jax.hessian(
-            lambda phi: weighed(weights, jnp.mean(each(lambda datum, z: joint(phi, datum, z))(rows, z), axis=1))
+            lambda phi: weighted_sum(
+                weights, jnp.mean(map_chains(lambda datum, z: joint(phi, datum, z))(rows, z), axis=1)
+            )
         )(position)
-        scores = each(lambda datum, z: jax.grad(joint)(position, datum, z))(rows, z)  # (n, C, d)
+        scores = map_chains(lambda datum, z: jax.grad(joint)(position, datum, z))(rows, z)  # (n, C, d)
         scores = jnp.where(here[:, None, None] > 0, scores, 0)
         return curvature, scores, jnp.einsum("n,ncd,nce->de", here, scores, scores)
 
-    curvature, total, outer = summed(of, draws)
+    curvature, total, outer = sum_over_draws(of, draws)
     complete = -curvature / draws.length
     if log_prior is not None:
         complete = complete - jax.hessian(lambda phi: log_prior(constrain(phi)))(position)
@@ -207,7 +189,7 @@ def observed_information(
     return Information((complete + complete.T) / 2, missing, noise)
 
 
-def bridged(
+def bridge(
     log_joint: Callable, first: PyTree, second: PyTree, rows: PyTree, at_first: Draws, at_second: Draws
 ) -> jax.Array:
     """log p(x_n | second) − log p(x_n | first), (n,), from draws of z given each θ: a geometric bridge.
@@ -220,10 +202,10 @@ def bridged(
     def log_mean(draws: Draws, power: float) -> jax.Array:
         def add(index: jax.Array, total: jax.Array) -> jax.Array:
             z = jax.tree.map(lambda a: a[index], draws.z)
-            ratio = each(lambda datum, z: log_joint(second, datum, z) - log_joint(first, datum, z))(rows, z)
+            ratio = map_chains(lambda datum, z: log_joint(second, datum, z) - log_joint(first, datum, z))(rows, z)
             return jnp.logaddexp(total, jax.nn.logsumexp(power * ratio, axis=1))
 
-        total = jax.lax.fori_loop(0, draws.length, add, jnp.full(count_of(rows), -jnp.inf, dtype_of(first)))
+        total = jax.lax.fori_loop(0, draws.length, add, jnp.full(count_rows(rows), -jnp.inf, dtype_of(first)))
         return total - jnp.log(draws.length * jax.tree.leaves(draws.z)[0].shape[2])
 
     return log_mean(at_first, 0.5) - log_mean(at_second, -0.5)

@@ -16,12 +16,12 @@ from tractable.core.sums import observed
 from tractable.diagnostics.learnt import Learnt
 from tractable.engine.drawing import chain_keys
 from tractable.engine.method import Check, Method, Outcome, Session
-from tractable.latent import monte_carlo_em as drawn
-from tractable.latent.em_method import examined, latent
-from tractable.latent.monte_carlo_climb import CHAINS, ClimbState, begun_at, climb, saved_states, stalled
-from tractable.latent.monte_carlo_ends import checks, concluded
-
-__all__ = ["MonteCarloEM", "stalled"]
+from tractable.latent.em_method import expect_latent_model, model_checks
+from tractable.latent.latent_chains import by_chains
+from tractable.latent.latent_draws import Sampler, by_rejection, by_values
+from tractable.latent.monte_carlo_climb import CHAINS, Climb, ClimbState, restore_states, starting_thetas
+from tractable.latent.monte_carlo_em import drawn_m_step, drawn_statistics
+from tractable.latent.monte_carlo_ends import checks, conclude
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,10 +48,10 @@ class MonteCarloEM(Method):
         burn: steps thrown away at every new θ.
         steps: most EM steps.
         tolerance: nats of the whole objective (not per datum) that a step may still gain at the end, its error added.
-            Up to 1/(1 − r) times that is left to climb, r the largest share of information that z hides; half a nat
-            below the maximum is one standard error off.
+            Up to 1/(1 − r) times as much is left to climb, where r is the largest share of information that z hides;
+            half a nat below the maximum is one standard error off.
         level: confidence level of both one-sided bounds on the gain, in (0.5, 1).
-        starts: climbs from different starting points; the best is kept and the report says whether they agree.
+        starts: climbs from different starting points; the result is the best, and the report says whether they agree.
         inner: steps of L-BFGS in an M-step without closed form.
         prior: climb log p(θ) too. False for the likelihood alone; a closed-form M-step must fit the choice.
         bound: ``(params, datum) -> log M`` with M ≥ sup_z p(x | z, θ), for "rejection"; datum is y, or (y, x). Equality
@@ -96,8 +96,8 @@ class MonteCarloEM(Method):
         """The log prior, if it is part of the climbed objective."""
         return model.log_prior if self.prior else None
 
-    def sampler(self, model: LatentModel) -> drawn.Sampler:
-        """The sampler of z; raises ModelError if the model's z cannot be drawn."""
+    def sampler(self, model: LatentModel) -> Sampler:
+        """The sampler of z; raises ModelError if the model's z cannot be"""
         given, sums = model.latent, model.sums
         if given is None:
             raise ModelError(
@@ -105,7 +105,7 @@ class MonteCarloEM(Method):
                 "tr.LatentModel(prior, latent, likelihood)."
             )
         if sums is not None and sums.causes is not None and sums.responsibilities is not None:
-            return drawn.by_values(sums.responsibilities, sums.causes, CHAINS)
+            return by_values(sums.responsibilities, sums.causes, CHAINS)
 
         def z_of(theta: PyTree, datum: PyTree) -> PyTree:
             has_inputs = isinstance(datum, tuple) and len(datum) == 2
@@ -116,28 +116,26 @@ class MonteCarloEM(Method):
             def log_likelihood(theta: PyTree, datum: PyTree, z: PyTree) -> jax.Array:
                 return model.factors(theta, z, datum)[0]
 
-            return drawn.by_rejection(z_of, log_likelihood, self.bound, CHAINS)
-        return drawn.by_chains(self.kernel, z_of, model.log_joint, CHAINS)
+            return by_rejection(z_of, log_likelihood, self.bound, CHAINS)
+        return by_chains(self.kernel, z_of, model.log_joint, CHAINS)
 
     def m_step(self, model: LatentModel) -> Callable:
         """``(theta, rows, weights, draws) -> theta'``: the model's own on the mean statistics, or by gradient."""
         maximise, statistics, *_ = model.steps
         if maximise is not None and statistics is not None:
-            return lambda theta, rows, weights, draws: maximise(
-                drawn.drawn_statistics(statistics, rows, weights, draws)
-            )
+            return lambda theta, rows, weights, draws: maximise(drawn_statistics(statistics, rows, weights, draws))
         prior = self.log_prior(model)
-        return drawn.drawn_m_step(model.log_joint, prior, model.params, model.position_of, self.inner)
+        return drawn_m_step(model.log_joint, prior, model.params, model.position_of, self.inner)
 
     def needed(self, model: Model) -> LatentModel:
-        found = latent(model, self)
+        found = expect_latent_model(model, self)
         self.sampler(found)
         return found
 
     def learn(self, session: Session) -> Outcome:
         model, data = self.needed(session.model), session.data
         if data.size == 0:
-            raise DataError("EM looks at rows: these data hold none.")
+            raise DataError("EM learns from rows: these data have none.")
         if data.weights is not None:
             raise DataError(
                 "MonteCarloEM takes rows that count once; these data have weights. Use EM or MAP where z can be summed "
@@ -151,26 +149,26 @@ class MonteCarloEM(Method):
         rows = observed(whole(data.arrays()))
         began = time.perf_counter()
         keys = chain_keys(session.key, self.starts)
-        thetas = begun_at(self, model, data, session.key)
+        thetas = starting_thetas(self, model, data, session.key)
         begun = time.perf_counter()
-        ends, before, done, keep = [], saved_states(self, model, rows, thetas, session.resume), [], session.keeper()
+        ends, saved, done, keep = [], restore_states(self, model, rows, thetas, session.resume), [], session.keeper()
         for start in range(self.starts):
             theta = jax.tree.map(lambda a, i=start: a[i], thetas)
-            state = before[start] if start < len(before) else None
+            state = saved[start] if start < len(saved) else None
 
             def save(state: ClimbState, at_once: bool = False) -> None:
                 keep(lambda: [*done, state], at_once=at_once)
 
-            state, end = climb(self, model, rows, theta, keys[start], session, start, state, save)
+            state, end = Climb(self, model, rows, keys[start]).run(theta, state, session, start, save)
             ends.append(end)
             if end.state.ended == "interrupted":
                 break
             done.append(state)
             keep(lambda: done, at_once=True)
         climbed = time.perf_counter()
-        point, info, found = concluded(self, model, data, rows, ends)
+        point, info, found = conclude(self, model, data, rows, ends)
         seconds = {"starting": begun - began, "climbing": climbed - begun, "errors": time.perf_counter() - climbed}
         return Outcome(point_belief(point, info, found), found, seconds, ends[-1].state.ended == "interrupted")
 
     def checks(self, posterior: Learnt) -> list[Check]:
-        return checks(self, posterior.found, max(1, posterior.rows)) + examined(posterior)
+        return checks(self, posterior.found, max(1, posterior.rows)) + model_checks(posterior)

@@ -17,9 +17,10 @@ from tractable.diagnostics.maxima import agreement, curvature
 from tractable.diagnostics.report import check_share
 from tractable.engine.method import Check
 from tractable.engine.search import INFORMATION
-from tractable.latent import monte_carlo_em as drawn
 from tractable.latent.em_method import SAME
+from tractable.latent.latent_draws import Draws
 from tractable.latent.monte_carlo_climb import End, ones
+from tractable.latent.monte_carlo_em import Information, bridge, observed_information
 
 HALF = 0.125  # nats below the maximum at half a standard error off
 WORK = 1 << 36  # rows × draws × parameters up to which Louis's errors are computed
@@ -40,13 +41,13 @@ def checks(method: Any, found: dict[str, Any], size: int | float) -> list[Check]
     return [
         Check("left to climb", left, verdict, said),
         Check("draws", found["draws at the end"], "trust" if settled else "caution", sentence),
-        *_of_draws(found),
+        *_checks_of_draws(found),
         *agreement(found, method.starts, near, found["agreement"]),
         *curvature(found, ridge, by_draws),
     ]
 
 
-def _of_draws(found: dict[str, Any]) -> list[Check]:
+def _checks_of_draws(found: dict[str, Any]) -> list[Check]:
     out = []
     if "worst monte carlo error" in found:
         share = found["worst monte carlo error"]
@@ -66,11 +67,9 @@ def _of_draws(found: dict[str, Any]) -> list[Check]:
 
 
 @compiled("method", "model")
-def _information(
-    method: Any, model: LatentModel, point: jax.Array, rows: PyTree, draws: drawn.Draws
-) -> drawn.Information:
+def _information(method: Any, model: LatentModel, point: jax.Array, rows: PyTree, draws: Draws) -> Information:
     prior = method.log_prior(model)
-    return drawn.observed_information(model.log_joint, prior, model.params, point, rows, ones(rows), draws)
+    return observed_information(model.log_joint, prior, model.params, point, rows, ones(rows), draws)
 
 
 @compiled("model")
@@ -79,13 +78,11 @@ def _log_likelihood(model: LatentModel, theta: PyTree, rows: PyTree) -> jax.Arra
 
 
 @compiled("model")
-def _bridged(
-    model: LatentModel, first: PyTree, second: PyTree, rows: PyTree, one: drawn.Draws, other: drawn.Draws
-) -> jax.Array:
-    return jnp.sum(drawn.bridged(model.log_joint, first, second, rows, one, other))
+def _bridge(model: LatentModel, first: PyTree, second: PyTree, rows: PyTree, one: Draws, other: Draws) -> jax.Array:
+    return jnp.sum(bridge(model.log_joint, first, second, rows, one, other))
 
 
-def concluded(
+def conclude(
     method: Any, model: LatentModel, data: Data, rows: PyTree, ends: list[End]
 ) -> tuple[np.ndarray, dict, dict]:
     """The best start's point, the traces, and figures for the report."""
@@ -128,7 +125,7 @@ def _objectives(method: Any, model: LatentModel, rows: PyTree, ends: list[End]) 
         values = np.array([float(_log_likelihood(model, end.state.theta, rows)) for end in ends])
     else:
         first, draws = ends[0].state.theta, ends[0].draws
-        values = np.array([float(_bridged(model, first, e.state.theta, rows, draws, e.draws)) for e in ends])
+        values = np.array([float(_bridge(model, first, e.state.theta, rows, draws, e.draws)) for e in ends])
     if prior is not None:
         prior = jax.jit(prior)
         values = values + np.array([float(prior(end.state.theta)) for end in ends])

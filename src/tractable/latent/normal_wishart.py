@@ -125,7 +125,7 @@ def predictive_log_prob(q: NormalWishart, kind: str, x: jax.Array) -> jax.Array:
     return _student(jnp.sum(squares, axis=2), features * nu[None], features) + log_det[None]
 
 
-def second(mean: Array, kind: str) -> Array:
+def second_moment(mean: Array, kind: str) -> Array:
     """m mᵀ, m² or |m|²/d for each of the means (K, d), in the shape of a C."""
     if is_matrix(kind):
         return mean[:, :, None] * mean[:, None, :]

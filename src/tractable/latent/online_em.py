@@ -30,7 +30,16 @@ from tractable.engine.method import Check, Method, Outcome, Program, Session, no
 from tractable.engine.placement import ONE_DEVICE, OneDevice
 from tractable.engine.search import INFORMATION, standard_errors
 from tractable.latent.em import expected, online_em
-from tractable.latent.em_method import CHUNK, FAR, INFORMATION_WORK, SAME, beginnings, examined, latent, shifted
+from tractable.latent.em_method import (
+    CHUNK,
+    FAR,
+    INFORMATION_WORK,
+    SAME,
+    expect_latent_model,
+    initial_thetas,
+    model_checks,
+    shift_point,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +58,7 @@ class OnlineEM(Method):
         step_exponent: κ in (1/2, 1].
         patience: batches before the first M-step: the statistics of few rows may have no maximum.
         average: False returns the last θ instead of the mean.
-        starts: climbs from different starting points, side by side; the best is kept.
+        starts: climbs from different starting points, side by side; the result is the best.
         chunk: rows at a time in the exact E-steps at the end.
         prior: count log p(θ) in the objective; a closed-form M-step must fit the choice.
 
@@ -78,24 +87,24 @@ class OnlineEM(Method):
         return schedules.polynomial(1.0, 1.0, float(self.step_exponent))
 
     def needed(self, model: Model) -> LatentModel:
-        found = latent(model, self)
+        found = expect_latent_model(model, self)
         _halves(found, None)
         return found
 
     def learn(self, session: Session) -> Outcome:
         model, data = self.needed(session.model).climbed, session.data
         if data.total == 0:
-            raise DataError("EM looks at rows: these data hold none.")
+            raise DataError("EM learns from rows: these data have none.")
         began = time.perf_counter()
         start_key, run_key = jax.random.split(session.key)
         offset = _offset(model, data)
-        thetas = beginnings(model, data, start_key, self.starts)
+        thetas = initial_thetas(model, data, start_key, self.starts)
         if offset is not None:
             thetas = jax.vmap(lambda theta: model.shifted(theta, -offset))(thetas)
         begun = time.perf_counter()
-        ends, info, interrupted = followed(self, model, session, thetas, offset, run_key)
+        ends, info, interrupted = run_epochs(self, model, session, thetas, offset, run_key)
         climbed = time.perf_counter()
-        end, found = _looked_back(self, model, data, offset, ends)
+        end, found = _judge_ends(self, model, data, offset, ends)
         found |= {"steps": info["objective"].shape[1], "evaluations": int(info["objective"].size)}
         found["settled"] = settled(info["objective"])
         if data.resident and end.size <= INFORMATION and data.size * end.size**2 <= INFORMATION_WORK:
@@ -105,7 +114,7 @@ class OnlineEM(Method):
             found |= standard_errors(model, about, end, self.prior)
         point = end
         if offset is not None:
-            point = np.asarray(shifted(model, jax.device_put(end), offset))
+            point = np.asarray(shift_point(model, jax.device_put(end), offset))
         seconds = {"starting": begun - began, "climbing": climbed - begun, "errors": time.perf_counter() - climbed}
         return Outcome(point_belief(point, info, found), found, seconds, interrupted)
 
@@ -120,11 +129,11 @@ class OnlineEM(Method):
             Check("trend", float(not steady), "trust" if steady else "caution", trend),
             *agreement(found, self.starts, f"{SAME:g} nats a datum", found["agreement"] / size),
             *curvature(found, ridge=math.inf),
-            *examined(posterior),
+            *model_checks(posterior),
         ]
 
 
-class Following(NamedTuple):
+class OnlineProgram(NamedTuple):
     """Online EM as a program of the loop: its position is θ itself, and a batch's shapes are known beforehand."""
 
     model: LatentModel
@@ -138,7 +147,7 @@ class Following(NamedTuple):
     remedy: str = "Did a component lose its rows or variance? A floor, a prior, larger batches or more patience help."
 
     @classmethod
-    def of(cls, model: LatentModel, method: OnlineEM, data: Data, plan: Plan, placement: OneDevice) -> "Following":
+    def of(cls, model: LatentModel, method: OnlineEM, data: Data, plan: Plan, placement: OneDevice) -> "OnlineProgram":
         leaves, structure = jax.tree.flatten(data.rows)
         shapes = tuple((leaf.shape[1:], str(jnp.asarray(leaf[:1]).dtype)) for leaf in leaves)
         return cls(model, method, not data.resident, plan.width, structure, shapes, narrow(data.size), placement)
@@ -213,12 +222,12 @@ def _about(model: LatentModel, offset: jax.Array | None, log_prior: Callable | N
     return lambda theta: log_prior(model.shifted(theta, offset))
 
 
-def followed(
+def run_epochs(
     method: OnlineEM, model: LatentModel, session: Session, thetas: PyTree, offset: jax.Array | None, key: jax.Array
 ) -> tuple[np.ndarray, dict, bool]:
     """Run every start through its epochs: unconstrained end points (start, d), traces, and whether interrupted."""
     data, plan = session.data, plan_batches(method, session.data, method.batch_size)
-    program = Following.of(model, method, data, plan, session.placement)
+    program = OnlineProgram.of(model, method, data, plan, session.placement)
     tuned = {} if offset is None else {"offset": offset}
     keys = chain_keys(key, method.starts)
     steps = method.epochs * plan.count
@@ -253,7 +262,7 @@ def _m_step(model: LatentModel, offset: jax.Array | None, statistics: PyTree) ->
     return _halves(model, offset)[1](statistics)
 
 
-def _looked_back(
+def _judge_ends(
     method: OnlineEM, model: LatentModel, data: Data, offset: jax.Array | None, ends: np.ndarray
 ) -> tuple[np.ndarray, dict]:
     """The best end point (d,), for centred rows; its objective on all rows, and the gain of one exact step from it."""
@@ -268,11 +277,11 @@ def _looked_back(
 
     dtype = jnp.result_type(float)
     thetas = [_params(model, jnp.asarray(end, dtype)) for end in ends]
-    seen = [objective_and_statistics(theta) for theta in thetas]
-    values = np.array([value for value, _ in seen])
+    passes = [objective_and_statistics(theta) for theta in thetas]
+    values = np.array([value for value, _ in passes])
     best = int(np.argmax(np.where(np.isfinite(values), values, -np.inf)))
     theta = thetas[best]
-    after = jax.tree.map(lambda new, old: jnp.asarray(new, old.dtype), _m_step(model, offset, seen[best][1]), theta)
+    after = jax.tree.map(lambda new, old: jnp.asarray(new, old.dtype), _m_step(model, offset, passes[best][1]), theta)
     finite = values[np.isfinite(values)]
     found = {
         "objective": float(values[best]),

@@ -1,10 +1,10 @@
-"""Linear regressions on the same regressors, each with noise of its own and some coefficients known.
+"""Linear regressions on the same regressors: each has its own noise, and some coefficients are known.
 
     y_i ~ N(β_i g, s_i²)  for rows i = 1 … m,    β_ij | s_i ~ N(location_ij, s_i² / λ_ij)
     s_i² ~ scaled inverse χ²(c, scale_i²)
 
-For the M-step of a linear system. It uses sums of expected residuals about the current coefficients, so that a small
-noise keeps its digits in single precision.
+The M-step of a linear system maximises over β and s. It uses sums of expected residuals about the current coefficients,
+so that a small noise keeps its digits in single precision.
 """
 
 from typing import Any, NamedTuple
@@ -50,7 +50,7 @@ class Regression(NamedTuple):
 
     free: np.ndarray  # (m, e) whether a coefficient is learnt
     noise: np.ndarray  # (m,) known sds, NaN where learnt
-    n_tied: int  # so many rows at the top have the noises of the rows below them
+    n_tied: int  # the first ``n_tied`` rows share their noises with the ``n_tied`` rows after them
     strength: np.ndarray  # (m, e) λ; 0 where known, and without prior
     location: np.ndarray  # (m, e)
     counts: float  # c; 0 without prior
@@ -58,7 +58,7 @@ class Regression(NamedTuple):
     floor: float  # ≥ 0, least variance
 
     def maximum(self, sums: Residuals) -> tuple[jax.Array, jax.Array]:
-        """β (m, e) and sds (m,) that maximise Q + log p(θ); what is known is left as it is, or arbitrary."""
+        """β (m, e) and sds (m,) that maximise Q + log p(θ); known entries may have any value."""
         sums = Residuals(*map(jnp.asarray, sums))
         old, eps = sums.beta, 10 * jnp.finfo(sums.cross.dtype).eps
         free, strength = jnp.asarray(self.free, old.dtype), jnp.asarray(self.strength, old.dtype)
@@ -100,7 +100,7 @@ class Regression(NamedTuple):
         return jnp.asarray(self.location) + spread * noise, sds
 
     def log_density(self, residual: jax.Array, weights: jax.Array, sds: jax.Array) -> jax.Array:
-        """log p of residuals (T, m) where weights are not 0, (); rows without noise leave out."""
+        """log p of residuals (T, m), (); residuals of weight 0 and rows without noise do not count."""
         counted = (weights > 0) & (self.noise != 0)[None]
         spread = jnp.where(self.noise == 0, 1, sds)[None]
         return jnp.sum(jnp.where(counted, dist.Normal(0.0, spread).log_prob(residual), 0))
@@ -130,13 +130,13 @@ def fill(known: np.ndarray, leaf: Leaf) -> jax.Array:
     free, dtype = np.isnan(known), jnp.result_type(float)
     if free.all() and leaf is not None:
         return jnp.asarray(leaf, dtype)
-    whole = jnp.asarray(np.nan_to_num(known), dtype)
-    return whole if leaf is None else whole.at[np.nonzero(free)].set(jnp.asarray(leaf, dtype))
+    matrix = jnp.asarray(np.nan_to_num(known), dtype)
+    return matrix if leaf is None else matrix.at[np.nonzero(free)].set(jnp.asarray(leaf, dtype))
 
 
-def learnt_entries(known: np.ndarray | None, whole: jax.Array | np.ndarray) -> Leaf:
+def learnt_entries(known: np.ndarray | None, matrix: jax.Array | np.ndarray) -> Leaf:
     """The leaf of a matrix: the matrix, a vector of its learnt entries row by row, or None if all are known."""
     free = np.isnan(0.0 if known is None else known)
     if not free.any():
         return None
-    return whole if free.all() else whole[np.nonzero(free)]
+    return matrix if free.all() else matrix[np.nonzero(free)]

@@ -1,4 +1,8 @@
-"""Sequences of unequal length as rows: one array, padded with NaN, which also marks missing numbers."""
+"""Sequences of unequal length as rows of one array, padded with NaN; NaN also marks missing numbers.
+
+Hidden Markov and state-space models share these helpers: they make such arrays, check them, loop over their steps, and
+compute groups of sequences in parallel.
+"""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -7,7 +11,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tractable.core.errors import DataError
+from tractable.core.errors import DataError, ModelError
+from tractable.core.numbers import Numbers, Real
 from tractable.core.rows import Data
 from tractable.core.tree import PyTree
 
@@ -27,33 +32,49 @@ def sequences(parts: Sequence[Any], given: Sequence[Any] | None = None) -> Data:
     >>> sequences([[1.0, 2.0, 3.0], [4.0]]).y.tolist()
     [[1.0, 2.0, 3.0], [4.0, nan, nan]]
     """
-    y = _filled(parts, "sequences(parts)", np.nan)
+    y = _pad(parts, "sequences(parts)", np.nan)
     if given is None:
         return Data(y, missing="keep")
-    lengths = [[len(part) for part in each] for each in (parts, given)]
-    if lengths[0] != lengths[1]:
+    if list(map(len, parts)) != list(map(len, given)):
         raise DataError("sequences(given=...) expects as many steps of inputs as each sequence has.")
-    return Data(y, _filled(given, "sequences(given)", 0.0), missing="keep")
+    return Data(y, _pad(given, "sequences(given)", 0.0), missing="keep")
 
 
-def _filled(parts: Sequence[Any], name: str, fill: float) -> np.ndarray:
+def _pad(parts: Sequence[Any], name: str, fill: float) -> np.ndarray:
     arrays = [np.asarray(part, np.float64) for part in parts]
-    shapes = {each.shape[1:] for each in arrays}
-    if len(shapes) != 1 or any(each.ndim == 0 or len(each) == 0 for each in arrays):
-        got = ", ".join(str(each.shape) for each in arrays[:3]) or "nothing"
+    shapes = {array.shape[1:] for array in arrays}
+    if len(shapes) != 1 or any(array.ndim == 0 or len(array) == 0 for array in arrays):
+        got = ", ".join(str(array.shape) for array in arrays[:3]) or "nothing"
         raise DataError(f"{name} expects sequences of one step or more, (T,) or (T, d), of equal d; got {got}.")
     out = np.full((len(arrays), max(map(len, arrays)), *shapes.pop()), fill)
-    for row, each in zip(out, arrays, strict=True):
-        row[: len(each)] = each
+    for row, array in zip(out, arrays, strict=True):
+        row[: len(array)] = array
     return out
+
+
+def expect_sequences(y: Any, features: int | None) -> None:
+    """Raise a DataError unless y is (n, T), or (n, T, features)."""
+    shape = jnp.shape(y)
+    if len(shape) != (2 if features is None else 3) or shape[2:] not in ((), (features,)):
+        what = "(n, T)" if features is None else f"(n, T, {features})"
+        raise DataError(f"Expected sequences of shape {what}, filled up with NaN; got {shape}.")
+
+
+def expect_numbers(name: str, value: Numbers | Real, count: int, least: float = -np.inf) -> tuple[float, ...]:
+    """``count`` finite numbers above ``least``, from one number or as many; raises ModelError for others."""
+    found = np.asarray(value, np.float64).ravel()
+    if found.size not in (1, count) or not np.isfinite(found).all() or not (found > least).all():
+        what = "positive finite numbers" if least == 0 else "finite numbers"
+        raise ModelError(f"{name} has {what}, one or {count} of them, one for each number of a step; got {value}.")
+    return tuple(np.broadcast_to(found, (count,)).tolist())
 
 
 def steps_of(rows: PyTree) -> Iterator[np.ndarray]:
     """All steps, in chunks (m, d)."""
     y = jax.tree.leaves(rows)[0]
-    each = max(1, CHUNK // max(1, int(np.prod(y.shape[1:]))))
-    for start in range(0, len(y), each):
-        part = np.asarray(y[start : start + each], np.float64)
+    size = max(1, CHUNK // max(1, int(np.prod(y.shape[1:]))))
+    for start in range(0, len(y), size):
+        part = np.asarray(y[start : start + size], np.float64)
         yield part.reshape(part.shape[0] * part.shape[1], -1)
 
 
@@ -62,9 +83,9 @@ def observed_steps(rows: PyTree) -> int:
     return sum(int(np.sum(~np.isnan(x).all(1))) for x in steps_of(rows))
 
 
-def arrays(theta: PyTree) -> Any:
-    """A pytree's leaves on the device."""
-    return jax.tree.map(jnp.asarray, theta)
+def on_device(tree: PyTree) -> Any:
+    """The pytree with its leaves on the device."""
+    return jax.tree.map(jnp.asarray, tree)
 
 
 def in_groups(function: Callable, rows: PyTree, lanes: int) -> PyTree:
@@ -83,8 +104,8 @@ def in_groups(function: Callable, rows: PyTree, lanes: int) -> PyTree:
     return jax.tree.map(lambda a: a.reshape(groups * lanes, *a.shape[2:])[:count], found)
 
 
-def after(there: jax.Array) -> jax.Array:
+def up_to_last(is_observed: jax.Array) -> jax.Array:
     """(T, …) 1 up to the last observed step, 0 after it."""
-    index = jnp.arange(len(there)).reshape(-1, *(1,) * (there.ndim - 1))
-    last = jnp.max(jnp.where(there > 0, index, -1), axis=0, keepdims=True)
+    index = jnp.arange(len(is_observed)).reshape(-1, *(1,) * (is_observed.ndim - 1))
+    last = jnp.max(jnp.where(is_observed > 0, index, -1), axis=0, keepdims=True)
     return (index <= last).astype(jnp.result_type(float))

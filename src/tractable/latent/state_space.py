@@ -1,12 +1,12 @@
 """Linear-Gaussian state-space models: sequences that depend on a hidden normal state, which moves linearly.
 
-The Kalman filter integrates the states out. Sequences lie in one array, padded with NaN, and a missing number is NaN
-too (``latent.series``); both are integrated out exactly. For the M-step the whole system is one regression,
+The Kalman filter (``kalman``) integrates the states out. Sequences are rows of one array, padded with NaN, and a
+missing number is NaN too (``series``); both are integrated out exactly. The M-step is one regression (``regressions``),
 
     [z_1, z_t, x_t] on [z_{t−1}, z_t, u_t, 1],    β = [0 0 0 m; A 0 B 0; 0 C D o]
 
-whose rows have noise of their own and weigh at the first step, later and where x is observed. Entries of β that are
-known, zeros included, stay as they are.
+Each row has its own noise. The rows of z_1 count at the first step, those of z_t at later steps, and those of x_t where
+x is observed. Known entries of β, zeros included, stay fixed.
 """
 
 import functools
@@ -32,7 +32,15 @@ from tractable.core.sums import Expected, accumulate, observed
 from tractable.latent import kalman
 from tractable.latent.kalman import LinearGaussian
 from tractable.latent.regressions import Regression, Residuals, fill, learnt_entries, residuals
-from tractable.latent.series import after, arrays, in_groups, observed_steps, steps_of
+from tractable.latent.series import (
+    expect_numbers,
+    expect_sequences,
+    in_groups,
+    observed_steps,
+    on_device,
+    steps_of,
+    up_to_last,
+)
 
 ROOM = 1 << 23  # most numbers in a group of sequences
 NOISES = ("initial_noise", "state_noise", "noise")
@@ -58,7 +66,7 @@ def linear_gaussian(
     Q_1, Q and R are diagonal. A correlated Q is covered by the default C, in other coordinates of the state; a
     correlated R takes p more states without memory, whose rows of A are 0. z is integrated out, so any method learns θ:
     ``EM`` in closed form, with standard errors; MAP, NUTS, SGLD (batches of sequences) by the gradient of log p(x).
-    ``Gibbs`` draws z too, and θ given z, where no row without noise has learnt entries: given z these could not move.
+    ``Gibbs`` draws z, and θ given z; it needs noise in every row with learnt entries: without noise z determines them.
     Sequences are (n, T) or (n, T, p). NaN marks missing numbers and pads short sequences, so give
     ``tr.models.sequences([...])`` or ``tr.Data(y, missing="keep")``; a single series is ``sequences([y])``. EM is slow
     along ridges between Q and R: in single precision it may stop short, which its report says; in double precision
@@ -111,7 +119,7 @@ def linear_gaussian(
         )
     if p < d and "emission" not in known:
         raise ModelError(
-            f"emission= must say how {p} numbers show {d} states: C of shape ({p}, {d}), NaN where learnt, such as "
+            f"emission= must say how {p} numbers depend on {d} states: C, ({p}, {d}), with NaN where learnt, such as "
             f"{[[1.0] + [0.0] * (d - 1)]} if the first state is observed."
         )
     defaults: dict[str, Any] = dict.fromkeys(shapes, np.nan)
@@ -119,10 +127,10 @@ def linear_gaussian(
     template = LinearGaussian(*(_template(name, (defaults | known)[name], shapes[name]) for name in shapes))
     prior = None
     if scale is not None and prior_counts > 0:
-        size = _numbers("scale", scale, p)
-        states = _numbers("state_scale", size[0] if state_scale is None else state_scale, d)
+        size = expect_numbers("scale", scale, p, 0.0)
+        states = expect_numbers("state_scale", size[0] if state_scale is None else state_scale, d, 0.0)
         prior = (float(prior_counts), size, states)
-    location = _numbers("centre", centre, p, least=-np.inf)
+    location = expect_numbers("centre", centre, p)
     return build_model(None if features is None else p, template, location, prior, float(floor), steps)
 
 
@@ -142,14 +150,6 @@ def _template(name: str, value: Numbers | Real | None, shape: tuple[int, ...]) -
         return tuple(map(as_tuples, value)) if isinstance(value, list) else None if np.isnan(value) else value
 
     return as_tuples(np.broadcast_to(found, shape).tolist())
-
-
-def _numbers(name: str, value: Numbers | Real, count: int, least: float = 0.0) -> tuple[float, ...]:
-    found = np.asarray(value, np.float64).ravel()
-    if found.size not in (1, count) or not np.isfinite(found).all() or not (found > least).all():
-        what = "positive finite numbers" if least == 0 else "finite numbers"
-        raise ModelError(f"{name} has {what}, one or {count} of them; got {value}.")
-    return tuple(np.broadcast_to(found, (count,)).tolist())
 
 
 @shared
@@ -186,13 +186,15 @@ class Layout(NamedTuple):
             None if leaf is None else constraints.positive if name in NOISES else constraints.real
             for name, leaf in position._asdict().items()
         ))  # fmt: skip
-        is_stuck = self.rows.free[self.rows.noise == 0].any()  # learnt, and determined by z
-        draws = {} if is_stuck else {"drawn": self.draw_states, "complete": self.joint_log_prob}
+        is_stuck = self.rows.free[
+            self.rows.noise == 0
+        ].any()  # given z, learnt entries of rows without noise cannot move
+        gibbs = {} if is_stuck else {"drawn": self.draw_states, "complete": self.joint_log_prob}
         made = LinearGaussianModel.from_steps(
             self.e_step, self.m_step, self.log_prob, position, support=support,
             prior=SystemPrior(self) if self.rows.counts > 0 else None,
             sample=functools.partial(self.simulate, length=self.length) if self.length and not self.inputs else None,
-            begin=self.begin, examine=self.examine, **draws,
+            begin=self.begin, examine=self.examine, **gibbs,
         )  # fmt: skip
         made.layout = self
         return made.with_steps(check=self.check, observations=observed_steps, ahead=self.forecast)
@@ -205,7 +207,7 @@ class Layout(NamedTuple):
     def inputs(self) -> int:
         return self.known.control.shape[1]
 
-    # θ, the system with known entries filled in, and the regression's coefficients.
+    # θ has the learnt entries; a system has all entries; the regression has coefficients β and sds.
 
     def system(self, theta: LinearGaussian) -> LinearGaussian:
         """θ with all entries filled in."""
@@ -217,7 +219,7 @@ class Layout(NamedTuple):
         """The learnt entries."""
         return LinearGaussian(*map(learnt_entries, self.known, system))
 
-    def theta_of_rows(self, beta: jax.Array, sds: jax.Array) -> LinearGaussian:
+    def theta_of_regression(self, beta: jax.Array, sds: jax.Array) -> LinearGaussian:
         """θ of the regression's coefficients and sds."""
         d, end = self.latent, beta.shape[1] - 1
         return self.theta(LinearGaussian(
@@ -251,7 +253,7 @@ class Layout(NamedTuple):
     def map_sequences(self, function: Callable, theta: LinearGaussian, rows: PyTree, *more: jax.Array) -> PyTree:
         """``function(system, x, u, *more)`` for every sequence, in groups; ``more`` has leading axis n."""
         self.expect_shapes(rows)
-        rows, system = arrays(rows), self.system(theta)
+        rows, system = on_device(rows), self.system(theta)
 
         def of_group(group: tuple) -> PyTree:
             return jax.vmap(functools.partial(function, system))(*self.split(group[0]), *group[1:])
@@ -295,17 +297,17 @@ class Layout(NamedTuple):
 
         def of_group(theta: LinearGaussian, batch: Batch) -> Expected:
             x, u = self.split(batch.data)
-            counts = batch.mask[:, None, None] > 0
-            x, u = jnp.where(counts, x, jnp.nan), jnp.where(counts, u, 0)  # with weight 0 they may hold anything
+            is_counted = batch.mask[:, None, None] > 0
+            x, u = jnp.where(is_counted, x, jnp.nan), jnp.where(is_counted, u, 0)  # rows of weight 0 hold anything
             found = jax.vmap(functools.partial(self.sums, self.system(theta)))(x, u)
             return Expected(*jax.tree.map(lambda a: jnp.tensordot(batch.mask, a, 1), found))
 
         return accumulate(
-            of_group, theta, arrays(rows), jnp.asarray(batch.mask, jnp.result_type(float)), self.lanes(rows)
+            of_group, theta, on_device(rows), jnp.asarray(batch.mask, jnp.result_type(float)), self.lanes(rows)
         )
 
     def m_step(self, sums: Residuals) -> LinearGaussian:
-        return self.theta_of_rows(*self.rows.maximum(sums))
+        return self.theta_of_regression(*self.rows.maximum(sums))
 
     # Starts, checks and simulated sequences.
 
@@ -364,7 +366,7 @@ class Layout(NamedTuple):
             count = shape[1]
 
         def one(system: LinearGaussian, x: jax.Array, u: jax.Array, inputs: jax.Array) -> tuple:
-            length = jnp.maximum(jnp.sum(after(jnp.any(~jnp.isnan(x), axis=1))), 1).astype(int)
+            length = jnp.maximum(jnp.sum(up_to_last(jnp.any(~jnp.isnan(x), axis=1))), 1).astype(int)
             x = jnp.concatenate([x, jnp.full((count, x.shape[1]), jnp.nan)])
             u = jax.lax.dynamic_update_slice_in_dim(jnp.concatenate([u, inputs]), inputs, length, 0)
             found = kalman.filter_states(system, x, u)
@@ -385,17 +387,16 @@ class Layout(NamedTuple):
         if any(np.isinf(x).any() for x in steps_of(rows)):
             raise DataError("The sequences hold infinite numbers; expected finite ones, NaN for missing.")
         if isinstance(rows, tuple) and np.isnan(np.asarray(rows[1])).any():
-            raise DataError("Inputs are known at every step, also where numbers are missing; some are NaN.")
+            raise DataError("Inputs must be known at every step, also where numbers are missing; some inputs are NaN.")
 
     def expect_shapes(self, rows: PyTree) -> None:
         """Raise a DataError if sequences or inputs have other shapes than the model's."""
-        shape, k = jnp.shape(jax.tree.leaves(rows)[0]), self.inputs
-        if len(shape) != (2 if self.features is None else 3) or shape[2:] not in ((), (self.features,)):
-            what = "(n, T)" if self.features is None else f"(n, T, {self.features})"
-            raise DataError(f"Expected sequences of shape {what}, filled up with NaN; got {shape}.")
+        y, k = jax.tree.leaves(rows)[0], self.inputs
+        expect_sequences(y, self.features)
+        shape = jnp.shape(y)
         given = jnp.shape(rows[1]) if isinstance(rows, tuple) else None
         if given not in ([None] if k == 0 else [(*shape[:2], k), *([shape[:2]] if k == 1 else [])]):
-            what = f"inputs (n, T, {k}), as inputs={k} says" if k else "no inputs; say inputs= to have them"
+            what = f"inputs (n, T, {k}), as inputs={k} says" if k else "no inputs; set inputs= to have them"
             raise DataError(f"Expected {what}; got {'none' if given is None else given}.")
 
 
@@ -409,7 +410,7 @@ class SystemPrior(NamedTuple):
         return self.layout.rows.log_prior(coefficients(system), row_noises(system))
 
     def sample(self, key: jax.Array) -> LinearGaussian:
-        return self.layout.theta_of_rows(*self.layout.rows.draw(key))
+        return self.layout.theta_of_regression(*self.layout.rows.draw(key))
 
 
 class LinearGaussianModel(LatentModel):
@@ -465,7 +466,7 @@ def regression_of(z: jax.Array, x: jax.Array, u: jax.Array) -> tuple[jax.Array, 
     """Targets (T, m), regressors (T, e) and weights (T, m) of one sequence and its states."""
     is_observed, is_first = ~jnp.isnan(x), jnp.zeros_like(z).at[0].set(1)
     previous = jnp.concatenate([jnp.zeros_like(z[:1]), z[:-1]])
-    is_later = after(jnp.any(is_observed, axis=1))[:, None] * (1 - is_first)
+    is_later = up_to_last(jnp.any(is_observed, axis=1))[:, None] * (1 - is_first)
     targets = jnp.concatenate([z, z, jnp.where(is_observed, x, 0)], axis=1)
     regressors = jnp.concatenate([previous, z, u, jnp.ones_like(z[:, :1])], axis=1)
     return targets, regressors, jnp.concatenate([is_first, is_later, is_observed], axis=1).astype(z.dtype)

@@ -21,8 +21,8 @@ from tractable.latent import gaussians, normal_wishart
 from tractable.latent.columns import finite, origin_of, rows_of
 from tractable.latent.conjugate_variational import Conjugate, ConjugateModel, dirichlet_divergence
 from tractable.latent.gaussians import Gaussians, Setting
-from tractable.latent.linear_mixture import Moments, between, clustered
-from tractable.latent.normal_wishart import NormalWishart, is_matrix, log_det_lost, second
+from tractable.latent.linear_mixture import Moments, cluster_rows, congruence
+from tractable.latent.normal_wishart import NormalWishart, is_matrix, log_det_lost, second_moment
 
 
 class MixturePosterior(NamedTuple):
@@ -69,13 +69,13 @@ class Beliefs(NamedTuple):
             family.e_step, self.m_step, self.divergence, self.sample, self.mean, self.predictive_log_prob, prior,
             family.responsibilities, setting.statistics, None if self.process or setting.floor else self.given,
         )  # fmt: skip
-        plain = gaussians.checked(
+        plain = gaussians.setting_of(
             setting.components + self.process, setting.features, setting.covariance, 0.0, self.mean_prior
         ).mixture()
         sums = Sums(plain.summed_out) if plain.sums is None else plain.sums
 
         def begin(key: jax.Array, rows: np.ndarray | jax.Array) -> MixturePosterior:
-            x, shares = clustered(key, rows, setting.components)
+            x, shares = cluster_rows(key, rows, setting.components)
             dtype = jnp.result_type(float)
             sums = setting.statistics(whole(jnp.asarray(x, dtype)), jnp.asarray(shares, dtype))
             return self.m_step(jax.tree.map(lambda s: s * (len(rows) / len(x)), sums))
@@ -136,7 +136,7 @@ class Beliefs(NamedTuple):
     def expected_weights(self, concentration: jax.Array) -> jax.Array:
         """E π, (K,); for a process (K + 1,), with the rest of the stick last."""
         shares = concentration / jnp.sum(concentration, axis=0, keepdims=self.process)
-        return broken(shares[:1], shares[1:])[0] if self.process else shares
+        return break_stick(shares[:1], shares[1:])[0] if self.process else shares
 
     def precisions(self, statistics: Moments, off: jax.Array) -> tuple[jax.Array, jax.Array]:
         """ν and C/ν of an M-step; ``off`` (K, d) are the components' row means minus the prior's mean.
@@ -145,11 +145,11 @@ class Beliefs(NamedTuple):
         """
         (_, features, covariance, floor, *_), count = self.setting, jnp.asarray(statistics.count)
         _, spread, roots = self.setting.spreads(statistics)
-        pull = second(off, covariance)  # (K, ...)
+        pull = second_moment(off, covariance)  # (K, ...)
         pull = (self.beta * count / (self.beta + count)).reshape(-1, *[1] * (pull.ndim - 1)) * pull
         size = jnp.sum(count) if self.tied else count
         if is_matrix(covariance):
-            spread = between(roots, spread.reshape(-1, features, features))
+            spread = congruence(roots, spread.reshape(-1, features, features))
         else:
             spread = roots[:, 0] ** 2 * spread / features if covariance == "spherical" else roots**2 * spread
         c0 = jnp.asarray(self.c0, off.dtype)
@@ -194,7 +194,7 @@ class Beliefs(NamedTuple):
         dtype, concentration = jnp.result_type(q.means), jnp.asarray(q.concentration)
         if self.process:
             pairs = jax.random.dirichlet(key_weights, concentration.T, (n, concentration.shape[1]), dtype)
-            weights = broken(pairs[..., 0], pairs[..., 1])
+            weights = break_stick(pairs[..., 0], pairs[..., 1])
         else:
             weights = jax.random.dirichlet(key_weights, concentration, (n,), dtype)
         return Gaussians(weights, *normal_wishart.sample(key_normals, self.extended(q), self.setting.covariance, n))
@@ -256,7 +256,7 @@ def bayesian_gaussian_mixture(
     >>> made.mean(made.prior).weights.round(3).tolist()
     [0.333, 0.333, 0.333]
     """
-    setting = gaussians.checked(components, features, covariance, floor, centre)
+    setting = gaussians.setting_of(components, features, covariance, floor, centre)
     alpha = 1 / components if weight_concentration is None else weight_concentration
     positive(weight_concentration=alpha, mean_precision=mean_precision)
     freedom = features if degrees_of_freedom is None else degrees_of_freedom
@@ -273,7 +273,7 @@ def bayesian_gaussian_mixture(
     ).model()  # fmt: skip
 
 
-def broken(pieces: jax.Array, left: jax.Array) -> jax.Array:
+def break_stick(pieces: jax.Array, left: jax.Array) -> jax.Array:
     """v_k Π_{j<k} (1 − v_j), and the rest of the stick: (n, K + 1), from v and 1 − v, (n, K) each."""
     one = jnp.ones((pieces.shape[0], 1), pieces.dtype)
     return jnp.concatenate([pieces, one], axis=1) * jnp.concatenate([one, jnp.cumprod(left, axis=1)], axis=1)
