@@ -248,7 +248,10 @@ WRONG = {
         lambda: tr.Model(PRIOR, OF_ROW, local=lambda p: {"a": dist.Normal(p["nu"], 1)}),
         "asks for 'nu'; expected one of",
     ),
-    "twice": (lambda: tr.Model(PRIOR, OF_ROW, local=lambda p: {"mu": dist.Normal(0, 1)}), "'mu' is in the prior and in local"),
+    "twice": (
+        lambda: tr.Model(PRIOR, OF_ROW, local=lambda p: {"mu": dist.Normal(0, 1)}),
+        "'mu' is in the prior and in local",
+    ),
     "no dict": (lambda: tr.Model(PRIOR, OF_ROW, local=lambda p: dist.Normal(0, 1)), "a dict of distributions"),
     "discrete": (lambda: tr.Model(PRIOR, OF_ROW, local=lambda p: {"a": dist.Poisson(1.0)}), "is discrete"),
     "many": (lambda: tr.Model(PRIOR, OF_ROW, local=lambda p: {"a": dist.Normal(jnp.zeros(20), 1)}), "at most 16"),
