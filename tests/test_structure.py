@@ -64,7 +64,7 @@ BETWEEN_FAMILIES = {
 # Lines of code (no docstring, comment or blank line) that each folder may have, and the whole package. Who raises a
 # number lowers another in the same commit by as much. The sum of the numbers is the package's ceiling.
 BUDGETS = {
-    "core": 3_070,
+    "core": 3_061,
     "engine": 3_320,
     "mcmc": 1_353,
     "sgmcmc": 616,
@@ -83,7 +83,7 @@ BUDGETS = {
     "estimators": 1_338,
     "pages": 2_021,
     "cli": 1_560,
-    "adapters": 519,
+    "adapters": 528,
     "gallery": 371,
 }
 

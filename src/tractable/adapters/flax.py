@@ -1,4 +1,4 @@
-"""Flax modules as networks, without changes to them."""
+"""Networks from unchanged Flax modules."""
 
 from tractable.core.errors import ModelError, SettingsError
 from tractable.core.tree import PyTree
@@ -8,14 +8,14 @@ from tractable.networks.network import Network
 def from_nnx(module: PyTree, example: PyTree = None) -> Network:
     """A Flax NNX module as a Network, for ``tractable.models.neural_network``.
 
-    Its ``nnx.Param`` are the weights, nested dicts of arrays under the module's own names; all else (statistics,
-    counters) stays fixed. Starting weights have the spread of the module's weights. The module is copied: training it
-    later changes nothing here. A Linen module needs no adapter: pass the pair
+    The weights are the module's ``nnx.Param``, nested dicts of arrays under the module's names; all other state
+    (statistics, counters) stays fixed. Starting weights have the spread of the module's weights. The module is copied:
+    training it later does not change the network. A Linen module needs no adapter: pass the pair
     ``(variables["params"], lambda p, x: module.apply({"params": p}, x))``.
 
     Args:
         module: an ``nnx.Module``, called with one x.
-        example: one x; with it, wrong shapes raise at once.
+        example: one x, with which wrong shapes raise an error at once.
 
     Raises:
         SettingsError: Flax is not installed.
@@ -32,13 +32,13 @@ def from_nnx(module: PyTree, example: PyTree = None) -> Network:
         if getattr(layer, "use_running_average", True) is False:
             raise ModelError(
                 f"{where} uses statistics over a batch, which cannot be computed one datum at a time. Use LayerNorm, "
-                "or module.eval() to keep its statistics as they are."
+                "or fix the statistics with module.eval()."
             )
         rates = (getattr(layer, name, 0) or 0 for name in ("rate", "dropout_rate"))
         if getattr(layer, "deterministic", True) is False and max(rates) > 0:
             raise ModelError(
-                f"{where} drops units at random, so the module has no likelihood of its weights. Take it out, or "
-                "switch it off with module.eval()."
+                f"{where} drops units at random, so the weights have no likelihood. Remove the layer, or switch it off "
+                "with module.eval()."
             )
     graph, params, rest = nnx.split(module, nnx.Param, ...)
 

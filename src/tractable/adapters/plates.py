@@ -1,24 +1,33 @@
-"""Runs a NumPyro program at full size or for one row of a plate, and gives the distribution of one row of a site."""
+"""Runs a NumPyro program, finds what its sites depend on, and cuts one row out of a site's distribution."""
 
+import functools
 import inspect
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import numpyro.distributions as dist
 from jax.typing import ArrayLike
 from numpyro import handlers
 from numpyro.infer import init_to_uniform
+from numpyro.ops.provenance import eval_provenance
 from numpyro.primitives import Messenger
 
 from tractable.core import tree
 from tractable.core.causes import base_of
 from tractable.core.errors import ModelError
+from tractable.core.model import PyTree
+from tractable.core.priors import is_improper
 from tractable.core.settings import seeded
+from tractable.core.words import listing
 
+MOST = 512  # most joint values of discrete sites to sum over
+NEAR = 1e-6  # the example position is drawn within this radius of the unconstrained origin
 Sites = dict[str, Any]  # the sites of a trace, by name
-# Distributions rebuilt from their parameters, so that a row keeps its distribution's type. Others are wrapped in Row.
+# A row of these distributions is built from its parameters and keeps the type; others are wrapped in ``Row``.
 KINDS = (
     dist.Normal, dist.StudentT, dist.Laplace, dist.Cauchy, dist.LogNormal, dist.Gamma, dist.Beta, dist.Exponential,
     dist.Poisson, dist.NegativeBinomial2, dist.BernoulliLogits, dist.BernoulliProbs, dist.BinomialLogits,
@@ -32,7 +41,7 @@ KINDS = (
 
 
 class Plates(Messenger):
-    """Runs every plate at its full size, even if it subsamples; the named plate, if any, at a single row."""
+    """Runs every plate at its full size, even one that subsamples, and the plate ``plate`` at its row ``at`` only."""
 
     def __init__(self, fn: Callable, plate: str | None = None, at: ArrayLike = 0) -> None:
         super().__init__(fn)
@@ -62,22 +71,19 @@ class Program:
         self.arrays = {name: leaf for name, leaf in self.leaves.items() if jnp.ndim(leaf) and hasattr(leaf, "dtype")}
 
     def trace(
-        self,
-        values: Mapping[str, Any],
-        arrays: Mapping[str, Any] | None = None,
-        plate: str | None = None,
+        self, values: Mapping[str, Any], arrays: Mapping[str, Any] | None = None, plate: str | None = None,
         at: ArrayLike = 0,
-    ) -> Sites:
-        """Every site, with latent sites at ``values`` and ``arrays`` in place of the arguments of the same names."""
+    ) -> Sites:  # fmt: skip
+        """All sites, with latent sites at ``values``, and ``arrays`` in place of the arguments of the same names."""
         return self._run(handlers.substitute(self._seeded(self.key, plate, at), dict(values)), arrays)
 
     def values(self, key: jax.Array, radius: float = 2.0) -> Sites:
-        """Every site; latent sites uniform within ``radius`` of the unconstrained origin, discrete sites drawn."""
+        """All sites, with latent ones uniform within ``radius`` of the unconstrained origin and discrete ones drawn."""
         anywhere = init_to_uniform(radius=radius)  # pyright: ignore[reportArgumentType]
         return self._run(handlers.substitute(self._seeded(key), substitute_fn=anywhere), None)
 
     def drawn(self, key: jax.Array) -> Sites:
-        """Every site, with latent sites drawn from their priors."""
+        """All sites, with latent sites drawn from their priors."""
         return self._run(self._seeded(key), None)
 
     def _seeded(self, key: jax.Array, plate: str | None = None, at: ArrayLike = 0) -> Callable:
@@ -86,7 +92,7 @@ class Program:
     def _run(self, model: Callable, arrays: Mapping[str, Any] | None) -> Sites:
         leaves = [(arrays or {}).get(name, leaf) for name, leaf in self.leaves.items()]
         arguments = jax.tree.unflatten(self.structure, leaves)
-        # The arguments in the order of the signature, which a pytree does not keep.
+        # A pytree sorts its keys: restore the order of the signature.
         ordered = {name: arguments[name] for name in self.bound.arguments}
         bound = inspect.BoundArguments(self.bound.signature, ordered)  # pyright: ignore[reportArgumentType]
         trace = handlers.trace(model).get_trace(*bound.args, **bound.kwargs)
@@ -98,18 +104,154 @@ class Program:
         return trace
 
 
+class Density:
+    """A log density of the latent sites.
+
+    Attributes:
+        why: the reason why the rows cannot be separated; None for a prior.
+        sample: ``key -> params``, an attribute only of a prior that can be sampled.
+    """
+
+    def __init__(self, value: Callable, why: str | None = None, sample: Callable | None = None) -> None:
+        self.value, self.why = value, why
+        if sample is not None:
+            self.sample = sample
+
+    def __call__(self, params: PyTree) -> jax.Array:
+        return jnp.asarray(self.value(params), jnp.result_type(float))
+
+
+class KnownProgram:
+    """A program with its sites by kind, and the latent sites that each of them depends on."""
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.trace = program.values(program.key, NEAR)
+        sites = {name: site for name, site in self.trace.items() if site["type"] == "sample"}
+        self.observed = {name: site for name, site in sites.items() if site["is_observed"]}
+        latent = {name: site for name, site in sites.items() if not site["is_observed"]}
+        if not latent:
+            raise ModelError("This NumPyro model has no latent site: expected at least one sample site without obs=.")
+        self.discrete = {name: site for name, site in latent.items() if site["fn"].support.is_discrete}
+        self.first = {name: jnp.asarray(site["value"]) for name, site in self.discrete.items()}
+        self.latent = {name: site for name, site in latent.items() if name not in self.discrete}
+        if not self.latent:
+            raise ModelError(f"All latent sites ({listing(latent)}) are discrete; expected at least one continuous.")
+        self.upstream = eval_provenance(self._parts, **{name: site["value"] for name, site in latent.items()})
+        for name in self.latent:
+            if above := self.dependencies("support", name):
+                raise ModelError(
+                    f"The support of {name!r} moves with {listing(above)}; expected fixed bounds. Draw the site on a "
+                    "fixed interval, such as (0, 1), and compute the value from it as a deterministic site."
+                )
+
+    def _parts(self, **values: jax.Array) -> dict[str, dict[str, list]]:
+        """The parts of all sites that may depend on latent sites, {part: {site: arrays}}."""
+        trace = self.program.trace(values)
+        sites = {name: site for name, site in trace.items() if site["type"] == "sample"}
+        return {
+            "fn": {name: parts_of(site["fn"]) for name, site in sites.items()},
+            "support": {name: jax.tree.leaves(site["fn"].support) for name, site in sites.items()},
+            "scale": {name: jax.tree.leaves(site["scale"]) for name, site in sites.items()},
+            "observed": {name: [site["value"]] for name, site in sites.items() if site["is_observed"]},
+            "value": {name: [site["value"]] for name, site in trace.items() if site["type"] == "deterministic"},
+        }
+
+    def dependencies(self, part: str, name: str) -> frozenset[str]:
+        """The latent sites on which a part of a site depends."""
+        return frozenset().union(*self.upstream[part][name])
+
+    @functools.cached_property
+    def position(self) -> dict[str, jax.Array]:
+        return self.values_of(self.trace)
+
+    @functools.cached_property
+    def random_values(self) -> Callable[[jax.Array], dict[str, jax.Array]]:
+        """``key -> `` random values of the continuous latent sites, near the unconstrained origin."""
+        return jax.jit(lambda key: self.values_of(self.program.values(key)))
+
+    def values_of(self, trace: Mapping[str, Any]) -> dict[str, jax.Array]:
+        """The values of the continuous latent sites in a trace."""
+        return {name: jnp.asarray(trace[name]["value"]) for name in self.latent}
+
+    @property
+    def support(self) -> dict[str, Any]:
+        return {name: site["fn"].support for name, site in self.latent.items()}
+
+    @property
+    def derived(self) -> Callable[[PyTree], dict[str, Any]] | None:
+        """The deterministic sites that depend on no discrete site, as a function; None if there are none."""
+        names = [name for name in self.upstream["value"] if not self.dependencies("value", name) & set(self.discrete)]
+        if not names:
+            return None
+
+        def derived(params: PyTree) -> dict[str, Any]:
+            trace = self.program.trace(self.first | params)
+            return {name: trace[name]["value"] for name in names}
+
+        return derived
+
+    def prior(self, rest: Mapping[str, Any]) -> Any:
+        """A dict of distributions if the latent sites are independent, else a density with the sites ``rest`` too."""
+        # Draws of the program follow the density only if no site is scaled, improper or masked.
+        drawable = not any(
+            site["scale"] is not None or is_improper(site["fn"]) or isinstance(site["fn"], dist.MaskedDistribution)
+            for site in self.latent.values()
+        )
+        if drawable and not rest and not any(self.dependencies("fn", name) for name in self.latent):
+            return {name: site["fn"] for name, site in self.latent.items()}
+
+        def value(params: PyTree) -> Any:
+            trace = self.program.trace(self.first | params)
+            return sum((scaled(trace[name]) for name in (*self.latent, *rest)), start=0.0)
+
+        def sample(key: jax.Array) -> PyTree:
+            return self.values_of(self.program.drawn(key))
+
+        return Density(value, None, sample if drawable and not rest else None)
+
+    def model_arguments(self, rest: Mapping[str, Any]) -> dict[str, Any]:
+        """The arguments of a ``Model`` but its likelihood."""
+        prior = self.prior(rest)
+        example = {} if isinstance(prior, dict) else {"position": self.position, "support": self.support}
+        return {"prior": prior, "derived": self.derived} | example
+
+
+def joint_values(sites: Mapping[str, Any], size: int | None = None) -> tuple[dict[str, jax.Array], int]:
+    """The m joint values of discrete sites, {site: (m, entries)}, and m; of all or ``size`` entries of each site."""
+    entries = [int(np.size(site["value"])) if size is None else size for site in sites.values()]
+    supports = []
+    for (name, site), number in zip(sites.items(), entries, strict=True):
+        kind = type(base_of(site["fn"])).__name__
+        if not site["fn"].has_enumerate_support or site["fn"].event_dim:
+            raise ModelError(f"The latent site {name!r} is discrete ({kind}); expected finitely many values.")
+        supports += [np.asarray(site["fn"].enumerate_support(expand=False)).ravel()] * number
+    count = math.prod(float(len(values)) for values in supports)
+    if count > MOST:
+        raise ModelError(
+            f"The discrete sites {listing(sites)} take {count:.3g} values together; expected at most {MOST}, to sum "
+            "over. If each row has its own, put them in the plate of the observed rows; for states that follow one "
+            "another use models.hidden_markov; or sum them out of the model."
+        )
+    index = np.indices([len(values) for values in supports]).reshape(len(supports), -1)
+    columns = [jnp.asarray(values[i]) for values, i in zip(supports, index, strict=True)]
+    cuts = np.cumsum(entries)
+    parts = [columns[start:end] for start, end in zip([0, *cuts[:-1]], cuts, strict=True)]
+    return {name: jnp.stack(part, -1) for name, part in zip(sites, parts, strict=True)}, int(count)
+
+
 def log_prob(site: Mapping[str, Any]) -> jax.Array:
-    """log p of a site's value, nats, with the site's batch shape; not scaled."""
+    """log p of a site's value, in nats, with the site's batch shape; not scaled."""
     return jnp.broadcast_to(site["fn"].log_prob(site["value"]), site["fn"].batch_shape)
 
 
 def scaled(site: Mapping[str, Any]) -> jax.Array:
-    """The site's total log p, (), scaled as in NumPyro."""
+    """The total log p of a site, (), scaled as in NumPyro."""
     return jnp.sum(log_prob(site) * (1.0 if site["scale"] is None else site["scale"]))
 
 
 def axis_of(fn: dist.Distribution, dim: int) -> int:
-    """The axis of a site's value that a plate of (negative) ``dim`` lies along."""
+    """The axis of a site's value that belongs to a plate with (negative) dimension ``dim``."""
     return len(fn.batch_shape) + dim
 
 
@@ -136,13 +278,13 @@ def row_of(fn: dist.Distribution, dim: int, row: ArrayLike = 0) -> dist.Distribu
 
 
 def parts_of(fn: dist.Distribution) -> list:
-    """All that a distribution is made of; totals are no leaves of its pytree."""
+    """All arrays of a distribution; the total count is not a leaf of its pytree."""
     base: Any = base_of(fn.fn if isinstance(fn, Row) else fn)
     return [*jax.tree.leaves(fn), *jax.tree.leaves(getattr(base, "total_count", None))]
 
 
 class Row(dist.Distribution):
-    """One row of a batched distribution; the other batch axes become part of the datum."""
+    """One row of a batched distribution, with its other batch axes as axes of the datum."""
 
     pytree_data_fields = ("fn", "row")
     pytree_aux_fields = ("dim",)
@@ -168,9 +310,9 @@ class Row(dist.Distribution):
     def sample(self, key: jax.Array, sample_shape: tuple[int, ...] = ()) -> jax.Array:
         try:
             return self._cut(jnp.asarray(self.fn.sample(key, sample_shape)), len(sample_shape))
-        except ValueError as error:  # a total that NumPyro must know when it compiles
+        except ValueError as error:  # NumPyro needs a concrete total count
             kind = type(base_of(self.fn)).__name__
-            raise ModelError(f"A row of {kind} cannot be drawn by itself: {error}") from error
+            raise ModelError(f"NumPyro cannot draw a single row of {kind}: {error}") from error
 
     @property
     def mean(self) -> jax.Array:

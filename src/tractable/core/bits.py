@@ -27,7 +27,6 @@ ERROR = 0.05  # largest rounding error in single precision, in nats (units of th
 LEAST, MOST = 2.0**-60, 2.0**60  # between these, squares and products of two numbers neither vanish nor overflow
 SAMPLE = 1 << 20  # numbers of an array that are examined
 SINGLE_ONLY = ("tpu", "METAL")  # backends without double precision
-BITS = ("in 32 bits", "in 64 bits")
 Owner = TypeVar("Owner", bound=type)
 
 
@@ -78,7 +77,7 @@ class CachedProperty:
         self.compute, self.__doc__ = compute, compute.__doc__
 
     def __set_name__(self, owner: type, name: str) -> None:
-        self.single, self.double = (f"{name} {bits}" for bits in BITS)
+        self.single, self.double = f"{name} in 32 bits", f"{name} in 64 bits"
 
     def __get__(self, instance: object, owner: type | None = None) -> Any:
         if instance is None:
@@ -94,7 +93,7 @@ def as_learnt(owner: Owner) -> Owner:
     for name, value in list(vars(owner).items()):
         if name.startswith("_"):
             continue
-        if isinstance(value, property):
+        if isinstance(value, property) and value.fget:
             setattr(owner, name, property(_precise(value.fget)))
         elif isinstance(value, functools.cached_property):
             value.func = _precise(value.func)
@@ -103,8 +102,8 @@ def as_learnt(owner: Owner) -> Owner:
     return owner
 
 
-def _precise(function: Callable | None) -> Callable:
-    assert function is not None, "a property without a getter"
+def _precise(function: Callable) -> Callable:
+    """The method, run in the precision of the run."""
 
     @functools.wraps(function)
     def call(self: object, *args: Any, **kwargs: Any) -> Any:

@@ -83,9 +83,9 @@ class Symmetry(NamedTuple):
     parameters: int | None = None
 
 
-def _member_of_sums(name: str) -> Any:
-    """A property that returns the member ``name`` of a model's ``sums``, or None without ``sums``."""
-    return property(lambda model: getattr(model.sums, name, None))
+def _member(group: str, name: str) -> Any:
+    """A property that returns the member ``name`` of a model's ``sums`` or ``steps``, or None if there is none."""
+    return property(lambda model: getattr(getattr(model, group), name, None))
 
 
 def _call(function: Callable | None, *arguments: PyTree) -> Any:
@@ -213,13 +213,10 @@ class LatentModel(Model):
         """As ``Model.split_arrays``; models that differ only in starting points and checks share compiled programs."""
         return Model.split_arrays(self.origin or self)
 
-    log_prob, e_step, responsibilities, encode, causes = map(
-        _member_of_sums, ("log_prob", "e_step", "responsibilities", "encode", "causes")
+    log_prob, e_step, responsibilities, encode, causes = (
+        _member("sums", name) for name in ("log_prob", "e_step", "responsibilities", "encode", "causes")
     )
-
-    @property
-    def m_step(self) -> MStep | None:
-        return self.steps.m_step
+    m_step, ahead = _member("steps", "m_step"), _member("steps", "ahead")
 
     @property
     def halves(self) -> tuple[EStep, MStep] | None:
@@ -253,10 +250,6 @@ class LatentModel(Model):
         """The number of observations in the rows if a datum may hold several, else None."""
         count = self.steps.observations
         return None if count is None else count(data.rows[0] if data.given is None else data.rows)
-
-    @property
-    def ahead(self) -> Callable | None:
-        return self.steps.ahead
 
     def check_rows(self, data: Data) -> None:
         """Raise a DataError for impossible rows, if the model has such a check."""

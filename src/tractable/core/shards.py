@@ -196,12 +196,10 @@ def matching(pattern: str | Path) -> Rows:
         raise DataError(f"No file matches {pattern}. Expected .npy files, such as those that tr.pack writes.")
     if other := [path for path in paths if path.suffix != ".npy"]:
         raise DataError(f"{pattern} matches {other[0].name}; expected .npy files only: end the pattern with *.npy.")
-    folders = {path.parent for path in paths}
-    packed = [of_folder(folder) for folder in folders if manifest_of(folder) is not None]
-    if len(folders) == 1 and packed:  # with the checksums of the manifest, if the pattern matches all its files
-        (array,) = packed
-        if isinstance(array, Sharded) and [shard.path for shard in array.shards] == paths:
-            return array
+    folder = paths[0].parent
+    packed = None if manifest_of(folder) is None else of_folder(folder)
+    if isinstance(packed, Sharded) and [shard.path for shard in packed.shards] == paths:
+        return packed  # with the checksums of the manifest
     return of_files(paths)
 
 
@@ -223,17 +221,14 @@ def of_files(paths: Sequence[Path]) -> Sharded:
 
 def header(path: Path) -> tuple[tuple[int, ...], np.dtype]:
     """The shape and type of a .npy file, from its header; a DataError if the file is too short for them."""
-    try:
-        with open(path, "rb") as file, np.errstate(over="raise"):
-            version = np.lib.format.read_magic(file)
-            if version not in ((1, 0), (2, 0)):
-                raise ValueError(f"it has version {version}")
-            first = version == (1, 0)
-            read = np.lib.format.read_array_header_1_0 if first else np.lib.format.read_array_header_2_0
-            shape, fortran, dtype = read(file)
-            length = file.tell() + int(np.prod(shape, dtype=object)) * dtype.itemsize
-    except Exception as error:
-        raise DataError(f"{path} is not a .npy file of numbers, or is cut short: {error}.") from error
+    fault = f"{path} is not a .npy file of numbers, or is cut short"
+    with parsing(fault), open(path, "rb") as file, np.errstate(over="raise"):
+        version = np.lib.format.read_magic(file)
+        if version not in ((1, 0), (2, 0)):
+            raise ValueError(f"it has version {version}")
+        read = getattr(np.lib.format, f"read_array_header_{version[0]}_0")
+        shape, fortran, dtype = read(file)
+        length = file.tell() + int(np.prod(shape, dtype=object)) * dtype.itemsize
     if not shape or dtype.kind not in "fiub" or (fortran and len(shape) > 1):
         kind = "in Fortran's order" if fortran else f"of type {dtype}, shape {shape}"
         raise DataError(f"{path} holds an array {kind}; expected rows of numbers in C order.")

@@ -229,11 +229,11 @@ def _no_tuple(value: object) -> bool:
 
 def recipe(made: object) -> dict[str, object] | None:
     """The function of the library and its arguments that made an object, for JSON; None if unknown."""
-    factory, given = _makers.get(made, (None, None))
-    if factory is None or given is None or "<" in factory.__qualname__:
+    if made not in _makers:
         return None
+    factory, given = _makers[made]
     module = next((name for name, place in FACTORIES.items() if place == factory.__module__), None)
-    if module is None:
+    if module is None or "<" in factory.__qualname__:
         return None
     try:
         json.dumps(arguments := given(), allow_nan=False)

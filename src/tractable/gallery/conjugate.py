@@ -1,4 +1,4 @@
-"""Exact posteriors, for judging approximate ones, in NumPy's float64 whatever JAX's precision."""
+"""Exact posteriors to compare approximate ones with, computed in float64 by NumPy."""
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -34,7 +34,7 @@ def beta_bernoulli(y: Numbers, alpha: Real, beta: Real) -> BetaPosterior:
         y: (n,), each 0 or 1; else raises DataError.
         alpha, beta: > 0.
 
-    A uniform prior and two heads in three: mean 3/5, evidence 1/12.
+    With a uniform prior and two heads in three flips the mean is 3/5 and the evidence 1/12:
 
     >>> posterior = beta_bernoulli([1, 1, 0], 1.0, 1.0)
     >>> posterior.alpha, posterior.beta, round(posterior.mean, 9)
@@ -45,7 +45,7 @@ def beta_bernoulli(y: Numbers, alpha: Real, beta: Real) -> BetaPosterior:
     positive(alpha=alpha, beta=beta)
     y = np.asarray(y)
     if not np.isin(y, (0, 1)).all():
-        raise DataError(f"Flips are 0 or 1; got {y[~np.isin(y, (0, 1))][0]}.")
+        raise DataError(f"Flips are 0 or 1; got {y[~np.isin(y, (0, 1))][0]}. Code heads as 1 and tails as 0.")
     a, b = float(alpha + y.sum()), float(beta + y.size - y.sum())
     total = a + b
     if a > 1 and b > 1:
@@ -74,7 +74,7 @@ def normal_mean(y: Numbers, noise_sd: Real, prior_mean: Real, prior_sd: Real) ->
 
     for y (n,), ``noise_sd`` σ > 0, ``prior_mean`` m and ``prior_sd`` s > 0.
 
-    One observation, all scales 1: half-way, and p(y) is the density of N(0, 2) at 2.
+    With one observation and all scales 1 the mean is half-way, and p(y) is the density of N(0, 2) at 2:
 
     >>> posterior = normal_mean([2.0], 1.0, 0.0, 1.0)
     >>> round(posterior.mean, 9), round(posterior.sd**2, 9)
@@ -85,7 +85,7 @@ def normal_mean(y: Numbers, noise_sd: Real, prior_mean: Real, prior_sd: Real) ->
     positive(noise_sd=noise_sd, prior_sd=prior_sd)
     y = np.asarray(y, np.float64)
     precision = 1 / prior_sd**2 + y.size / noise_sd**2
-    # Centred on the prior mean, so that a mean far from zero costs no digits.
+    # Centred on the prior mean, so that a mean far from zero loses no digits.
     z = y - prior_mean
     shift = float(z.sum() / noise_sd**2 / precision)
     log_evidence = (
@@ -120,7 +120,7 @@ def linear_regression(x: Numbers, y: Numbers, noise_sd: Real, weight_sd: Real) -
     for x (n, D), y (n,), ``noise_sd`` σ > 0 and ``weight_sd`` s > 0. Bishop 2006, eqs. 3.53, 3.54 and 3.86.
 
     Raises:
-        DataError: the shapes of x and y do not fit.
+        DataError: the shapes of x and y do not match.
 
     One weight, one observation, all scales 1, as in ``normal_mean``:
 
@@ -162,8 +162,8 @@ class Grid(NamedTuple):
 def grid_2d(log_density: Callable, ranges: Sequence[Sequence[Real]], n: int = 201) -> Grid:
     """The moments of a density in two dimensions, by the trapezoid rule.
 
-    If the density is smooth and vanishes at the edges, the error falls faster than any power of the spacing: for a
-    normal, a spacing of one sd costs under 3e-7 of the variance, and half an sd nothing.
+    If the density is smooth and vanishes at the edges, the error falls faster than any power of the spacing. For a
+    normal, the relative error of the variance is below 3e-7 at a spacing of one sd.
 
     Args:
         log_density: ``points (m, 2) -> (m,)``, up to a constant.
@@ -184,7 +184,7 @@ def grid_2d(log_density: Callable, ranges: Sequence[Sequence[Real]], n: int = 20
         if not low < high:
             raise ModelError(f"A range of the grid is (low, high) with low < high; got ({low}, {high}).")
     if n < 3:
-        raise ModelError(f"A grid needs 3 points a side or more; got n={n}.")
+        raise ModelError(f"A grid needs at least 3 points a side; got n={n}.")
     first, second = (np.linspace(low, high, n) for low, high in ranges)
     points = np.stack(np.meshgrid(first, second, indexing="ij"), axis=-1).reshape(-1, 2)
     values = np.asarray(log_density(points), np.float64).reshape(n, n)

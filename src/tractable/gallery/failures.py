@@ -1,4 +1,4 @@
-"""Twelve two-dimensional targets, on each of which some method fails: to look at, and to test verdicts on."""
+"""Twelve two-dimensional targets, on each of which a method fails, to show the failure and to test verdicts."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -20,13 +20,13 @@ class Failure(NamedTuple):
     """A target, and how methods fail on it.
 
     Attributes:
-        name: as users type it.
-        title: what it is.
+        name: the name that users type.
+        title: a description of the target.
         notes: which methods fail, and why.
         build: ``() -> (model, data or None)``.
-        window: low and high of both unconstrained numbers; there is hardly any mass outside.
-        proper: whether it has a mean.
-        known: mean and sd of both numbers, if the grid is too coarse for them.
+        window: (low, high) of both unconstrained numbers, a region with almost all mass.
+        proper: whether the target has a mean.
+        known: mean and sd of both numbers, if the grid is too coarse to compute them.
     """
 
     name: str
@@ -38,7 +38,7 @@ class Failure(NamedTuple):
     known: tuple[np.ndarray, np.ndarray] | None = None
 
     def grid(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Both axes, (g,) each, and the density on the grid, (g, g), second number along columns; it sums to 1."""
+        """Both axes, (g,) each, and the mass on the grid, (g, g), which sums to 1; columns are the second number."""
         model, data = self.build()
         target = log_density(model, None if data is None else data.arrays(), flat=True)
         x, y = (np.linspace(*edges, FINE) for edges in self.window)
@@ -48,7 +48,7 @@ class Failure(NamedTuple):
         return x, y, heights / heights.sum()
 
     def exact(self) -> tuple[np.ndarray, np.ndarray]:
-        """Mean and sd of the user's two numbers, (2,) each; NaN if there is no posterior."""
+        """Mean and sd of the two parameters, (2,) each; NaN for a target without a mean."""
         if self.known is not None:
             return self.known
         if not self.proper:
@@ -62,10 +62,10 @@ class Failure(NamedTuple):
 
 
 def failure(name: str) -> Failure:
-    """The failure of that name.
+    """The failure with this name.
 
     Raises:
-        DataError: no such failure; the message lists the failures.
+        DataError: there is no such failure; the message lists the names.
 
     >>> failure("funnel").title
     'A scale, and a number on that scale'
@@ -84,8 +84,8 @@ def _spike(z: jax.Array) -> jax.Array:
 
 
 def _separable(z: jax.Array) -> jax.Array:
-    at, seen = jnp.array([-2.0, -1.0, 1.0, 2.0]), jnp.array([-1.0, -1.0, 1.0, 1.0])
-    return jnp.sum(jax.nn.log_sigmoid(seen * (z[0] + z[1] * at)))
+    x, sign = jnp.array([-2.0, -1.0, 1.0, 2.0]), jnp.array([-1.0, -1.0, 1.0, 1.0])
+    return jnp.sum(jax.nn.log_sigmoid(sign * (z[0] + z[1] * x)))
 
 
 def _mixture(params: dict[str, jax.Array]) -> dist.Distribution:

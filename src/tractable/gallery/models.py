@@ -1,6 +1,6 @@
-"""Built-in examples: a model, its data and, if known, the exact answer.
+"""Built-in examples: a model, its data and, if known, the exact posterior.
 
-Data are drawn from a fixed seed or come with scikit-learn; nothing is downloaded.
+Data are drawn with a fixed seed or come with scikit-learn; nothing is downloaded.
 """
 
 from collections.abc import Callable
@@ -30,13 +30,13 @@ class Example:
     """A model with data to fit it to.
 
     Attributes:
-        name: as users type it.
+        name: the name that users type.
         title: a description in one line.
         build: ``() -> (model, data to fit, held-out data or None)``; the same model at every call.
-        notes: what to notice.
+        notes: the point of the example.
         exact: ``() -> {parameter: (posterior mean, posterior sd)}``, float64; None if unknown.
         log_evidence: ``() -> log p(y)``, exact; None if unknown.
-        grid: ``() -> conjugate.Grid`` of a posterior in two dimensions; None elsewhere.
+        grid: ``() -> conjugate.Grid`` of a posterior in two dimensions; None for other posteriors.
     """
 
     name: str
@@ -49,10 +49,10 @@ class Example:
 
 
 def example(name: str) -> Example:
-    """The built-in example of that name.
+    """The built-in example with this name.
 
     Raises:
-        DataError: no such example; the message lists the examples.
+        DataError: there is no such example; the message lists the names.
 
     >>> example("beta-bernoulli").title
     'One hundred flips of a coin with a Beta(5, 5) prior'
@@ -90,14 +90,14 @@ def mixture() -> np.ndarray:
 
 
 def _loaded(name: str, **options: bool) -> Data:
-    from sklearn import datasets  # imported here: every fit by the command line imports this module, few use it
+    from sklearn import datasets  # imported here: the command line always imports this module, and rarely needs it
 
     x, y = getattr(datasets, f"load_{name}")(return_X_y=True, **options)
     return Data(y, x)
 
 
 def _diabetes() -> Data:
-    """The unscaled data: scikit-learn's own scaling would use held-out rows too."""
+    """The unscaled data, as the scaling by scikit-learn would use held-out rows too."""
     return _loaded("diabetes", scaled=False)
 
 
@@ -109,7 +109,7 @@ def _standardised(data: Data, by: Data, outputs: bool = True) -> Data:
 
 
 def _held_out(data: Data, outputs: bool = False) -> tuple[Data, Data]:
-    """Four fifths to fit and one fifth held out; inputs (and outputs) are standardised by the first alone."""
+    """Four fifths to fit and one fifth held out, with inputs (and outputs) standardised by the rows to fit."""
     train, rest = data.split(0.2)
     return _standardised(train, train, outputs), _standardised(rest, train, outputs)
 
