@@ -74,7 +74,7 @@ BUDGETS = {
     "latent": 4_525,
     "ladders": 1_912,
     "glm": 917,
-    "diagnostics": 2_493,
+    "diagnostics": 2_495,
     "evidence": 954,
     "posterior": 2_102,
     "calibration": 380,

@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 from tractable.core.model import Data, Model
-from tractable.diagnostics import climbs, moves, predictions, reweighed, tails, verify
+from tractable.diagnostics import climbs, moves, predictions, reweighed, shape, tails, view
 from tractable.diagnostics.learnt import Learnt
 from tractable.diagnostics.reweighed import Reweighed
 from tractable.diagnostics.target import Target
@@ -132,13 +132,13 @@ def test_a_variance_that_has_no_end(freedom):
 
 def test_a_sample_of_rows_that_is_large_enough(monkeypatch):
     """A power of two of rows, at most half of them, and 2¹⁴ at least."""
-    monkeypatch.setattr(verify, "gradient_work", lambda target, rows: verify.WORK)
+    monkeypatch.setattr(view, "gradient_work", lambda target, rows: view.WORK)
     model = Mock(spec=Model, prior_is_callable=False, local=None, space=SimpleNamespace(size=3))
     for rows, wanted in ((1 << 15, 1 << 14), ((1 << 15) - 1, None), (1 << 17, 1 << 16)):
         cost = SimpleNamespace(gradients=1e9, densities=0)
         run = Mock(spec=Learnt, model=model, data=Mock(spec=Data, size=rows), cost=cost)
-        few = verify._affordable_on_few(run, TARGET, ROWS)
-        assert (few and few.count) == wanted and (few is None or few.size == verify.SIZES[0])
+        few = view.affordable_on_few(run, TARGET, ROWS)
+        assert (few and few.count) == wanted and (few is None or few.size == view.SIZES[0])
 
 
 def test_what_stands_out_of_its_shell_by_its_quartiles():
@@ -168,10 +168,10 @@ def test_a_mode_that_is_all_but_a_ridge_has_no_normal(share, flat):
 @pytest.mark.parametrize("moments", ["trust", "caution", "reject", None])
 def test_heavy_tails_are_compared_by_quantiles(monkeypatch, moments):
     """The worse of both; light tails and points need no quantiles."""
-    by = {word: verify.Compared(error, 0.0, "x", 0.0, 1.0) for word, error in {"trust": 0.5, "reject": 2.0}.items()}
+    by = {word: shape.Compared(error, 0.0, "x", 0.0, 1.0) for word, error in {"trust": 0.5, "reject": 2.0}.items()}
     by["caution"] = by["trust"]._replace(doubtful=True)
     seen = []
-    monkeypatch.setattr(verify, "_quantiles", lambda *args: seen.append(args) or by["caution"])
+    monkeypatch.setattr(shape, "compare_quantiles", lambda *args: seen.append(args) or by["caution"])
     compared = None if moments is None else by[moments]
     values, heavy = RNG.normal(size=(9, 1)), RNG.standard_t(1.2, (1, 2000, 1))
     for draws, point, heard in (
@@ -182,7 +182,7 @@ def test_heavy_tails_are_compared_by_quantiles(monkeypatch, moments):
         run = Mock(spec=Learnt, values=draws, names=["x"], weights=None, is_point=point, count=2000)
         run.model, run.belief = SimpleNamespace(fixed=np.zeros(1, bool)), SimpleNamespace(chains=1)
         seen.clear()
-        found = verify._with_tails(run, compared, values, None, 50.0)
+        found = shape.compare_tails(run, compared, values, 50.0)
         assert len(seen) == heard and (not heard or (seen[0][0] is run and seen[0][1] is values and seen[0][3] == 50.0))
         wanted = ("reject" if moments == "reject" else "caution") if heard else moments
         assert (found and found.verdict) == wanted

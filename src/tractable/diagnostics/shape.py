@@ -172,9 +172,14 @@ def compare_moved(subject: Subject, view: View) -> Compared | None:
     compared = compare_moments(learnt, mean, error, sd, sd_error)
     if compared is not None:
         compared = compared._replace(lenient=learnt.method.chained)
-    if subject.is_point or (compared is not None and not has_heavy_tails(learnt)):
+    return compare_tails(learnt, compared, values.reshape(-1, values.shape[-1]), float(values.shape[1]))
+
+
+def compare_tails(learnt: Learnt, compared: Compared | None, values: np.ndarray, ess: float) -> Compared | None:
+    """The worse of a comparison of moments and one of quantiles, if tails are heavy or moments cannot tell."""
+    if learnt.is_point or (compared is not None and not has_heavy_tails(learnt)):
         return compared
-    by_quantiles = compare_quantiles(learnt, values.reshape(-1, values.shape[-1]), None, float(values.shape[1]))
+    by_quantiles = compare_quantiles(learnt, values, None, ess)
     return by_quantiles if compared is None else max(compared, by_quantiles, key=lambda c: c.rank)
 
 
