@@ -120,8 +120,8 @@ def test_mixture_grid_is_the_models_density():
     ("make", "error", "sentence"),
     [
         (lambda: conjugate.beta_bernoulli([0, 2], 1, 1), DataError, "Flips are 0 or 1; got 2"),
-        (lambda: conjugate.beta_bernoulli([0], 0, 1), ModelError, "alpha needs to be positive"),
-        (lambda: conjugate.normal_mean([0.0], 1, 0, -1), ModelError, "prior_sd needs to be positive"),
+        (lambda: conjugate.beta_bernoulli([0], 0, 1), ModelError, "alpha must be positive"),
+        (lambda: conjugate.normal_mean([0.0], 1, 0, -1), ModelError, "prior_sd must be positive"),
         (lambda: conjugate.linear_regression([[1.0]], [1, 2], 1, 1), DataError, r"got \(1, 1\) and \(2,\)"),
         (lambda: conjugate.grid_2d(_flat, ((0, 1), (0, 1))), ModelError, "still 1 of its peak.*Widen"),
         (lambda: conjugate.grid_2d(_flat, ((1, 0), (0, 1))), ModelError, r"low < high; got \(1, 0\)"),

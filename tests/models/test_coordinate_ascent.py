@@ -1249,8 +1249,8 @@ def test_same_arguments_same_functions():
     [
         (lambda: bayesian_gaussian_mixture(0, 2), "components is a whole number, 1 or more; got 0"),
         (lambda: bayesian_gaussian_mixture(2, 2, "diag"), "'full', 'tied', 'diagonal' or 'spherical'; got 'diag'"),
-        (lambda: bayesian_gaussian_mixture(2, 2, weight_concentration=0), "weight_concentration needs to be positive"),
-        (lambda: bayesian_gaussian_mixture(2, 2, mean_precision=-1.0), "mean_precision needs to be positive"),
+        (lambda: bayesian_gaussian_mixture(2, 2, weight_concentration=0), "weight_concentration must be positive"),
+        (lambda: bayesian_gaussian_mixture(2, 2, mean_precision=-1.0), "mean_precision must be positive"),
         (lambda: bayesian_gaussian_mixture(2, 3, degrees_of_freedom=2), "degrees_of_freedom is above 2 and finite"),
         (lambda: bayesian_gaussian_mixture(2, 3, "diagonal", degrees_of_freedom=0), "degrees_of_freedom is above 0"),
         (lambda: bayesian_gaussian_mixture(2, 2, floor=-1.0), "floor is a variance"),
@@ -1263,9 +1263,9 @@ def test_same_arguments_same_functions():
             "covariance_prior needs to be pos",
         ),
         (lambda: linear_regression_unknown_noise(0), "features is a whole number"),
-        (lambda: linear_regression_unknown_noise(2, 0.0), "prior_precision needs to be positive"),
-        (lambda: linear_regression_unknown_noise(2, (1.0, 0.0)), "prior_precision's rate needs to be positive"),
-        (lambda: normal_gamma(strength=0.0), "strength needs to be positive"),
+        (lambda: linear_regression_unknown_noise(2, 0.0), "prior_precision must be positive"),
+        (lambda: linear_regression_unknown_noise(2, (1.0, 0.0)), "prior_precision's rate must be positive"),
+        (lambda: normal_gamma(strength=0.0), "strength must be positive"),
         (lambda: normal_gamma(mean=float("nan")), "mean needs to be finite"),
     ],
 )

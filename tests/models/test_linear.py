@@ -161,8 +161,8 @@ def test_same_arguments_same_model():
         (lambda: linear.generalised_linear(3, "cauchy"), "family is one of .* got 'cauchy'"),
         (lambda: linear.generalised_linear(3, "categorical"), "classes= is a number, 2 or more.*got None"),
         (lambda: linear.generalised_linear(3, "normal", 2), "categorical and ordered alone; got 2 for 'normal'"),
-        (lambda: linear.generalised_linear(0, "normal"), "features needs to be positive"),
-        (lambda: linear.bayesian_linear(3, -1.0, 1.0), "noise_sd needs to be positive and finite; got -1.0"),
+        (lambda: linear.generalised_linear(0, "normal"), "features must be positive"),
+        (lambda: linear.bayesian_linear(3, -1.0, 1.0), "noise_sd must be positive and finite; got -1.0"),
     ],
 )
 def test_faults(make, sentence):
