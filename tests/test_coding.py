@@ -253,7 +253,7 @@ def test_impute_is_exact():
 
 @pytest.mark.parametrize("mutant", MUTANTS)
 def test_impute_catches(mutant, monkeypatch):
-    monkeypatch.setattr(imputing, "weighed", mutated(MUTANTS[mutant]))
+    monkeypatch.setattr(imputing, "weigh_proposals", mutated(MUTANTS[mutant]))
     assert {"mean", "draws"} & set(broken(imputation(imputing.complete_row, SEEN, ROW)))
 
 

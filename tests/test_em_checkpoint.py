@@ -106,7 +106,7 @@ def test_interrupted_and_resumed(where, tmp_path):
 @pytest.mark.parametrize("where", ["memory", "file"])
 def test_killed_in_a_second_attempt(where, tmp_path, monkeypatch):
     """The starts that began again do so after a kill as well, and those that stay are there."""
-    monkeypatch.setattr(maximisation, "sound", lambda model, reached, size: np.array([True, False]))
+    monkeypatch.setattr(maximisation, "is_sound", lambda model, reached, size: np.array([True, False]))
     data, folder = data_of(where, tmp_path), tmp_path / "run"
     told: list[tuple] = []
     unbroken = tr.infer(MIXTURE, data, METHOD, seed=3, progress=lambda *now: told.append(now))

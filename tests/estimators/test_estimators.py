@@ -681,8 +681,8 @@ def test_several_outputs():
 
 def test_several_outputs_mutant(monkeypatch):
     """One noise for all outputs."""
-    one = networks.several("normal", 2)[0], {"noise": dist.HalfNormal(1.0)}
-    monkeypatch.setattr(networks, "several", lambda likelihood, count: one)
+    one = networks.multi_output_likelihood("normal", 2)[0], {"noise": dist.HalfNormal(1.0)}
+    monkeypatch.setattr(networks, "multi_output_likelihood", lambda likelihood, count: one)
     assert broken(of_several(*two_outputs(), LINEAR))
 
 

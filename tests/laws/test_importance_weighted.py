@@ -132,7 +132,7 @@ def test_padding():
 
 def test_weights_that_are_not_squared(monkeypatch):
     """Σ w̃ ∂log w/∂h ∂h/∂φ, which is the gradient of no bound."""
-    monkeypatch.setattr(pathwise, "again", lambda share, slopes: slopes)
+    monkeypatch.setattr(pathwise, "weigh_again", lambda share, slopes: slopes)
     assert any("doubly: z" in name for name in broken(gradients(cases=[("one", 2)])))
 
 
