@@ -328,7 +328,7 @@ def test_it_goes_where_estimators_go():
         ({"n_components": 2, "means_init": [[1.0]]}, X, None, r"means_init is of finite numbers, shape \(2, 2\)"),
         ({"n_components": 2, "weights_init": [0.5, 0.6]}, X, None, "whose sum is 1"),
         ({"precisions_init": [[[1.0, 2.0], [2.0, 1.0]]]}, X, None, "symmetric and positive definite"),
-        ({"precisions_init": [-1.0], "covariance_type": "spherical"}, X, None, "must be positive"),
+        ({"precisions_init": [-1.0], "covariance_type": "spherical"}, X, None, "needs to be positive"),
     ],
 )
 def test_errors_are_sentences(settings, x, weight, sentence):
