@@ -247,7 +247,7 @@ def check_options(first: tr.Posterior, case: Case, folder: Path, *, moments: boo
                 tr.infer(case.model, case.rows, case.method, seed=3, **option)
             assert str(caught.value) == sentence.format(name=type(case.method).__name__)
         elif "mesh" in option:
-            continue  # tests/test_mesh.py runs those that can
+            continue  # tests/engine/test_mesh.py runs those that can
         elif option["draws"] != "moments":
             streamed = tr.infer(case.model, case.rows, case.method, seed=3, **option)
             same(streamed, first)

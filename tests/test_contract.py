@@ -139,5 +139,5 @@ def test_every_kernel_is_here():
         "rmsprop",
     }
     tested = {name.replace("random walk", "random_walk").split()[0] for name in STOCHASTIC | EXACT}
-    elsewhere = {"em", "online_em", "gibbs"}  # laws/test_em.py and laws/test_gibbs.py hold them to it
+    elsewhere = {"em", "online_em", "gibbs"}  # latent/test_em.py and mcmc/test_gibbs.py hold them to it
     assert tested == set(kernels.__all__) - words - elsewhere

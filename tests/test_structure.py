@@ -258,6 +258,11 @@ def between_families(source: Path) -> dict[tuple[str, str], list[str]]:
     return {pair: sorted(files) for pair, files in found.items()}
 
 
+def test_folders_of_tests_are_folders_of_the_package():
+    folders = {path.parent.name for path in Path(__file__).parent.glob("*/test_*.py")}
+    assert folders <= {path.parent.name for path in SOURCE.glob("*/__init__.py")}
+
+
 def test_families_do_not_import_each_other():
     assert between_families(SOURCE) == {pair: files for pair, (files, _) in BETWEEN_FAMILIES.items()}
     assert len(BETWEEN_FAMILIES) <= 10

@@ -22,7 +22,7 @@ import tractable as tr
 
 pytestmark = pytest.mark.laws
 
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 sys.path.insert(0, str(BENCHMARKS))
 try:
     import population

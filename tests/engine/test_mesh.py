@@ -347,8 +347,9 @@ def another(call: str, devices: int = 1, first: str = "pass") -> subprocess.Pope
         "import sys, jax; sys.path[:0] = sys.argv[1:]; jax.config.update('jax_enable_x64', True); "
         f"jax.config.update('jax_disable_most_optimizations', {few}); {first}; import test_mesh; test_mesh.{call}"
     )
+    here = os.path.dirname(__file__)
     return subprocess.Popen(
-        [sys.executable, "-c", program, os.path.dirname(__file__)], env={**os.environ, "XLA_FLAGS": flags},
+        [sys.executable, "-c", program, here, os.path.dirname(here)], env={**os.environ, "XLA_FLAGS": flags},
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
 

@@ -1,7 +1,7 @@
 """EM: it climbs, stops where the gradient is zero, and is the same by chunks, from file and by weights.
 
 A law takes what it judges as an argument and returns scores; wrong ones must break it. What concerns the formulas of
-a mixture is in ``models/test_mixture.py``.
+a mixture is in ``test_mixture.py``.
 """
 
 from collections.abc import Callable

@@ -16,7 +16,7 @@ from tractable.diagnostics.convergence import diagnose
 
 pytestmark = pytest.mark.quick
 
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 FAST = ["eight_schools_non_centred", "garch", "low_dim_gauss_mix", "mesquite"]
 
 

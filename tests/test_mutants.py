@@ -13,10 +13,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from laws import test_langevin as langevin_laws
-from laws import test_metropolis as metropolis_laws
-from laws import test_rejection as rejection_laws
+from mcmc import test_metropolis as metropolis_laws
+from mcmc import test_rejection as rejection_laws
 from montecarlo import Scores, broken
+from sgmcmc import test_langevin as langevin_laws
 
 from tractable.core import model as core
 from tractable.core.model import Batch, Kernel, Model

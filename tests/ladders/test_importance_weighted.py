@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from laws import test_autoencoding as told
-from laws.test_autoencoding import COUNT, EVIDENCE, ROWS, SMALL, flat, from_mean, slope, somewhere, whole
+from ladders import test_autoencoding as autoencoding_laws
+from ladders.test_autoencoding import COUNT, EVIDENCE, ROWS, SMALL, flat, from_mean, slope, somewhere, whole
 from montecarlo import Scores, Z, assert_holds, broken, error
 
 from tractable.core.errors import ModelError, SettingsError
@@ -25,14 +25,14 @@ Make = Callable[..., Objective]
 
 def order(make: Make = pathwise.importance_weighted) -> Scores:
     """L₁ ≤ L₂ ≤ … ≤ log p(x), and near it at K = 1000 (Burda et al. 2016, theorem 1); all within their noise."""
-    ladder = told.pca_ladder()
-    params = told.pca_params(told.BEST, told.X.mean(0))
+    ladder = autoencoding_laws.pca_ladder()
+    params = autoencoding_laws.pca_params(autoencoding_laws.BEST, autoencoding_laws.X.mean(0))
     bias = params["phi"]["layers"]["h1"]["layer0"]["bias"]
     params["phi"]["layers"]["h1"]["layer0"]["bias"] = bias + jnp.array([0.25, -0.2, 0.4, 0.7])
     rows, means, errors = 3, [], []
     for k, count in ((1, 3000), (2, 2000), (5, 2000), (50, 500), (1000, 100)):
         objective = make(ladder, samples=k)
-        of = jax.jit(jax.vmap(lambda key, o=objective: o.value(key, params, whole(told.X[:rows]))))
+        of = jax.jit(jax.vmap(lambda key, o=objective: o.value(key, params, whole(autoencoding_laws.X[:rows]))))
         values = np.asarray(of(jax.random.split(jax.random.key(k), count))) / rows
         means.append(values.mean())
         errors.append(values.std() / math.sqrt(count))
@@ -68,7 +68,7 @@ def gradients(make: Make = pathwise.importance_weighted, cases: Any = (("one", 2
         count = 30 if case == "one" else 14
 
         def exact(p: Any, ladder: Any = ladder, samples: int = samples, count: int = count) -> jax.Array:
-            return told.reference(ladder, p, ROWS, samples, count)
+            return autoencoding_laws.reference(ladder, p, ROWS, samples, count)
 
         value, wanted = jax.jit(jax.value_and_grad(exact))(params)
         wanted = np.append(flat(wanted), value)
@@ -88,11 +88,11 @@ def gradients(make: Make = pathwise.importance_weighted, cases: Any = (("one", 2
 
 def no_noise(make: Make = pathwise.importance_weighted) -> Scores:
     """Where q is the posterior every bound is log p(x), and the doubly reparameterised gradient of φ is 0."""
-    made, wanted = told.two_levels()
+    made, wanted = autoencoding_laws.two_levels()
     scores = {}
     for name, (ladder, params) in made.items():
         objective = make(ladder, samples=4)
-        of = jax.jit(lambda key, o=objective, p=params: slope(o, key, p, whole(told.X)))
+        of = jax.jit(lambda key, o=objective, p=params: slope(o, key, p, whole(autoencoding_laws.X)))
         value, gradient, _ = of(jax.random.key(4))
         scores[f"{name}: value"] = error(value, wanted.sum(), 1e-8)
         scores[f"{name}: φ"] = error(flat(gradient["phi"]["layers"]), 0.0, 1e-10)
