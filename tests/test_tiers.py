@@ -103,6 +103,8 @@ def commit(repository: Path) -> None:
 def test_the_laws_of_what_changed(repository, capsys):
     head = suite.tested_commit()
     assert re.fullmatch("[0-9a-f]{40}", head) and suite.changed_targets(head) == []
+    (repository / "src/tractable/a.py").write_text('"""A text."""\n\nx = 1  # why\n')
+    assert suite.changed_targets(head) == []
     (repository / "src/tractable/a.py").write_text("x = 2\n")
     assert suite.changed_targets(head) == ["test_one.py", "test_two.py::test_b"]
     (repository / "tests/test_three.py").write_text("")
