@@ -21,7 +21,7 @@ from scipy.special import expit
 
 import tractable as tr
 from tractable.core.approximations import of_root
-from tractable.core.belief import Fitted
+from tractable.diagnostics.belief import Fitted
 from tractable.posterior.posterior import Posterior
 
 SD = 2.0  # of the prior

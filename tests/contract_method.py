@@ -19,8 +19,8 @@ from jax.sharding import Mesh
 
 import tractable as tr
 from tractable import methods
-from tractable.core.belief import values_of
 from tractable.core.errors import ModelError, SettingsError
+from tractable.diagnostics.belief import values_of
 from tractable.engine import run as loop
 from tractable.engine import session as sessions
 from tractable.engine.abilities import ABILITIES

@@ -113,7 +113,9 @@ def changed_targets(commit: str) -> list[str]:
         print(f"The commit {commit!r} is not in this repository: nothing can be compared with it.")
         return []
     table, found = laws_of(), []
-    for path in git("diff", "--name-only", "--no-renames", commit, "--", "src", "tests", ":!tests/laws_green").splitlines():
+    for path in git(
+        "diff", "--name-only", "--no-renames", commit, "--", "src", "tests", ":!tests/laws_green"
+    ).splitlines():
         if path.startswith("src/tractable/"):
             before, now = git("show", f"{commit}:{path}"), ROOT / path
             if before and now.is_file() and code_of(before) == code_of(now.read_text(encoding="utf-8")):

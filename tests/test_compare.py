@@ -10,8 +10,8 @@ import pytest
 
 from tractable import MALA, MAP, MLE, NUTS, SGLD, Data, Model, Posterior, RandomWalk, Rejection, compare
 from tractable.comparison import COLUMNS, as_reference, interesting, labels, stopwatch
-from tractable.core.belief import Draws
 from tractable.core.errors import SettingsError, TractableWarning
+from tractable.diagnostics.belief import Draws
 from tractable.gallery.models import example
 from tractable.glm import linear
 from tractable.inference import infer

@@ -64,7 +64,7 @@ BETWEEN_FAMILIES = {
 # Lines of code (no docstring, comment or blank line) that each folder may have, and the whole package. Who raises a
 # number lowers another in the same commit by as much. The sum of the numbers is the package's ceiling.
 BUDGETS = {
-    "core": 3_060,
+    "core": 2_921,
     "engine": 3_339,
     "mcmc": 1_341,
     "sgmcmc": 614,
@@ -74,7 +74,7 @@ BUDGETS = {
     "latent": 4_525,
     "ladders": 1_912,
     "glm": 917,
-    "diagnostics": 2_495,
+    "diagnostics": 2_634,
     "evidence": 954,
     "posterior": 2_102,
     "calibration": 380,
@@ -354,7 +354,7 @@ def counted(source: Path) -> dict[str, int]:
     return found
 
 
-# Outside ``core.belief`` nothing asks of what kind a method or model is, but for these; the number may only fall.
+# Outside ``diagnostics.belief`` nothing asks of what kind a method or model is, but for these; numbers only fall.
 KINDS = {
     "inference.py": (2, "the door: its arguments are what they should be"),
     "comparison.py": (2, "a door"),
@@ -374,13 +374,13 @@ KINDS = {
 
 
 def kinds_asked(source: Path) -> dict[str, int]:
-    """How often each file but ``core.belief`` asks of what kind a method or model is."""
+    """How often each file but ``diagnostics.belief`` asks of what kind a method or model is."""
     asks = re.compile(
         r"isinstance\((?:[^()]|\([^()]*\))*\b(?:method|model|member|ladder)\b"
         r"|isinstance\((?:[^()]|\([^()]*\))*, [^()]*\b(?:Method|Model|LatentModel|ConjugateModel|Ladder|MAP|Drawing)\b"
     )
     files = {path.relative_to(source).as_posix(): path.read_text(encoding="utf-8") for path in source.rglob("*.py")}
-    found = {name: len(asks.findall(text)) for name, text in files.items() if name != "core/belief.py"}
+    found = {name: len(asks.findall(text)) for name, text in files.items() if name != "diagnostics/belief.py"}
     return {name: count for name, count in found.items() if count}
 
 
@@ -400,7 +400,7 @@ def test_a_question_of_kind_is_caught(tmp_path):
         tmp_path,
         {
             "pages/page.py": "isinstance(posterior.method, NUTS)\nisinstance(x, Ladder)",
-            "core/belief.py": "isinstance(model, B)",
+            "diagnostics/belief.py": "isinstance(model, B)",
         },
     )
     assert kinds_asked(tmp_path) == {"pages/page.py": 2}

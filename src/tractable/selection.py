@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from tractable.core.belief import point_belief
 from tractable.core.errors import RunError, SettingsError, TractableWarning
 from tractable.core.latent import LatentModel
 from tractable.core.model import Data, Model, PyTree, as_data
 from tractable.core.settings import is_whole, seeded
 from tractable.core.words import counted
+from tractable.diagnostics.belief import point_belief
 from tractable.diagnostics.report import Report, number
 from tractable.engine.jobs import Heard, finished, many_processes, why
 from tractable.engine.progress import progress_of

@@ -15,8 +15,8 @@ from scipy.special import logit
 
 import tractable as tr
 from tractable.calibration.calibrate import simulate
-from tractable.core.belief import Draws
 from tractable.core.errors import CheckpointError, DataError, ModelError, RunError, SettingsError, TractableWarning
+from tractable.diagnostics.belief import Draws
 from tractable.engine import session as sessions
 from tractable.engine.method import Outcome
 from tractable.pages.page import write_calibration_page

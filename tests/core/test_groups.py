@@ -15,11 +15,11 @@ from scipy import stats
 
 import tractable as tr
 from tractable import objectives
-from tractable.core.belief import Draws
 from tractable.core.errors import DataError, ModelError
 from tractable.core.integrals import around, rule
 from tractable.core.model import Batch
 from tractable.core.rows import Members, whole
+from tractable.diagnostics.belief import Draws
 from tractable.diagnostics.groups import look
 from tractable.diagnostics.learnt import Learnt
 from tractable.engine.search import nearer

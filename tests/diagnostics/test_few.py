@@ -8,9 +8,9 @@ import pytest
 
 import tractable as tr
 from tractable.core.approximations import of_root
-from tractable.core.belief import Fitted
 from tractable.core.model import Data, Model
 from tractable.diagnostics import few, verify, view
+from tractable.diagnostics.belief import Fitted
 from tractable.diagnostics.target import Target
 from tractable.posterior.posterior import Posterior
 

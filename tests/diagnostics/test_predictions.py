@@ -10,9 +10,9 @@ import pytest
 from scipy.stats import norm
 
 import tractable as tr
-from tractable.core.belief import Draws
 from tractable.core.errors import DataError
 from tractable.diagnostics import networks, predictions
+from tractable.diagnostics.belief import Draws
 from tractable.diagnostics.predictions import Side, agreement, held_out_checks
 from tractable.engine.climb import HeldOutBest
 from tractable.estimators import BayesianMLPRegressor

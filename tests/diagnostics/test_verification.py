@@ -14,12 +14,12 @@ from scipy import stats
 import tractable as tr
 from tractable.comparison import measured
 from tractable.core.approximations import of_root
-from tractable.core.belief import Draws, Fitted
 from tractable.core.check import Check
 from tractable.core.errors import SettingsError
 from tractable.core.model import Data, Model
 from tractable.diagnostics import climbs, moves, reweighed, shape, subject, tails, verify, view
 from tractable.diagnostics import modes as mode_checks
+from tractable.diagnostics.belief import Draws, Fitted
 from tractable.diagnostics.convergence import diagnose
 from tractable.diagnostics.target import Target
 from tractable.mcmc.hamiltonian_methods import divergences

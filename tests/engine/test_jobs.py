@@ -24,8 +24,8 @@ from commands import fault, run
 from sklearn.model_selection import GridSearchCV
 
 import tractable as tr
-from tractable.core.belief import Draws
 from tractable.core.errors import DataError, RunError, SettingsError, TractableWarning
+from tractable.diagnostics.belief import Draws
 from tractable.engine.jobs import Ended, finished, packed, unpacked
 from tractable.engine.method import Outcome
 from tractable.methods import EM

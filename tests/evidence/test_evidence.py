@@ -20,11 +20,11 @@ from montecarlo import Scores, Z, assert_holds, broken, error, of_p
 from scipy import special, stats
 
 import tractable as tr
-from tractable.core.belief import Draws, Fitted, Point
 from tractable.core.errors import DataError, ModelError, RunError, SettingsError
 from tractable.core.latent import LatentModel
 from tractable.core.model import Kernel, log_density
 from tractable.diagnostics import weights as of_weights
+from tractable.diagnostics.belief import Draws, Fitted, Point
 from tractable.evidence import annealing, proposals, targets, weights
 from tractable.evidence.annealed import annealed, next_beta
 from tractable.gallery import conjugate

@@ -14,8 +14,8 @@ from scipy import stats
 from scipy.special import expit, logsumexp
 
 import tractable as tr
-from tractable.core.belief import Coded, Draws, Point
 from tractable.core.errors import DataError, ModelError, SettingsError
+from tractable.diagnostics.belief import Coded, Draws, Point
 from tractable.ladders import bounds, imputing
 from tractable.ladders import encoding as coding
 from tractable.ladders.autoencoding import AutoEncoding

@@ -12,8 +12,8 @@ from contract_method import quick_compilation
 from matplotlib.image import imread
 
 import tractable as tr
-from tractable.core.belief import Coded, Point
 from tractable.core.errors import DataError
+from tractable.diagnostics.belief import Coded, Point
 from tractable.diagnostics.report import Report
 from tractable.ladders.autoencoding import AutoEncoding
 from tractable.ladders.ladder import Ladder, bottom_up

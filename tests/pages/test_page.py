@@ -17,10 +17,10 @@ from scipy import signal, stats
 
 from tractable.comparison import Comparison, compare
 from tractable.core.approximations import inverse_softplus
-from tractable.core.belief import Draws, Fitted, Point
 from tractable.core.check import Check
 from tractable.core.errors import TractableWarning
 from tractable.core.model import Data, Model
+from tractable.diagnostics.belief import Draws, Fitted, Point
 from tractable.diagnostics.calibration import crps_normal
 from tractable.glm.linear import generalised_linear
 from tractable.inference import infer

@@ -13,8 +13,8 @@ from scipy import stats
 
 import tractable as tr
 from tractable.core.approximations import inverse_softplus
-from tractable.core.belief import Draws, Fitted, Point
 from tractable.core.errors import DataError, ModelError, RunError, SettingsError, TractableWarning
+from tractable.diagnostics.belief import Draws, Fitted, Point
 from tractable.gallery import conjugate
 from tractable.posterior import pointwise, scaling
 from tractable.posterior import predict as prediction

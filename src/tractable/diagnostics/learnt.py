@@ -7,12 +7,12 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from tractable.core.belief import Belief, Cost, Fitted, Moments
 from tractable.core.bits import as_learnt
 from tractable.core.check import Check
 from tractable.core.curve import Curve, pad_traces
 from tractable.core.errors import RunError
 from tractable.core.model import Data, Model, PyTree
+from tractable.diagnostics.belief import Belief, Cost, Fitted, Moments
 from tractable.diagnostics.convergence import Diagnosed, diagnose
 
 

@@ -4,9 +4,9 @@ import math
 
 import numpy as np
 
-from tractable.core.belief import Point
 from tractable.core.check import Check
 from tractable.diagnostics import climbs
+from tractable.diagnostics.belief import Point
 from tractable.diagnostics.climbs import Mode
 from tractable.diagnostics.reweighed import Reweighed
 from tractable.diagnostics.subject import Subject

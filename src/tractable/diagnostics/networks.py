@@ -11,11 +11,11 @@ from typing import Any
 import jax
 import numpy as np
 
-from tractable.core.belief import Fitted
 from tractable.core.check import Check
 from tractable.core.model import Data, PyTree
 from tractable.core.tree import path_name
 from tractable.diagnostics import moves
+from tractable.diagnostics.belief import Fitted
 from tractable.diagnostics.convergence import diagnose
 from tractable.diagnostics.learnt import Learnt
 from tractable.diagnostics.predictions import Side, agreement, can_be_compared, inputs, log_likelihoods

@@ -5,9 +5,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tractable.core.belief import Moments
 from tractable.core.check import Check
 from tractable.core.shown import as_html, printable
+from tractable.diagnostics.belief import Moments
 from tractable.diagnostics.digits import digits_check
 from tractable.diagnostics.learnt import Learnt
 from tractable.diagnostics.order import order_check

@@ -6,8 +6,8 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import gammaln, logsumexp
 
-from tractable.core.belief import values_of
 from tractable.core.tree import PyTree
+from tractable.diagnostics.belief import values_of
 from tractable.diagnostics.climbs import Mode
 from tractable.diagnostics.importance import KHAT_USED, khat
 from tractable.diagnostics.target import Target

@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tractable.core.belief import values_of, weighted_quantiles
 from tractable.core.check import Check
 from tractable.diagnostics import moves
+from tractable.diagnostics.belief import values_of, weighted_quantiles
 from tractable.diagnostics.importance import khat
 from tractable.diagnostics.learnt import Learnt
 from tractable.diagnostics.report import ORDER

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tractable.core.belief import Point, values_of
+from tractable.diagnostics.belief import Point, values_of
 from tractable.diagnostics.learnt import Learnt
 
 BEFORE = "places before"  # name in ``found`` of the places at which earlier results of this run ended

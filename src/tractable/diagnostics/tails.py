@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from tractable.core.belief import values_of
 from tractable.core.check import Check
 from tractable.core.tree import PyTree
+from tractable.diagnostics.belief import values_of
 from tractable.diagnostics.target import Target
 
 RAYS = 60  # at most half of them along principal axes of the posterior, the widest and narrowest included

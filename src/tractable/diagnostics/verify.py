@@ -7,9 +7,9 @@ from typing import Literal
 import jax.numpy as jnp
 import numpy as np
 
-from tractable.core.belief import Fitted, Moments
 from tractable.core.check import Check
 from tractable.diagnostics import climbs, networks, tails
+from tractable.diagnostics.belief import Fitted, Moments
 from tractable.diagnostics.climbs import Mode
 from tractable.diagnostics.learnt import Learnt
 from tractable.diagnostics.modes import check_maximum, check_visits

@@ -11,12 +11,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from tractable.core.belief import Belief, Cost, Draws, Moments
 from tractable.core.errors import CheckpointError, ModelError
 from tractable.core.model import Model, PyTree, whole
 from tractable.core.rows import Data
 from tractable.core.settings import Count, at_least
 from tractable.core.shared import COMPILE_FASTEST, compiled
+from tractable.diagnostics.belief import Belief, Cost, Draws, Moments
 from tractable.engine import preflight
 from tractable.engine import run as loop
 from tractable.engine.leaves import beneath, nested, restored

@@ -10,13 +10,13 @@ import jax
 import numpy as np
 import optax
 
-from tractable.core.belief import Belief, Cost
 from tractable.core.check import Check
 from tractable.core.errors import ModelError, SettingsError
 from tractable.core.model import Kernel, Model, Objective, PyTree, whole
 from tractable.core.rows import FAR, Data, Plan
 from tractable.core.settings import Settings
 from tractable.core.words import nearest
+from tractable.diagnostics.belief import Belief, Cost
 from tractable.diagnostics.learnt import Learnt
 from tractable.engine.placement import ONE_DEVICE, OneDevice
 from tractable.engine.session import Session

@@ -9,11 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import ArrayLike
 
-from tractable.core.belief import Draws
 from tractable.core.check import Check
 from tractable.core.errors import DataError
 from tractable.core.model import Batch
 from tractable.core.settings import Range, is_number
+from tractable.diagnostics.belief import Draws
 from tractable.estimators import rows as tables
 from tractable.estimators.base import Count
 from tractable.estimators.density import Plan

@@ -15,12 +15,12 @@ from sklearn.base import DensityMixin
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
 
-from tractable.core.belief import point_belief
 from tractable.core.check import Check
 from tractable.core.errors import TractableWarning
 from tractable.core.latent import Climbed, LatentModel
 from tractable.core.model import PyTree
 from tractable.core.settings import Range, expect_whole, is_number
+from tractable.diagnostics.belief import point_belief
 from tractable.diagnostics.report import worst
 from tractable.engine.placement import ONE_DEVICE, OneDevice
 from tractable.engine.sharding import over_rows

@@ -12,12 +12,12 @@ import numpy as np
 import numpyro.distributions as dist
 import scipy  # its submodules load at first use
 
-from tractable.core.belief import Draws
 from tractable.core.check import Check
 from tractable.core.errors import ModelError, RunError
 from tractable.core.model import Model
 from tractable.core.rows import Data
 from tractable.core.settings import Count, Positive
+from tractable.diagnostics.belief import Draws
 from tractable.diagnostics.importance import KHAT_USED, khat, khat_limit
 from tractable.diagnostics.learnt import Learnt
 from tractable.diagnostics.report import number

@@ -10,12 +10,12 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from tractable.core.belief import Belief, Coded, Cost
 from tractable.core.errors import DataError, ModelError, SettingsError
 from tractable.core.model import Kernel, Model, Objective, PyTree
 from tractable.core.rows import Data, Plan
 from tractable.core.settings import Count, Positive
 from tractable.core.shared import compiled
+from tractable.diagnostics.belief import Belief, Coded, Cost
 from tractable.diagnostics.learnt import Learnt
 from tractable.engine import run as loop
 from tractable.engine.ascend import ascend

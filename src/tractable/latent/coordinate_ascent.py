@@ -11,13 +11,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from tractable.core import tree
-from tractable.core.belief import Draws, draws_key
 from tractable.core.errors import ModelError
 from tractable.core.latent import LatentModel
 from tractable.core.model import Model, PyTree
 from tractable.core.rows import Data
 from tractable.core.settings import Count
 from tractable.core.shared import compiled
+from tractable.diagnostics.belief import Draws, draws_key
 from tractable.diagnostics.learnt import Learnt
 from tractable.engine.method import Check, Outcome, Session
 from tractable.latent.conjugate_models import ConjugateModel, conjugate_model

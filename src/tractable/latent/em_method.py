@@ -13,13 +13,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tractable.core.belief import point_belief
 from tractable.core.errors import DataError, ModelError, RunError, TractableWarning
 from tractable.core.latent import LatentModel, latent_model
 from tractable.core.model import Kernel, Model, PyTree
 from tractable.core.rows import Data
 from tractable.core.settings import Count, Positive
 from tractable.core.shared import compiled
+from tractable.diagnostics.belief import point_belief
 from tractable.diagnostics.learnt import Learnt
 from tractable.diagnostics.maxima import agreement, curvature
 from tractable.engine.drawing import chain_keys, starts

@@ -7,12 +7,12 @@ from typing import Annotated, Any, ClassVar, Literal
 
 import jax
 
-from tractable.core.belief import point_belief
 from tractable.core.errors import DataError, ModelError, SettingsError
 from tractable.core.latent import LatentModel
 from tractable.core.model import Model, PyTree, whole
 from tractable.core.settings import Count, Positive, Range, at_least, between, is_whole
 from tractable.core.sums import observed
+from tractable.diagnostics.belief import point_belief
 from tractable.diagnostics.learnt import Learnt
 from tractable.engine.drawing import chain_keys
 from tractable.engine.method import Check, Method, Outcome, Session

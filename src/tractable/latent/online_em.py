@@ -11,7 +11,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from tractable.core import schedules
-from tractable.core.belief import point_belief
 from tractable.core.errors import DataError, ModelError, RunError
 from tractable.core.latent import LatentModel
 from tractable.core.model import Kernel, Model, PyTree
@@ -20,6 +19,7 @@ from tractable.core.settings import Count, between
 from tractable.core.shards import Rows
 from tractable.core.shared import compiled
 from tractable.core.sums import EStep, Expected, MStep
+from tractable.diagnostics.belief import point_belief
 from tractable.diagnostics.learnt import Learnt
 from tractable.diagnostics.maxima import agreement, curvature
 from tractable.engine import run as loop

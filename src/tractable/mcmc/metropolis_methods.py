@@ -8,11 +8,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tractable.core.belief import Belief, Cost
 from tractable.core.errors import SettingsError
 from tractable.core.model import Kernel, Model, PyTree, log_density
 from tractable.core.rows import Data
 from tractable.core.settings import Count, Share
+from tractable.diagnostics.belief import Belief, Cost
 from tractable.diagnostics.learnt import Learnt
 from tractable.diagnostics.report import chain_checks, check_share
 from tractable.engine import run as loop

@@ -7,13 +7,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tractable.core.belief import Belief, Cost
 from tractable.core.check import Check
 from tractable.core.errors import ModelError, RunError
 from tractable.core.model import Kernel, Model, PyTree, counted_log_likelihoods
 from tractable.core.rows import Data
 from tractable.core.settings import Range, Share, at_least, is_number
 from tractable.core.shared import compiled
+from tractable.diagnostics.belief import Belief, Cost
 from tractable.diagnostics.evidence import QUANTILE, Evidence, size_check
 from tractable.diagnostics.learnt import Learnt
 from tractable.diagnostics.report import chain_checks

@@ -11,11 +11,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tractable.core.belief import Draws
 from tractable.core.errors import RunError
 from tractable.core.model import Model
 from tractable.core.rows import Data, Plan
 from tractable.core.settings import Jobs, at_least
+from tractable.diagnostics.belief import Draws
 from tractable.diagnostics.learnt import Learnt
 from tractable.engine.drawing import Drawing
 from tractable.engine.jobs import finished, many_processes

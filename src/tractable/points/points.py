@@ -10,12 +10,12 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from tractable.core.belief import point_belief
 from tractable.core.curve import pad_traces
 from tractable.core.errors import ModelError
 from tractable.core.model import Data, Kernel, Model, Objective, PyTree, counted_log_likelihoods
 from tractable.core.settings import Count, Positive
 from tractable.core.shared import COMPILE_FASTEST, compiled
+from tractable.diagnostics.belief import point_belief
 from tractable.diagnostics.learnt import Learnt
 from tractable.diagnostics.maxima import curvature
 from tractable.engine import run as loop

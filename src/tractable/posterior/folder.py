@@ -13,11 +13,11 @@ import psutil
 import tomli_w
 
 from tractable.core import approximations, sealed, tree
-from tractable.core.belief import KINDS, Belief, Draws, Fitted, draws_key
 from tractable.core.errors import CheckpointError
 from tractable.core.model import Model, PyTree
 from tractable.core.words import tell
 from tractable.core.writing import disk_errors, write_atomically, write_table
+from tractable.diagnostics.belief import KINDS, Belief, Draws, Fitted, draws_key
 from tractable.engine import checkpoint as files
 from tractable.engine.drawing import POSITION
 from tractable.engine.leaves import flattened, nested

@@ -13,7 +13,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec
 
-from tractable.core.belief import Fitted
 from tractable.core.censoring import itself
 from tractable.core.errors import DataError, ModelError, RunError
 from tractable.core.model import Data, Model, PyTree, log_density, needed_likelihood, sample_of
@@ -22,6 +21,7 @@ from tractable.core.shared import COMPILE_FASTEST, compiled
 from tractable.core.tree import row_shapes
 from tractable.core.words import counted
 from tractable.diagnostics import pareto
+from tractable.diagnostics.belief import Fitted
 from tractable.diagnostics.importance import NODES, khat_limit
 from tractable.engine.placement import ONE_DEVICE, OneDevice
 from tractable.engine.sharding import BY_ROW, ON_ALL, ROWS, chunks

@@ -15,7 +15,6 @@ from jax.sharding import Mesh
 
 from tractable.core import approximations, tree
 from tractable.core.arrays import columns_of
-from tractable.core.belief import Draws, Point, draws_key, weighted_quantiles
 from tractable.core.bits import as_learnt
 from tractable.core.check import Check
 from tractable.core.errors import CheckpointError, DataError, ModelError, RunError, SettingsError
@@ -28,6 +27,7 @@ from tractable.core.shown import as_html
 from tractable.core.tree import row_shapes
 from tractable.core.words import spelt
 from tractable.core.writing import disk_errors
+from tractable.diagnostics.belief import Draws, Point, draws_key, weighted_quantiles
 from tractable.diagnostics.evidence import Evidence
 from tractable.diagnostics.groups import look as group_integrals
 from tractable.diagnostics.learnt import Learnt

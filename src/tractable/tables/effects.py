@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import pandas as pd
 
-from tractable.core.belief import weighted_quantiles
+from tractable.diagnostics.belief import weighted_quantiles
 from tractable.posterior.posterior import Posterior
 from tractable.tables.encoder import Encoder
 from tractable.tables.targets import PLAIN

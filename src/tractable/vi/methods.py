@@ -14,13 +14,13 @@ from jax.typing import ArrayLike
 
 from tractable.core import approximations
 from tractable.core.approximations import Approximation
-from tractable.core.belief import Belief, Cost, Fitted, draws_key
 from tractable.core.errors import ModelError, SettingsError
 from tractable.core.model import Kernel, Model, Objective, PyTree, log_posterior, whole
 from tractable.core.rows import Batch, Data, Plan
 from tractable.core.settings import Count, Positive, Range, is_number
 from tractable.core.shared import compiled
 from tractable.core.words import tell
+from tractable.diagnostics.belief import Belief, Cost, Fitted, draws_key
 from tractable.diagnostics.importance import khat_check, log_weights, weigh
 from tractable.diagnostics.learnt import Learnt
 from tractable.diagnostics.shape import SHAPE
