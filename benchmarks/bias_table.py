@@ -29,6 +29,7 @@ from tractable.core.errors import RunError
 from tractable.core.rows import Plan
 from tractable.engine import run as loop
 from tractable.engine.drawing import chain_keys
+from tractable.engine.placement import ONE_DEVICE, OneDevice
 from tractable.gallery.models import ALPHA, BETA, coin, flips
 from tractable.sgmcmc import bias
 
@@ -53,6 +54,7 @@ class Bare(NamedTuple):
     model: tr.Model
     streams: bool = False
     remedy: str = "Use a smaller step."
+    placement: OneDevice = ONE_DEVICE
 
     def __call__(self, rows: Any, tuned: Any) -> tr.Kernel:
         return tr.kernels.sgld(tr.log_posterior(self.model, flat=True), tuned["step_size"])
@@ -62,6 +64,9 @@ class Bare(NamedTuple):
 
     def values(self, position: jax.Array) -> jax.Array:
         return position
+
+    def weigh(self, info: dict[str, jax.Array]) -> None:
+        return None
 
     def describe(self, position: jax.Array) -> str:
         return "theta"
@@ -118,7 +123,7 @@ def measured_inflation(target: Target, plan: Plan, step: float, chains: int, ste
         loop.Loop(program, shape, plan), target.data, tuned, keys, loop.Start(first.states, burnt), groups,
         collect=("info",),
     )  # fmt: skip
-    count, mean, square = (np.asarray(m, np.float64) for m in rest.moments)
+    count, mean, square = (np.asarray(m, np.float64) for m in rest.moments[:3])  # no draw has a weight
     mean = mean[:, 0]
     second = square[:, 0] / count + np.square(mean - mean.mean())  # per chain, about the common mean
     variance, error = second.mean(), second.std(ddof=1) / math.sqrt(chains)
