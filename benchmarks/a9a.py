@@ -22,7 +22,7 @@ import warnings
 import jax
 import numpy as np
 import numpyro.distributions as dist
-from measuring import arguments, say_where, table
+from measuring import arguments, record, say_where, table
 from scipy import special
 
 import tractable as tr
@@ -197,6 +197,14 @@ def main() -> None:
         + [[f"{name} ({taken[name][0]:.0f} s, {taken[name][1]})", "", f"{v[0]:.4f}", "", f"{v[1]:.4f}", "", ""]
            for name, v in lines.items()],
     )  # fmt: skip
+    averages = {
+        f"{label}, {r[0]:g} {'pass' if r[0] == 1 else 'passes'}": r[1:3] for label, rows in curves.items() for r in rows
+    }
+    record(
+        __file__,
+        ["method", "accuracy of the average", "log likelihood of the average"],
+        [[name, *(f"{value:.4f}" for value in found)] for name, found in (averages | lines).items()],
+    )
     if args.quick:
         print("Quick: no figure written.")
     else:

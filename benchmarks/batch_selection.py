@@ -22,7 +22,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
-from measuring import arguments, medians, say_where, table
+from measuring import arguments, medians, record, say_where, table
 
 import tractable as tr
 from tractable.core.rows import Plan, place, window
@@ -116,7 +116,9 @@ def times(quick: bool) -> None:
              each["step"] / first["step"], each["gather"], each["gather"] / first["gather"]]
         )  # fmt: skip
     print(f"### Microseconds a step, batches of {BATCH} rows of {COLUMNS} numbers\n")
-    table(["N", "choose", "choose + slice", f"÷ N={sizes[0]}", "SGLD step", "÷ ", "random gather", "÷  "], rows_of)
+    head = ["N", "choose", "choose + slice", f"÷ N={sizes[0]}", "SGLD step", "÷ ", "random gather", "÷  "]
+    table(head, rows_of)
+    record(__file__, head, rows_of, columns=["choose", "choose + slice", "SGLD step", "random gather"])
 
 
 MODES = {

@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from measuring import arguments, say_where, table
+from measuring import arguments, record, say_where, table
 
 ROWS = np.random.default_rng(0).normal(size=(30, 2))
 FAULTS = ("wrong", "traceback", "crash")
@@ -418,6 +418,9 @@ def main() -> None:
         for fault in wrong:
             print("   ", *fault, file=sys.stderr, flush=True)
     table(["what is read", *SEEN], rows)
+    if not options.only:
+        totals = dict(zip(SEEN, map(sum, list(zip(*rows, strict=True))[1:]), strict=True))
+        record(__file__, ["", "value"], [["copies", sum(totals.values())], *([word, totals[word]] for word in FAULTS)])
     if faults:
         sys.exit(f"{len(faults)} faults.")
 

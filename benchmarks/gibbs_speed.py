@@ -15,6 +15,7 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 import numpy as np
+from measuring import record
 
 import tractable as tr
 from tractable.core.model import Data
@@ -102,6 +103,7 @@ def main(rows: int) -> None:
     }
     for name, took in times.items():
         print(f"{name}: {took:.3g} ms a sweep of {CHAINS} chains, {took / times['by hand']:.2f} of the first")
+    record(__file__, ["", "ms a sweep"], list(times.items()))
 
 
 if __name__ == "__main__":

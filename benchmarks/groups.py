@@ -26,7 +26,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 import scipy.optimize
-from measuring import arguments, say_where, table
+from measuring import arguments, record, say_where, table
 
 import tractable as tr
 from tractable.core.rows import Plan, place, window
@@ -80,7 +80,7 @@ def measured(groups: int) -> dict:
     mean, sd = posterior.mean(), posterior.sd()
     off = [np.max(np.abs(mean[name] - TRUE[name]) / sd[name]) for name in TRUE]
     return {
-        "groups": groups, "step, ms": took, "mean field, s": learnt, "all locals, s": told,
+        "groups": groups, "gradient on 100 of them, ms": took, "mean field, s": learnt, "all locals, s": told,
         "data, MB": data.nbytes / 2**20, "peak, MB": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
         "worst mean, sds off": float(max(off)), "verdict": posterior.report().verdict,
     }  # fmt: skip
@@ -178,5 +178,11 @@ if __name__ == "__main__":
     sizes = ("1000",) if chosen.quick else ("1000", "10000", "100000")
     found = [alone(count) for count in sizes]
     table(list(found[0]), [list(row.values()) for row in found])
+    kept = ["gradient on 100 of them, ms", "peak, MB"]
+    record(__file__, ["groups", *kept], [[row["groups"], *map(row.get, kept)] for row in found])
     found = [alone(sizes[-1], name, seed) for name in DEFAULTS for seed in (("0",) if chosen.quick else ("0", "1"))]
     table(list(found[0]), [list(row.values()) for row in found])
+    kept = ["processor, s", "peak, MB", "worst mean, sds off", "sds, times exact"]
+    names = [row["method"] + (f", seed {row['seed']}" if row["seed"] else "") for row in found]
+    lines = [[row["groups"], name, *map(row.get, kept)] for name, row in zip(names, found, strict=True)]
+    record(__file__, ["groups", "method", *kept], lines, names=2)

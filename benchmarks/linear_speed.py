@@ -3,9 +3,10 @@
     python benchmarks/linear_speed.py [--quick] [--rows 500000] [--columns 50]
 
 Half of the columns are normal, the others every level of one categorical column, one-hot, so that with an intercept the
-design has a ridge which only the prior closes. Processor seconds of a second fit, of one thread; sds beside exact ones:
-of linear regression (XᵀX/σ² + 1/s²)⁻¹ at the posterior mean of σ, of logistic regression the inverse information at
-the posterior mean, both in double precision.
+design has a ridge which only the prior closes. Processor seconds of a second fit, of one thread, from the table to the
+report, and the clock's of the posterior alone, which a fit without the second look tells; sds beside exact ones: of
+linear regression (XᵀX/σ² + 1/s²)⁻¹ at the posterior mean of σ, of logistic regression the inverse information at the
+posterior mean, both in double precision.
 """
 
 import os
@@ -18,7 +19,7 @@ import warnings
 from typing import Any
 
 import numpy as np
-from measuring import arguments
+from measuring import arguments, record
 from scipy.special import expit
 from sklearn.linear_model import BayesianRidge, LogisticRegression
 
@@ -48,8 +49,16 @@ def exact(model: Any, x: np.ndarray, curvature: Any) -> np.ndarray:
     return np.sqrt(np.diag(np.linalg.inv(precision)))[:-1]
 
 
-def say(what: str, took: float, ratio: np.ndarray) -> None:
-    print(f"{what}: {took:.2f} s, sds {ratio.min():.4f} to {ratio.max():.4f} of exact", flush=True)
+def told(kind: str, model: Any, took: float, ratio: np.ndarray) -> list:
+    """A row, after it was printed: of a fit without the second look the posterior alone, else all up to the report."""
+    alone = sum(model.posterior_.standardised.seconds[phase] for phase in ("climbing", "drawing"))
+    print(
+        f"{kind}, verify={model.verify}: {took:.2f} s, of which the posterior {alone:.2f} s by the clock, sds "
+        f"{ratio.min():.4f} to {ratio.max():.4f} of exact, {model.report_.verdict}",
+        flush=True,
+    )
+    what, took = ("posterior alone", alone) if model.verify is None else ("table to report", took)
+    return [f"{kind}, {what}", took, f"{ratio.min():.4f} to {ratio.max():.4f}"]
 
 
 def main() -> None:
@@ -61,17 +70,15 @@ def main() -> None:
     warnings.simplefilter("ignore")
     x, rng = one_hot(rows, columns), np.random.default_rng(1)
     eta = x @ rng.normal(0, 0.3, columns)
-    y = eta + rng.normal(0, 2.0, rows)
+    y, lines = eta + rng.normal(0, 2.0, rows), []
     for verify in (None, "auto"):
         ours = BayesianLinearRegression(random_state=0, verify=verify)
         mine = seconds(lambda ours=ours: ours.fit(x, y))
         sd = ours.posterior_.standardised.sd()["weights"]
         ratio = sd / exact(ours, x, np.full((rows, 1), 1 / float(ours.posterior_.standardised.mean()["noise"]) ** 2))
-        print(
-            f"linear, verify={verify}: {mine:.2f} s, sds {ratio.min():.4f} to {ratio.max():.4f} of exact",
-            ours.report_.verdict,
-        )
-    print(f"BayesianRidge: {seconds(lambda: BayesianRidge().fit(x, y)):.2f} s", flush=True)
+        lines.append(told("linear", ours, mine, ratio))
+    peers = [seconds(lambda: BayesianRidge().fit(x, y))] * 2
+    print(f"BayesianRidge: {peers[0]:.2f} s", flush=True)
     labels = (rng.random(rows) < expit(eta)).astype(int)
     for verify in (None, "auto"):
         ours = BayesianLogisticRegression(random_state=0, verify=verify)
@@ -79,10 +86,11 @@ def main() -> None:
         mean, sd = ours.posterior_.standardised.mean(), ours.posterior_.standardised.sd()["weights"]
         p = expit(ours._scaling.inputs(x) @ np.asarray(mean["weights"], np.float64) + float(mean["intercept"]))
         ratio = sd / exact(ours, x, (p * (1 - p))[:, None])
-        print(
-            f"logistic, verify={verify}: {mine:.2f} s, sds {ratio.min():.4f} to {ratio.max():.4f}", ours.report_.verdict
-        )
-    print(f"LogisticRegression: {seconds(lambda: LogisticRegression(max_iter=1000).fit(x, labels)):.2f} s")
+        lines.append(told("logistic", ours, mine, ratio))
+    peers += [seconds(lambda: LogisticRegression(max_iter=1000).fit(x, labels))] * 2
+    print(f"LogisticRegression: {peers[-1]:.2f} s")
+    head = ["fit", "s", "sds, times exact", "scikit-learn, s"]
+    record(__file__, head, [[*line, peer] for line, peer in zip(lines, peers, strict=True)])
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ import jax
 
 RESULTS = pathlib.Path(__file__).with_name("results")  # a JSON file for each script, from which RESULTS.md is made
 DIGITS = 4  # of a figure, as it is recorded
+MEASURED: dict[str, dict[str, Any]] = {}  # what this process recorded, by script
 
 
 def arguments(doc: str, *, data: bool = False) -> argparse.ArgumentParser:
@@ -106,43 +107,51 @@ def record(
     """Write a table's figures to ``results/SCRIPT.json``, with the command, the date, the machine and versions.
 
     ``python benchmarks/results_page.py`` then brings RESULTS.md and the pages that quote the figures up to date. A run
-    with ``--quick`` measures nothing, and is not recorded.
+    with ``--quick`` measures nothing, and is not recorded. A script with several tables calls it for each.
 
     Args:
         script: the script's ``__file__``.
-        head, rows: as for ``table``.
+        head, rows: as for ``table``. Where the only column is "value", a row is a figure, without columns.
         names: so many of the first columns name a row, with commas between them.
         columns: those to record; by default all that name nothing.
         keep: whether rows of earlier runs stay that this run did not measure; the file lists them under "older".
     """
     if "--quick" in sys.argv:
         return
-    found = {
-        ", ".join(str(_shown(cell)) for cell in row[:names]): {
+    path = RESULTS / f"{pathlib.Path(script).stem}.json"
+    found = MEASURED.setdefault(path.stem, {})
+    for row in rows:
+        figures = {
             column: _rounded_figure(cell)
             for column, cell in zip(head[names:], row[names:], strict=True)
             if not columns or column in columns
         }
-        for row in rows
-    }
-    path = RESULTS / f"{pathlib.Path(script).stem}.json"
+        name = ", ".join(str(_shown(cell)) for cell in row[:names])
+        found[name] = figures["value"] if list(figures) == ["value"] else figures
     before = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     earlier = {name: row for name, row in before.get("figures", {}).items() if keep and name not in found}
-    device = jax.devices()[0]
-    digits = "float64" if jax.config.jax_enable_x64 else "float32"
     data = {
         "script": f"benchmarks/{pathlib.Path(script).name}",
         "title": before.get("title", path.stem),
-        "command": shlex.join(["python", f"benchmarks/{path.stem}.py", *map(_hide_path, sys.argv[1:])]),
-        "date": datetime.date.today().isoformat(),
-        "machine": f"{os.cpu_count()} cores, {device.platform} ({device.device_kind}), {digits}",
-        "versions": {"python": platform.python_version(), "jax": jax.__version__},
+        **circumstances(script),
         "figures": earlier | found,
         "older": list(earlier),
         "notes": before.get("notes", ""),
     } | {key: before[key] for key in ("decision",) if key in before}
     path.write_text(json.dumps(data, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     print(f"Recorded in {path.name}; python benchmarks/results_page.py brings the pages up to date.", file=sys.stderr)
+
+
+def circumstances(script: str) -> dict[str, Any]:
+    """The command of this run of a script, its date, the machine and versions."""
+    device = jax.devices()[0]
+    digits = "float64" if jax.config.jax_enable_x64 else "float32"
+    return {
+        "command": shlex.join(["python", f"benchmarks/{pathlib.Path(script).name}", *map(_hide_path, sys.argv[1:])]),
+        "date": datetime.date.today().isoformat(),
+        "machine": f"{os.cpu_count()} cores, {device.platform} ({device.device_kind}), {digits}",
+        "versions": {"python": platform.python_version(), "jax": jax.__version__},
+    }
 
 
 def _rounded_figure(cell: Any) -> Any:

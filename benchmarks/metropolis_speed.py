@@ -21,7 +21,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
-from measuring import arguments, medians, say_where, table
+from measuring import arguments, medians, record, say_where, table
 from sklearn.datasets import load_breast_cancer
 
 import tractable as tr
@@ -140,18 +140,18 @@ def inferred(model, data, method, repeats: int) -> tuple[float, float, float]:
     return float(drawing), float(warming), float(np.median([least(p.unconstrained) for p in found]))
 
 
-def compared(title: str, rows: dict[str, tuple[int, float, float]]) -> None:
-    """name -> (steps a chain, seconds, min ESS)."""
+def compared(kernel: str, title: str, rows: dict[str, tuple[int, float, float]]) -> None:
+    """name -> (steps a chain, seconds, min ESS). Rows that name nobody else are ours."""
     base_steps, base_seconds, base_ess = rows["BlackJAX"]
     speed, known = CHAINS * base_steps / base_seconds, base_ess / base_seconds
-    print(f"### {title}\n")
-    table(
-        ["what", "chain-steps/s", "× BlackJAX", "min ESS/s", "× BlackJAX "],
-        [
-            [name, CHAINS * steps / s, CHAINS * steps / s / speed, ess / s, ess / s / known]
-            for name, (steps, s, ess) in rows.items()
-        ],
-    )
+    print(f"### {kernel}, {title}\n")
+    head = ["kernel", "what", "chain-steps/s", "× BlackJAX", "min ESS/s", "× BlackJAX, ESS"]
+    lines = [
+        [kernel, name, CHAINS * steps / s, CHAINS * steps / s / speed, ess / s, ess / s / known]
+        for name, (steps, s, ess) in rows.items()
+    ]
+    table(head, lines)
+    record(__file__, head, lines, names=2)
 
 
 def random_walk(quick: bool) -> None:
@@ -185,17 +185,14 @@ def random_walk(quick: bool) -> None:
     method = tr.RandomWalk(chains=CHAINS, draws=steps, warmup=2000)
     drawing, _, ess = inferred(model, None, method, repeats)
     compared(
-        f"Random walk, {size}-d Gaussian, {CHAINS} chains of {steps:,} steps",
+        "random walk",
+        f"{size}-d Gaussian, {CHAINS} chains of {steps:,} steps",
         {
             "BlackJAX": (steps, seconds["BlackJAX"], least(run_peer(step)[0])),
             "hand-written (limit)": (steps, seconds["limit"], least(limit())),
-            "tractable, tractable.engine.run, same step": (steps, seconds["ours"], least(ours().draws)),
-            f"tractable, tractable.engine.run, every {thinned}th kept": (
-                steps,
-                seconds["thin"],
-                least(ours_thin().draws),
-            ),
-            "tractable, infer, sampling": (steps, drawing, ess),
+            "same step": (steps, seconds["ours"], least(ours().draws)),
+            f"same step, every {thinned}th kept": (steps, seconds["thin"], least(ours_thin().draws)),
+            "infer, sampling": (steps, drawing, ess),
         },
     )
 
@@ -225,16 +222,16 @@ def mala(quick: bool) -> None:
     rows = {
         "BlackJAX": (steps, seconds["BlackJAX"], least(run_peer(step)[0])),
         "hand-written (limit)": (steps, seconds["limit"], least(limit())),
-        "tractable, tractable.engine.run, same step": (steps, seconds["ours"], least(ours().draws)),
+        "same step": (steps, seconds["ours"], least(ours().draws)),
     }
     for name in ("dense",) if quick else ("dense", "diagonal"):
         method = tr.MALA(chains=CHAINS, draws=steps, warmup=500 if quick else 2000, preconditioner=name)
         drawing, warming, ess = inferred(model, data, method, repeats)
-        rows[f"tractable, infer, {name} preconditioner, sampling"] = (steps, drawing, ess)
+        rows[f"infer, {name} preconditioner"] = (steps, drawing, ess)
         if name == "dense":
-            rows["tractable, infer, dense, with its warm-up"] = (steps, drawing + warming, ess)
+            rows["infer, dense preconditioner, with its warm-up"] = (steps, drawing + warming, ess)
     print(f"BlackJAX's acceptance at its step {step:.3g}: {float(run_peer(step)[1].mean()):.3f}.\n")
-    compared(f"MALA, logistic regression 569 × 31, {CHAINS} chains of {steps:,} steps", rows)
+    compared("MALA", f"logistic regression 569 × 31, {CHAINS} chains of {steps:,} steps", rows)
 
 
 def nuts(quick: bool) -> None:
@@ -272,12 +269,13 @@ def nuts(quick: bool) -> None:
     ess = least(draw(keys, states, parameters))
     ours, ours_warming, ours_ess = inferred(model, data, tr.NUTS(chains=CHAINS, draws=draws, warmup=warmup), repeats)
     compared(
-        f"NUTS, logistic regression 569 × 31, {CHAINS} chains of {draws:,} draws (steps are draws)",
+        "NUTS",
+        f"logistic regression 569 × 31, {CHAINS} chains of {draws:,} draws (steps are draws)",
         {
             "BlackJAX": (draws, seconds, ess),
             "BlackJAX, with its warm-up": (draws, seconds + warming, ess),
-            "tractable, infer, sampling": (draws, ours, ours_ess),
-            "tractable, infer, with its warm-up": (draws, ours + ours_warming, ours_ess),
+            "infer, sampling": (draws, ours, ours_ess),
+            "infer, with its warm-up": (draws, ours + ours_warming, ours_ess),
         },
     )
 

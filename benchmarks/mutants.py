@@ -268,6 +268,7 @@ def main() -> None:
         print("\n".join(mutant.name for mutant in mutants))
         return
     import suite
+    from measuring import circumstances
 
     laws_of = suite.laws_of()
     folders: queue.SimpleQueue[pathlib.Path] = queue.SimpleQueue()
@@ -295,8 +296,8 @@ def main() -> None:
     print(json.dumps(rows, indent=1))
     if not options.only:
         options.out.parent.mkdir(exist_ok=True)
-        result = {"seed": options.seed, "drawn": options.count, "folders": rows, "equivalent": equivalent}
-        result["mutants"] = found
+        result = circumstances(__file__) | {"seed": options.seed, "drawn": options.count, "folders": rows}
+        result |= {"equivalent": equivalent, "mutants": found}
         options.out.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 

@@ -18,11 +18,13 @@ import warnings
 
 import jax
 import numpy as np
-from measuring import arguments, data_folder, say_where, table
+from measuring import arguments, data_folder, record, say_where, table
 from posteriordb_models import MODELS, Problem, Reference, load, read_reference
 
 import tractable as tr
 from tractable.diagnostics.convergence import diagnose
+
+WRONG_MEAN, WRONG_SD = 0.25, 0.07  # in sds, and of an sd, from which on no result should be trusted
 
 
 def method(name: str, problem: Problem, quick: bool) -> tr.Method | None:
@@ -98,6 +100,17 @@ def main() -> None:
          "min bulk ESS", "verdict", "because of"],
         rows,
     )  # fmt: skip
+    if args.only or args.methods:
+        return
+    by_nuts, trusted = ([r for r in rows if r[i] == word] for i, word in ((1, "nuts"), (8, "trust")))
+    counts = {
+        "largest z of NUTS, of a mean": max(r[2] for r in by_nuts if r[2] is not None),
+        "largest z of NUTS, of an sd": max(r[3] for r in by_nuts if r[3] is not None),
+        "posteriors": len(names),
+        "trusted by NUTS": sum(r[1] == "nuts" for r in trusted),
+        "wrong results trusted": sum(not (r[4] <= WRONG_MEAN and abs(r[5] - 1) <= WRONG_SD) for r in trusted),
+    }
+    record(__file__, ["", "value"], list(counts.items()))
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
-from measuring import arguments, medians, say_where, table
+from measuring import arguments, medians, record, say_where, table
 
 import tractable as tr
 from tractable.posterior.predict import predict
@@ -85,7 +85,9 @@ def times(rows: int, draws: int, repeats: int) -> None:
             [name, seconds["ours"], seconds["limit"], seconds["ours"] / seconds["limit"], work / seconds["ours"]]
         )
     print(f"### Seconds for {rows:,} rows × {draws} draws of 784-400-400-C\n")
-    table(["predicted", "predict", "limit", "÷ limit", "Gflop/s"], out)
+    head = ["predicted", "predict", "limit", "÷ limit", "Gflop/s"]
+    table(head, out)
+    record(__file__, head, out, columns=["÷ limit"])
 
 
 def child(rows: int, draws: int) -> None:
@@ -111,7 +113,9 @@ def memory(sizes: list[tuple[int, int]]) -> None:
         peak, given = json.loads(done.stdout.split("\n")[-2])
         out.append([rows, draws, peak, given, peak - given])
     print("### Peak memory of a fresh process, MB, 10 classes\n")
-    table(["rows", "draws", "peak", "inputs and draws", "the rest"], out)
+    head = ["rows", "draws", "peak", "inputs and draws", "the rest"]
+    table(head, out)
+    record(__file__, ["", *head[2:]], [[f"{row[0]:,} rows × {row[1]} draws", *row[2:]] for row in out])
 
 
 def main() -> None:

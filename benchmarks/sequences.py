@@ -23,7 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 from hmmlearn import _hmmc
 from hmmlearn.hmm import GaussianHMM as HmmlearnHMM
-from measuring import arguments, medians, say_where, table
+from measuring import arguments, medians, record, say_where, table
 
 from tractable.core.model import whole
 from tractable.latent.em import em
@@ -133,7 +133,7 @@ def main() -> None:
     quick = arguments(__doc__ or "").parse_args().quick
     say_where("How fast are hidden Markov models?")
     sizes = [(20, 200), (1, 4_000)] if quick else [(1000, 1000), (1, 1_000_000)]
-    lines, wrong = [], []
+    lines, wrong, beside = [], [], []
     for count, length in sizes:
         y, begin = drawn(count, length)
         who = {"tractable": ours, "hmmlearn": hmmlearns} | ({} if GaussianHMM is None else {"dynamax": dynamaxs})
@@ -145,6 +145,7 @@ def main() -> None:
                 wrong.append(f"{what}, {count} x {length}: {values}")
             runs, repeats = {name: each[i] for name, each in made.items()}, 1 if quick else (15, 3)[i]
             clocks = [medians(runs, repeats, clock) for clock in (time.perf_counter, time.process_time)]
+            beside.append([f"{count:,} of {length:,}", what, clocks[1]["tractable"], clocks[1]["hmmlearn"]])
             for name in runs:
                 took = [value for each in clocks for value in (each[name], each[name] / each["tractable"])]
                 lines.append([f"{count:,} of {length:,}", what, name, *took, f"{off[name]:.0e}"])
@@ -152,6 +153,7 @@ def main() -> None:
     table(["sequences", "what", "who", *head, "log likelihood off"], lines)
     if wrong:
         sys.exit("Log likelihoods differ from hmmlearn's: " + "; ".join(wrong))
+    record(__file__, ["sequences", "what", "processor's seconds", "hmmlearn's"], beside, names=2)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 import optax
-from measuring import arguments, medians, say_where, table
+from measuring import arguments, medians, record, say_where, table
 
 import tractable as tr
 from tractable.engine import run as loop
@@ -136,7 +136,7 @@ def logistic(quick: bool) -> None:
     candidates = {
         "optax.sgd scan, contiguous batches (limit)": (bare(steps, gather=False), steps),
         "optax.sgd scan, row gather": (bare(few, gather=True), few),
-        "tractable, tractable.engine.run": (ours(model, data, method, steps), steps),
+        "tractable.engine.run": (ours(model, data, method, steps), steps),
         "BlackJAX sgld scan, contiguous batches": (peer(steps, gather=False), steps),
         "BlackJAX sgld scan, row gather": (peer(few, gather=True), few),
         "BlackJAX sgld, Python loop, row gather": (
@@ -148,8 +148,8 @@ def logistic(quick: bool) -> None:
     speed = {name: count / seconds[name] for name, (_, count) in candidates.items()}
     tr.infer(model, data, method, progress=False)
     drawing = [tr.infer(model, data, method, progress=False).seconds["drawing"] for _ in range(repeats)]
-    speed["tractable, infer (seconds['drawing'])"] = steps / float(np.median(drawing))
-    report(f"Logistic regression, {size:,} × {columns}, batches of {batch}", speed, "BlackJAX sgld scan, row gather")
+    speed["infer (seconds['drawing'])"] = steps / float(np.median(drawing))
+    report("logistic", f"{size:,} × {columns}, batches of {batch}", speed, "BlackJAX sgld scan, row gather")
 
 
 def network(quick: bool) -> None:
@@ -197,7 +197,7 @@ def network(quick: bool) -> None:
     few = max(steps // 4, 4)
     candidates = {
         "optax.sgd scan, contiguous batches (limit)": (sgd(loss, zero, rows, size, batch, steps, gather=False), steps),
-        "tractable, tractable.engine.run": (ours(model, data, method, steps), steps),
+        "tractable.engine.run": (ours(model, data, method, steps), steps),
         "BlackJAX sgld scan, contiguous batches": (
             blackjax_scan(estimator, zero, rows, size, batch, few, gather=False), few,
         ),
@@ -205,16 +205,16 @@ def network(quick: bool) -> None:
     }  # fmt: skip
     seconds = medians({name: run for name, (run, _) in candidates.items()}, repeats)
     speed = {name: count / seconds[name] for name, (_, count) in candidates.items()}
-    report(f"784-400-400-10 network, batches of {batch}", speed, "BlackJAX sgld scan, row gather")
+    report("network", f"784-400-400-10, batches of {batch}", speed, "BlackJAX sgld scan, row gather")
 
 
-def report(title: str, speed: dict[str, float], peer: str) -> None:
+def report(model: str, title: str, speed: dict[str, float], peer: str) -> None:
     limit = speed["optax.sgd scan, contiguous batches (limit)"]
-    print(f"### {title}\n")
-    table(
-        ["what", "steps/s", "ms a step", "time over the limit's", "speed over BlackJAX's"],
-        [[name, s, 1e3 / s, limit / s, s / speed[peer]] for name, s in speed.items()],
-    )
+    print(f"### {model}, {title}\n")
+    head = ["model", "what", "steps/s", "ms a step", "time over the limit's", "speed over BlackJAX's"]
+    lines = [[model, name, s, 1e3 / s, limit / s, s / speed[peer]] for name, s in speed.items()]
+    table(head, lines)
+    record(__file__, head, lines, names=2, columns=head[3:])
 
 
 def main() -> None:

@@ -25,7 +25,7 @@ import tempfile
 import time
 import warnings
 
-from measuring import arguments, table
+from measuring import arguments, record, table
 
 import tractable
 
@@ -96,6 +96,7 @@ start = jnp.zeros(5)
 """),
     },
 }  # fmt: skip
+BY = {"tractable": "NUTS", "numpyro": "NumPyro", "blackjax": "BlackJAX"}
 METHODS = {"map": {}, "rejection": {}, "mala": {}, "nuts": {}, "sgld": {}}
 
 
@@ -142,23 +143,24 @@ def jobs(repeats: int) -> None:
     lines = [",".join([*map(str, row), str(y)]) for row, y in zip(numbers["x"][:200], numbers["y"], strict=False)]
     small.write_text("\n".join(["a,b,c,d,e,y", *lines]))
     tool = str(pathlib.Path(sys.executable).with_name("tractable"))
-    commands = {("--help", "tractable"): [tool, "--help"], ("report nosuch", "tractable"): [tool, "report", "nosuch"]}
+    commands = {"tractable --help": [tool, "--help"], "tractable report nosuch": [tool, "report", "nosuch"]}
     fit = [tool, "fit", str(small), "--target", "y", "--out"]
-    commands |= {("fit, 200 rows", "tractable"): fit}
-    commands |= {(job, who): [sys.executable, "-c", code] for job, by in JOBS.items() for who, code in by.items()
-                 if importlib.util.find_spec(who)}  # fmt: skip
-    found: dict[tuple[str, str], list[list[float]]] = {name: [] for name in commands}
+    commands |= {"tractable fit of 200 rows": fit}
+    for job, codes in JOBS.items():
+        there = {who: code for who, code in codes.items() if importlib.util.find_spec(who)}
+        commands |= {f"{job} by {BY[who]}": [sys.executable, "-c", code] for who, code in there.items()}
+    found: dict[str, list[list[float]]] = {name: [] for name in commands}
     for _ in range(repeats):
         for name, command in commands.items():
             with tempfile.TemporaryDirectory() as cache:
                 out = [[str(pathlib.Path(cache) / f"run{i}")] if command is fit else [] for i in range(2)]
                 first, second = (whole(command + out[i], cache + "/programs") for i in range(2))
                 found[name].append([*first[:2], *second[:2], first[2]])
-    rows = [
-        [*name, *(statistics.median(column) for column in zip(*taken, strict=True))] for name, taken in found.items()
-    ]
+    rows = [[name, *map(statistics.median, zip(*taken, strict=True))] for name, taken in found.items()]
     print("### Whole jobs: processes from start to end\n")
-    table(["job", "by", "first, s", "CPU s", "second, s", "CPU s", "MB at most"], rows)
+    head = ["job", "first, s", "first, CPU s", "second, s", "second, CPU s", "MB at most"]
+    table(head, rows)
+    record(__file__, head, rows)
     print()
 
 

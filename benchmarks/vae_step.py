@@ -20,7 +20,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from measuring import arguments, medians, say_where, table
+from measuring import arguments, medians, record, say_where, table
 
 import tractable as tr
 from tractable.core.rows import Plan
@@ -168,7 +168,9 @@ def main() -> None:
     seconds = medians(peers, repeats)
     say_where(f"A step of {PIXELS}–{HIDDEN}–{LATENT}, {BATCH} rows")
     base = seconds["by hand"]
-    table(["climb", "ms a step", "over by hand"], [[name, 1e3 * s / steps, s / base] for name, s in seconds.items()])
+    head, lines = ["climb", "ms a step", "over by hand"], [[n, 1e3 * s / steps, s / base] for n, s in seconds.items()]
+    table(head, lines)
+    record(__file__, head, lines)
 
 
 if __name__ == "__main__":

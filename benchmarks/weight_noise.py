@@ -17,11 +17,11 @@ import itertools
 import jax
 import jax.numpy as jnp
 import numpy as np
-from measuring import arguments, medians, say_where, table
+from measuring import arguments, medians, record, say_where, table
 
 from tractable.networks.weight_noise import flipout, local_reparameterisation, shared_draw
 
-WAYS = {"one shared draw": shared_draw, "local reparameterisation": local_reparameterisation, "Flipout": flipout}
+WAYS = {"shared draw": shared_draw, "local": local_reparameterisation, "Flipout": flipout}
 
 
 def network(widths: list[int], batch: int):
@@ -95,9 +95,10 @@ def main() -> None:
         print(f"### Variance of the gradient over {draws} draws of noise, over that of a shared draw; sd = {sd}\n")
         table(
             ["way", *(leaves[i] for i in kept)],
-            [[name, *(v[i] / found["one shared draw"][i] for i in kept)] for name, v in found.items()],
+            [[name, *(v[i] / found["shared draw"][i] for i in kept)] for name, v in found.items()],
         )
 
+    means = [i for i in kept if leaves[i].startswith("mean")]
     q = (mean, jax.tree.map(lambda a: jnp.full_like(a, 0.05), mean))
     deterministic = jax.jit(
         jax.value_and_grad(lambda mean, x: log_likelihood(jax.vmap(apply, (None, 0))(mean, x), y)),
@@ -113,6 +114,10 @@ def main() -> None:
         ["way", "ms", "over the deterministic"],
         [[name, 1e3 * s, s / seconds["deterministic"]] for name, s in seconds.items()],
     )
+    ratios = {name: ", ".join(f"{v[i] / found['shared draw'][i]:.2f}" for i in means) for name, v in found.items()}
+    figures = [[f"{name}, gradient variance", ratios[name]] for name in ("local", "Flipout")]
+    figures += [[f"{name}, time", seconds[name] / seconds["deterministic"]] for name in WAYS]
+    record(__file__, ["", "value"], figures)
 
 
 if __name__ == "__main__":

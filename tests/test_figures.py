@@ -105,9 +105,11 @@ def test_a_figure_that_nobody_recorded_is_an_error(quoted, sentence):
 
 def test_a_run_records_its_figures(tmp_path, monkeypatch):
     monkeypatch.setattr(measuring, "RESULTS", tmp_path)
+    monkeypatch.setattr(measuring, "MEASURED", {})
     monkeypatch.setattr(sys, "argv", ["speed.py", "--data", str(tmp_path), "--epochs", "3"])
     head = ["job", "rows", "s", "verdict"]
     measuring.record("/elsewhere/speed.py", head, [["fit", 1000, 1.23456, "trust"]], names=2, columns=["s"])
+    monkeypatch.setattr(measuring, "MEASURED", {})  # another run
     measuring.record("/elsewhere/speed.py", head, [["fit", 10, float("nan"), "trust"]], names=2, columns=["s"])
     found = json.loads((tmp_path / "speed.json").read_text(encoding="utf-8"))
     assert found["figures"] == {"fit, 1,000": {"s": 1.235}, "fit, 10": {"s": None}}
@@ -116,6 +118,9 @@ def test_a_run_records_its_figures(tmp_path, monkeypatch):
     assert found["script"] == "benchmarks/speed.py" and found["date"] and found["machine"] and found["versions"]["jax"]
     measuring.record("/elsewhere/speed.py", head, [["fit", 10, 2.0, "trust"]], names=2, keep=False)
     assert list(json.loads((tmp_path / "speed.json").read_text(encoding="utf-8"))["figures"]) == ["fit, 10"]
+    measuring.record("/elsewhere/speed.py", ["", "value"], [["wrong", 0]])  # a second table of one run
+    found = json.loads((tmp_path / "speed.json").read_text(encoding="utf-8"))
+    assert list(found["figures"]) == ["fit, 10", "wrong"] and found["figures"]["wrong"] == 0 and not found["older"]
     monkeypatch.setattr(sys, "argv", ["speed.py", "--quick"])
     measuring.record("/elsewhere/other.py", head, [["fit", 10, 2.0, "trust"]])
     assert not (tmp_path / "other.json").exists()
