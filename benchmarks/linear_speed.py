@@ -49,7 +49,7 @@ def exact(model: Any, x: np.ndarray, curvature: Any) -> np.ndarray:
     return np.sqrt(np.diag(np.linalg.inv(precision)))[:-1]
 
 
-def told(kind: str, model: Any, took: float, ratio: np.ndarray) -> list:
+def fit_row(kind: str, model: Any, took: float, ratio: np.ndarray) -> list:
     """A row, after it was printed: of a fit without the second look the posterior alone, else all up to the report."""
     alone = sum(model.posterior_.standardised.seconds[phase] for phase in ("climbing", "drawing"))
     print(
@@ -76,7 +76,7 @@ def main() -> None:
         mine = seconds(lambda ours=ours: ours.fit(x, y))
         sd = ours.posterior_.standardised.sd()["weights"]
         ratio = sd / exact(ours, x, np.full((rows, 1), 1 / float(ours.posterior_.standardised.mean()["noise"]) ** 2))
-        lines.append(told("linear", ours, mine, ratio))
+        lines.append(fit_row("linear", ours, mine, ratio))
     peers = [seconds(lambda: BayesianRidge().fit(x, y))] * 2
     print(f"BayesianRidge: {peers[0]:.2f} s", flush=True)
     labels = (rng.random(rows) < expit(eta)).astype(int)
@@ -86,7 +86,7 @@ def main() -> None:
         mean, sd = ours.posterior_.standardised.mean(), ours.posterior_.standardised.sd()["weights"]
         p = expit(ours._scaling.inputs(x) @ np.asarray(mean["weights"], np.float64) + float(mean["intercept"]))
         ratio = sd / exact(ours, x, (p * (1 - p))[:, None])
-        lines.append(told("logistic", ours, mine, ratio))
+        lines.append(fit_row("logistic", ours, mine, ratio))
     peers += [seconds(lambda: LogisticRegression(max_iter=1000).fit(x, labels))] * 2
     print(f"LogisticRegression: {peers[-1]:.2f} s")
     head = ["fit", "s", "sds, times exact", "scikit-learn, s"]

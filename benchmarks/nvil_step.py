@@ -122,7 +122,7 @@ def ours(x: np.ndarray, steps: int) -> dict[str, Callable]:
         states[0] = result.states
         return states[0].position
 
-    return {"ours, a bare scan": scanned, "ours, the loop of tr.infer": looped}
+    return {"ours, a bare scan": scanned, "the loop of `tr.infer`": looped}
 
 
 def pyro_steps(x: np.ndarray, steps: int) -> Callable:
