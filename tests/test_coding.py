@@ -371,7 +371,7 @@ def test_a_sandwich_of_rows_of_its_own():
     for wrong in (of_any_h, without_q):
         assert broken(sandwiching(wrong)), wrong.__name__
     assert NET.log_evidence(PIXELS, samples=2).simulated is None
-    assert "on rows of the model's own" in repr(NET.log_evidence(PIXELS, samples=2, simulated=3))
+    assert "on rows that the model generated" in repr(NET.log_evidence(PIXELS, samples=2, simulated=3))
     with pytest.raises(SettingsError, match=r"simulated=...\) expects a whole number ≥ 0"):
         NET.log_evidence(PIXELS, simulated=-1)
 
