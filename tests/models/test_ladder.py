@@ -137,7 +137,7 @@ def test_discrete_layers():
         (lambda: Ladder([layer(3, 4), top(2)], bottom_up([layer(4, 2)])), "do not fit together: x of 4, h1 of 2"),
         (lambda: Ladder([layer(2, 4), top(2)], bottom_up([layer(5, 2)])), "does not fit this ladder"),
         (lambda: Ladder([layer(2, 4), top(2)], bottom_up([layer(4, 3)])), "the inference network draws \\(3,\\)"),
-        (lambda: Ladder([layer(2, 4)], bottom_up([])), "one hidden layer or more, 2 layers at least; got 1"),
+        (lambda: Ladder([layer(2, 4)], bottom_up([])), "one hidden layer or more; got 1"),
         (lambda: latent_gaussian(4, 0), "1 unit or more; got size=0"),
         (lambda: latent_gaussian(4, 2, family="gamma"), "got 'gamma'"),
         (lambda: latent_gaussian(4, 2, noise="shared"), "needs family='normal'; got family='bernoulli'"),

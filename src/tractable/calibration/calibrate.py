@@ -48,10 +48,10 @@ if TYPE_CHECKING:
 FORM = 2  # version of a checkpoint's contents
 LEAST = 20  # fewest runs: with fewer, even ranks that are all 0 say little
 DOUBTED, REJECTED = 0.05, 0.01  # adjusted p-values below which the verdict is at most "caution", and "reject"
-BIAS, RATIO = 0.2, 1.25  # errors that count as small: bias of a mean in sds, and ratio of sds
-GAP = 0.08  # largest distance between ECDFs that counts as small; a mean that is 0.2 sd off causes as much
-NORMAL = 1.96  # standard errors in half a 95 % interval
-CLEAR = 2.576  # standard errors beyond which a report names a bias or a wrong sd
+# Errors that count as small: bias of a mean in sds, ratio of sds, and distance between ECDFs; a mean that is 0.2 sd off
+# causes a distance of 0.08.
+BIAS, RATIO, GAP = 0.2, 1.25, 0.08
+NORMAL, CLEAR = 1.96, 2.576  # standard errors: half a 95 % interval; beyond which a report names a bias or a wrong sd
 FAILED = 0.05  # share of runs that may fail, or be ranked among too few draws, without a caution or reject
 NAMED, PANELS = 8, 4  # most quantities in a report, and in a plot
 
@@ -244,18 +244,14 @@ class Calibration:
         checks = [Check("uniform ranks", float(self.adjusted[least]), verdict, text)]
         for i in [i for i in self.order if self.verdicts[i] != "trust"][:NAMED]:
             checks.append(Check(self.names[i], float(self.adjusted[i]), self.verdicts[i], self.sentence(i)))
-        text = f"determine the bias of a mean to ± {reach:.2g} sd and an sd to {spread:.0f} %; errors up to {BIAS} sd "
-        text += "and 25 % count as small"
+        text = f"give the bias of a mean to ± {reach:.2g} sd and an sd to {spread:.0f} %; {BIAS} sd and 25 % are small"
         checks.append(Check("runs", n, "trust" if reach <= BIAS else "caution", text))
         if failed:
             verdict = "caution" if failed <= FAILED * (n + failed) else "reject"
-            text = "are not ranked, so the verdict is about the other runs; the first error: "
-            text += next(iter(self.failures.values()))
+            text = f"are not ranked; the verdict is about the others. First error: {next(iter(self.failures.values()))}"
             checks.append(Check("failed runs", failed, verdict, text))
         verdict = "trust" if few <= FAILED * n else "caution"
-        text = (
-            f"is the least number in a run; {counted(few, 'run')} had fewer than the {self.draws} draws that are ranked"
-        )
+        text = f"is the least in a run; {counted(few, 'run')} had fewer than the {self.draws} draws that are ranked"
         checks.append(Check("effective draws", float(np.min(self.effective)), verdict, text))
         if self.interrupted:
             checks.append(Check("interrupted", n, "caution", f"of {self.asked} runs had ended when it was stopped"))
@@ -320,9 +316,7 @@ class Calibration:
         """Read what ``save`` or ``calibrate(..., checkpoint=path)`` wrote."""
         contents = files.load(pathlib.Path(path) / "calibration")
         if contents is None:
-            raise CheckpointError(
-                f"{path} holds no calibration: expected the folder of one that was saved, or that came to its end."
-            )
+            raise CheckpointError(f"{path} holds no calibration; expected the folder of a saved or finished one.")
         entries: dict[str, Any] = {**contents[1], **contents[2]}
         entries["failures"] = {int(i): reason for i, reason in entries["failures"].items()}
         return cls(**{each.name: entries[each.name] for each in fields(cls)})

@@ -29,8 +29,7 @@ from tractable.ladders.checks import check_ladder, measure_ladder
 from tractable.ladders.ladder import Ladder, ladder_of
 
 FIRST_ROWS = 10_000  # the first rows of the data, at most so many; the starting biases are computed from them
-REPORT_ROWS = 1000  # most rows that the report's bounds are computed from
-DRAWS = 100  # draws of h for each of those rows
+REPORT_ROWS, DRAWS = 1000, 100  # most rows that the report's bounds are computed from, and draws of h for each
 SCORE_DRAWS = 10  # draws of h for each held-out row, in the score that decides when the optimisation ends
 LEARNT_PARTS = ("theta", "phi")  # what the posterior keeps: not ψ, which only serves the gradient estimator
 
@@ -84,9 +83,7 @@ class Amortised(Method):
 
     def objective(self, ladder: Ladder) -> Objective:
         """The objective, a function of {"theta": θ, "phi": φ} and of the parameters that ``initial`` adds."""
-        raise SettingsError(
-            f"{type(self).__name__} is a base class without an objective; use AutoEncoding, NVIL or WakeSleep."
-        )
+        raise SettingsError(f"{type(self).__name__} has no objective of its own; use AutoEncoding, NVIL or WakeSleep.")
 
     def needed(self, model: Model) -> Ladder:
         """The model as a ladder; raises ModelError where this method cannot learn the model."""

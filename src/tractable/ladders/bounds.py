@@ -125,10 +125,7 @@ def moments(p: Distribution) -> tuple[jax.Array, jax.Array]:
     try:
         return p.mean, p.variance
     except NotImplementedError as error:
-        raise ModelError(
-            f"The layer's distribution {type(base).__name__} gives no mean and variance in closed form, which this "
-            "computation needs. Use a distribution with .mean and .variance."
-        ) from error
+        raise ModelError(f"A layer needs a .mean and .variance, and {type(base).__name__} has none.") from error
 
 
 def draws_needed(ladder: Ladder, params: PyTree, x: PyTree, draws: int) -> list[int]:
@@ -148,11 +145,9 @@ def moments_of_codes(ladder: Ladder, params: PyTree, x: PyTree, key: jax.Array, 
 
     The moments are exact where q(h^i | ·) depends on x alone. Elsewhere they are averages over ``draws`` draws.
     """
-    layer_moments = []
+    codes = []
     for q in ladder.drawn(key, params, x, draws)[1]:
         mean, variance = moments(q)  # (1 or draws, row, n)
         between = jnp.var(mean, axis=0)
-        layer_moments.append(
-            (jnp.mean(mean, axis=0), jnp.mean(variance, axis=0) + between, between / max(draws - 1, 1))
-        )
-    return layer_moments
+        codes.append((jnp.mean(mean, axis=0), jnp.mean(variance, axis=0) + between, between / max(draws - 1, 1)))
+    return codes

@@ -76,10 +76,7 @@ def _filled(ladder: Ladder, params: PyTree, rows: np.ndarray) -> np.ndarray:
     """
     coding.check_width(ladder, params, rows, "impute")
     if not jax.eval_shape(functools.partial(_factorised, ladder), params["theta"]):
-        raise ModelError(
-            "impute(x) leaves the missing numbers of x out of p(x | h), so p(x | h) must be a product over the numbers "
-            "of x; this ladder's is not."
-        )
+        raise ModelError("impute(x) expects a p(x | h) that is a product over the numbers of x; this one is not.")
     possible = np.asarray(_possible(ladder, params["theta"]))
     if rows.dtype.kind != "f":
         return rows
@@ -169,10 +166,8 @@ def weigh_proposals(
     theta, count = params["theta"], len(filled)
     of_network = ladder.drawn(network_key, params, filled, 1)[0]
     of_model = jax.tree.map(lambda a: a[None], ladder.dreamt(model_key, theta, count)[1])
-    is_of_model = jax.random.bernoulli(choice_key, DEFENCE, (1, count))
-    h = jax.tree.map(
-        lambda a, b: jnp.where(is_of_model.reshape(1, count, *[1] * (a.ndim - 2)), a, b), of_model, of_network
-    )
+    mask = jax.random.bernoulli(choice_key, DEFENCE, (1, count))  # True where h_k is drawn from p(h)
+    h = jax.tree.map(lambda a, b: jnp.where(mask.reshape(1, count, *[1] * (a.ndim - 2)), a, b), of_model, of_network)
     p, *above = ladder.generative(theta, h)
     terms = jnp.where(observed[None, None], p.base_dist.log_prob(x[None]), 0.0)  # (1, K, n)
     prior = sum(p_i.log_prob(h_i) for p_i, h_i in zip(above, h, strict=True))

@@ -90,15 +90,11 @@ class Ladder(LatentModel):
     ) -> None:
         layers = tuple(layers)
         if len(layers) < 2:
-            raise ModelError(
-                f"A ladder has a layer for x and one hidden layer or more, 2 layers at least; got {len(layers)}."
-            )
+            raise ModelError(f"A ladder has a layer for x and one hidden layer or more; got {len(layers)} in all.")
         if weight_sd is not None and not (math.isfinite(weight_sd) and weight_sd > 0):
             raise ModelError(f"weight_sd is None or a positive finite number; got {weight_sd!r}.")
         if redraw and layers[0].family.name != "Bernoulli":
-            raise ModelError(
-                f"redraw=True draws binary pixels; x is {layers[0].family.name} here. Use family='bernoulli'."
-            )
+            raise ModelError(f"redraw=True draws binary pixels; x is {layers[0].family.name}, not Bernoulli.")
         self.layers, self.recognition, self.weight_sd, self.redraw = layers, recognition, weight_sd, redraw
         prior = flat if weight_sd is None else functools.partial(_shrinkage, weight_sd)
         Model.__init__(self, prior, self._marginal, self._start(jax.random.key(0)), None, self._start)

@@ -45,9 +45,7 @@ def sigmoid_belief_network(
     """
     units = {"hidden": _widths(hidden), "between": _widths(between), "visible": (visible,)}
     if not units["hidden"]:
-        raise ModelError(
-            "hidden= lists the number of units of one layer or more, the layer next to x first; got no layer."
-        )
+        raise ModelError("hidden= lists the number of units of one layer or more, that next to x first; got none.")
     for name, sizes in units.items():
         for size in sizes:
             check_units(name, size)
@@ -140,9 +138,7 @@ def hierarchical(
     if inference not in INFERENCE:
         raise ModelError(f"inference is 'bottom-up' or 'top-down'; got {inference!r}.")
     if not isinstance(hidden, Sequence) or len(hidden) != len(sizes) or not sizes:
-        raise ModelError(
-            f"hidden= has one tuple of widths for each of the {len(sizes)} hidden layers {sizes}; got {hidden!r}."
-        )
+        raise ModelError(f"hidden= has widths for each of the {len(sizes)} hidden layers {sizes}; got {hidden!r}.")
     if noise not in (None, "shared"):
         raise ModelError(f"noise is None or 'shared'; got {noise!r}. For a known sd write family=normal_noise(sd).")
     if noise == "shared" and family != "normal":

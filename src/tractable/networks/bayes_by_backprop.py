@@ -131,14 +131,14 @@ def _noise(fixed: _Fixed, key: jax.Array, count: int, size: int) -> PyTree:
 
 def _once(fixed: _Fixed, noise: PyTree, phi: PyTree, batch: Batch | None) -> tuple[jax.Array, jax.Array]:
     """For one draw: the batch's log likelihood, and the Monte-Carlo part of log p − log q."""
-    own_noise, layer_noise = noise
+    own_noise, by_layer = noise
     means, rhos = jax.tree.leaves(phi["mean"]), jax.tree.leaves(phi["rho"])
     sds, values = [softplus(rho) for rho in rhos], []
     for leaf, m, s in zip(fixed.leaves, means, sds, strict=True):
         if leaf.source == "none":
             values.append(m)
         else:
-            values.append(m + s * (own_noise if leaf.source == "own" else layer_noise.batch)[leaf.name])
+            values.append(m + s * (own_noise if leaf.source == "own" else by_layer.batch)[leaf.name])
     log_ratio = _log_ratio(fixed, values, means, rhos)
     if batch is None:
         return jnp.zeros((), means[0].dtype), log_ratio
@@ -149,9 +149,8 @@ def _once(fixed: _Fixed, noise: PyTree, phi: PyTree, batch: Batch | None) -> tup
         params = fixed.model.constrain(unconstrained)
         return batch_log_likelihood(fixed.model, params, batch), log_ratio
     n = batch.mask.shape[0]
-    of_batch = layer_noise._replace(
-        example=jax.tree.map(lambda a: a[:n], layer_noise.example),
-        signs=jax.tree.map(lambda a: a[:n], layer_noise.signs),
+    of_batch = by_layer._replace(
+        example=jax.tree.map(lambda a: a[:n], by_layer.example), signs=jax.tree.map(lambda a: a[:n], by_layer.signs)
     )
     y, x = batch.data
     eta = fixed.layered.call(of_batch, phi["mean"], jax.tree.unflatten(fixed.structure, sds), x)

@@ -30,8 +30,7 @@ from tractable.points.points import MAP
 from tractable.vi.methods import Variational, anchored
 
 # The search for σ (networks/spread.py) is described in docs/decisions/020, the start at a maximum in 019.
-SMALL = 5_000  # most weights of a network that counts as small
-MAXIMA = 6  # maxima searched per start for small networks, of which the highest is used
+SMALL, MAXIMA = 5_000, 6  # most weights of a small network; maxima searched per start there, the highest being used
 KNOWN, ROUGHLY = 0.01, 0.1  # relative error of every 1/σ² at which the search for σ ends: after and before the climb
 LEAST, SHARE = 20_000, 0.25  # most gradients of the search: so many, or this share of the climb's if that is more
 WIDE = 0.1  # σ at which the search begins; a search that begins at far smaller σ makes no progress

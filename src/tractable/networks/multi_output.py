@@ -52,9 +52,7 @@ def with_stacked_predictors(
     predictors: dict[str, Callable] = {}
     for name, part in models.items():
         if part.through is None:
-            raise ModelError(
-                f"The part {name!r} has a likelihood that does not go Through a predictor; every part needs one."
-            )
+            raise ModelError(f"Each part's likelihood must go Through a predictor; that of {name!r} does not.")
         predictors[name] = part.through.predictor
 
     def predictor(params: dict[str, Any], x: PyTree) -> jax.Array:

@@ -193,9 +193,7 @@ def neural_network(
         if likelihood not in LIKELIHOODS:
             raise ModelError(f"likelihood is one of {', '.join(LIKELIHOODS)}, or a function; got {likelihood!r}.")
         if extra:
-            raise ModelError(
-                f"extra= is for a likelihood function of your own; {likelihood!r} has its parameters already."
-            )
+            raise ModelError(f"extra= is for a likelihood function of your own; {likelihood!r} takes none.")
     if noise is not None:
         if likelihood not in NOISY:
             raise ModelError("noise= is for likelihood='normal' and 'student-t'; leave it out, or use extra=.")

@@ -117,9 +117,7 @@ class Laplace(MAP):
 
     def _hessian(self, model: Model, mode: jax.Array, rows: PyTree) -> jax.Array:
         if mode.size > DENSE:
-            raise SettingsError(
-                f"A Hessian is formed for at most {DENSE} parameters; got {mode.size}. Use curvature='gauss-newton'."
-            )
+            raise SettingsError(f"A Hessian of {mode.size} parameters is too large; use curvature='gauss-newton'.")
         return curvature(model, mode, None if rows is None else whole(rows), prior=True, jacobian=True)
 
     def predictive(self, model: Model, belief: Belief) -> Model:
@@ -206,10 +204,7 @@ def last_layer(model: Model, data: Data | None) -> np.ndarray:
         if np.allclose(middle, (a + b) / 2, rtol=1e-3, atol=1e-4 * float(jnp.abs(a).max())):
             affine = trial
     if not affine.any():
-        raise ModelError(
-            "structure='last-layer' expects a predictor that is linear in some of its parameters; this one is linear "
-            "in none. Use structure='full' or 'diagonal'."
-        )
+        raise ModelError("The predictor is linear in no parameter, so there is no last layer; use structure='full'.")
     return np.flatnonzero(np.repeat(affine | unused, sizes))
 
 

@@ -194,10 +194,7 @@ def choose_best(maxima: list[Maximum]) -> tuple[Maximum, dict[str, Any]]:
     """
     best = max(maxima, key=lambda m: m.value if np.isfinite(m.value) else -np.inf)
     if not np.all(np.isfinite(best.position)):
-        raise ModelError(
-            f"No climb from {len(maxima)} starts stayed finite. Check whether the density is bounded: without an upper "
-            "bound there is no maximum."
-        )
+        raise ModelError(f"No climb from {len(maxima)} starts stayed finite; check that the density is bounded above.")
     return best, {
         "objective": best.value,
         "slope": best.slope,

@@ -128,8 +128,8 @@ def _memories(first: np.ndarray, second: np.ndarray, friction: float, epoch: int
 
     C is the noise's autocovariance. The sum is computed for every pair of values x = εh/2, the share of its distance to
     the mode by which a step moves the position back. After k steps a unit of noise has shrunk to
-    r_k = Σ_s w_s (1 − y_s)^k. If the batches of an epoch contain every row once, C(l) = −(1 − l/M)/(M − 1) at lags 0 < l < M, averaged over the
-    steps of an epoch, so that
+    r_k = Σ_s w_s (1 − y_s)^k. If the batches of an epoch contain every row once, C(l) = −(1 − l/M)/(M − 1) at lags
+    0 < l < M, averaged over the steps of an epoch, so that
 
         Σ_kl (1 − y)^k (1 − y')^l C(k − l) = (u(y) + u(y')) / (y + y' − y y'),   u(y) = ½ + Σ_l C(l) (1 − y)^l
 

@@ -17,9 +17,8 @@ def needed(batch: Batch | None) -> Batch:
     """The batch itself; raises a DataError if there is none, since a log posterior without rows is the prior."""
     if batch is None:
         raise DataError(
-            "A stochastic-gradient kernel expects a batch at every step; got None, with which it would sample the "
-            "prior. Give a Batch, such as Batch(rows, jnp.ones(n), N), or use MALA or NUTS for a log density without "
-            "data."
+            "A stochastic-gradient kernel expects a batch at every step; got None: it would sample the prior. Give a "
+            "Batch, such as Batch(rows, jnp.ones(n), N), or use MALA or NUTS for a log density without data."
         )
     return batch
 

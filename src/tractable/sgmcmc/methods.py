@@ -152,8 +152,7 @@ class SGLD(Drawing):
             ends = modes(session, positions)
             if not np.all(np.isfinite(ends)):
                 raise RunError(
-                    "The climb to a mode did not stay finite. Check that the posterior is proper; if it is, use "
-                    "start='random'."
+                    "The climb to a mode did not stay finite. Is the posterior proper? If it is, use start='random'."
                 )
             positions = jnp.asarray(ends, dtype)
         tuned: dict[str, Any] = {}
@@ -222,9 +221,8 @@ class SGLD(Drawing):
             except RunError:
                 tuned["step_size"] = tuned["step_size"] / 10
                 warnings.warn(
-                    "Chains did not stay finite at the automatic step size: the posterior has a larger curvature away "
-                    f"from its mode. Trying {float(tuned['step_size']):.3g}; MALA or NUTS are safer where they are "
-                    "affordable.",
+                    "Chains did not stay finite at the automatic step size: curvature is larger away from the mode. "
+                    "Trying {float(tuned['step_size']):.3g}; MALA or NUTS are safer where they are affordable.",
                     TractableWarning,
                     stacklevel=6,
                 )
@@ -285,9 +283,8 @@ class SGLD(Drawing):
         if not np.isfinite(worst):
             limit = bias.largest_step(measured, scale, 10.0, **self._setting(plan))
             raise SettingsError(
-                f"{type(self).__name__}(step_size={step:g}) is unstable on this posterior, whose direction of largest "
-                f"curvature allows about {limit:.2g}: use a smaller step size, step_size='auto', or "
-                "preconditioner='diagonal'."
+                f"{type(self).__name__}(step_size={step:g}) is unstable on this posterior, whose largest curvature "
+                f"allows about {limit:.2g}: use a smaller step, step_size='auto', or preconditioner='diagonal'."
             )
         if worst > self.bias_tolerance:
             safe = bias.largest_step(measured, scale, self.bias_tolerance, **self._setting(plan))
@@ -341,9 +338,8 @@ class SGLD(Drawing):
         verdict = "trust" if worst <= 1.5 * tolerance else "caution" if worst <= 4 * tolerance else "reject"
         marginal = int(np.argmax(np.abs(predicted.inflation)))
         sentence = (
-            "predicted relative error of the sd of the worst linear combination, from step size and gradient noise; "
-            f"the worst marginal sd is {posterior.model.space.names[marginal]}'s, off by "
-            f"{100 * predicted.inflation[marginal]:.2g} %"
+            "predicted relative error of an sd, in the worst direction, by step size and gradient noise; the worst "
+            f"marginal is {posterior.model.space.names[marginal]}, {100 * predicted.inflation[marginal]:.2g} %"
         )
         if self._preconditioner == "rmsprop":
             sentence += "; it leaves out the bias that comes from the changes of the preconditioner"
