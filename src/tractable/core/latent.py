@@ -27,7 +27,7 @@ _NOT_COMPILED = {"begin", "examine", "first", "check", "observations", "ahead"}
 
 
 class Climbed(NamedTuple):
-    """A reparametrised model that EM climbs in place of the original, as it loses fewer digits in single precision.
+    """A reparametrised model on which EM works in place of the original, as it loses fewer digits in single precision.
 
     Attributes:
         model: a ``LatentModel`` with the same unconstrained numbers.
@@ -48,7 +48,7 @@ class Steps(NamedTuple):
         statistics: ``(datum, z) -> T``, the statistics whose sum the M-step needs; datum is y, or (y, x).
         begin: ``(key, rows) -> params``, a starting point.
         examine: ``(params, size) -> [Check, ...]``, checks of a maximum found from ``size`` rows.
-        climbed: a ``Climbed``, the model that EM climbs in place of this one.
+        climbed: a ``Climbed``, the model on which EM works in place of this one.
         check: ``rows -> None``, raises a DataError for impossible rows; the rows are on the host.
         observations: ``rows -> int``, the number of observations if a datum holds several; the rows are on the host.
         ahead: ``(params, x, (y, given)) -> `` the distribution of the data that follow the fitted rows, for
@@ -97,22 +97,23 @@ class LatentModel(Model):
     """A prior p(θ), and p(z | θ) and p(x | z, θ) of one datum; any method fits θ, with z summed out.
 
     Args:
-        prior: of θ, as for ``Model``; also a callable log density with ``position`` and ``support``.
+        prior: the prior of θ, as for ``Model``; also a callable log density with ``position`` and ``support``.
         latent: ``latent(params)``, or ``latent(params, x)`` if the data have a ``given``: the distribution of one
             datum's z, or a pytree of distributions. Discrete z are summed over exactly.
         likelihood: ``likelihood(params, z)`` or ``likelihood(params, z, x)``: the distribution of a datum given its z.
         causes: the values of z, a pytree of arrays with a leading axis; by default the values of the support. Required
             if ``latent`` takes x.
-        statistics, m_step, begin, examine: as in ``Steps``. Without an M-step EM climbs Q by its gradient. Without
+        statistics, m_step, begin, examine: as in ``Steps``. Without an M-step EM maximises Q by its gradient. Without
             ``begin`` EM starts at a draw from the prior.
         position, support, start, derived: as for ``Model``.
 
-    For a z that is summed or integrated out by another closed form (a chain, a normal code), use
+    For a z that is summed or integrated out by another closed form, such as a Markov chain or a normal z, use
     ``LatentModel.from_steps``.
 
     Attributes:
-        sums: ``latent.em.Sums``, how z is summed out; None if z cannot be. Its members ``e_step``, ``log_prob``,
-            ``responsibilities``, ``encode`` and ``causes`` are attributes of the model too, each possibly None.
+        sums: a ``core.sums.Sums``, how z is summed out; None if z cannot be summed out. Its members ``e_step``,
+            ``log_prob``, ``responsibilities``, ``encode`` and ``causes`` are attributes of the model too, each possibly
+            None.
         steps: ``Steps``; its ``m_step`` is an attribute of the model too.
         symmetry: ``Symmetry``.
 
@@ -171,8 +172,8 @@ class LatentModel(Model):
         """A model whose z is summed or integrated out by functions of your own.
 
         Args:
-            e_step, log_prob, responsibilities, encode, drawn, complete: as in ``latent.em.Sums``; their rows are those
-                of ``latent.em.observed``.
+            e_step, log_prob, responsibilities, encode, drawn, complete: as in ``core.sums.Sums``; they take rows as
+                ``core.sums.observed`` returns them.
             m_step, begin, examine: as in ``Steps``.
             position: example parameters.
             support: pytree of numpyro constraints shaped like the parameters; real by default.
@@ -201,7 +202,7 @@ class LatentModel(Model):
         Model.__init__(made, self.prior, made._marginal, self.position, self.support, self.start, self.derived)
         if of_sums:
             made.sums = Sums(**of_sums) if self.sums is None else self.sums._replace(**of_sums)
-        if set(changed) & {*Sums._fields, "m_step"}:  # ``climbed`` was made from the replaced functions
+        if set(changed) & {*Sums._fields, "m_step"}:  # ``climbed`` was made from functions that are replaced here
             of_steps = {"climbed": None} | of_steps
         made.steps, made.symmetry = self.steps._replace(**of_steps), self.symmetry._replace(**of_symmetry)
         for name in set(self.own) & set(changed):
@@ -225,7 +226,7 @@ class LatentModel(Model):
 
     @property
     def climbed(self) -> "LatentModel":
-        """The model that EM climbs: that of ``steps.climbed`` with this model's starts and checks, or this model."""
+        """The model on which EM works: that of ``steps.climbed`` with this model's starts and checks, or this model."""
         if self.steps.climbed is None:
             return self
         (made, into, back), begin, examine = self.steps.climbed, self.steps.begin, self.steps.examine
@@ -275,7 +276,7 @@ class LatentModel(Model):
     def densities(self) -> tuple[Callable[..., PyTree], Callable[..., PyTree]]:
         """The arguments ``latent`` and ``likelihood``; a ModelError if z is handled in closed form."""
         if self.latent is None or self.conditional is None:
-            raise ModelError("This model handles z in closed form: it has no p(z | θ) and p(x | z, θ) to evaluate.")
+            raise ModelError("This model handles z in closed form, so p(z | θ) and p(x | z, θ) cannot be evaluated.")
         return self.latent, self.conditional
 
     def discrete_causes(self, params: PyTree, x: PyTree = None) -> list[str] | None:
@@ -337,7 +338,7 @@ class LatentModel(Model):
         """As ``Model.computed``, with the functions of ``sums``, ``steps`` and ``symmetry``.
 
         Raises:
-            NotImplementedError: EM climbs another model, whose functions are not traced here.
+            NotImplementedError: EM works on another model, whose functions are not traced here.
         """
         if self.steps.climbed is not None:
             raise NotImplementedError
@@ -421,7 +422,7 @@ class Marginal(Distribution):
         return jnp.tensordot(shares, variances + jnp.square(means - jnp.tensordot(shares, means, 1)[None]), 1)
 
 
-@functools.lru_cache(maxsize=128)  # so that a second climb reuses the compiled programs
+@functools.lru_cache(maxsize=128)  # so that a second run reuses the compiled programs
 def _without_symmetry(model: LatentModel, drop_shift: bool, drop_canonical: bool) -> LatentModel:
     """The model without ``shift``, without ``canonical``, or without both."""
     return model.with_steps(**{"shift": None} if drop_shift else {}, **{"canonical": None} if drop_canonical else {})
@@ -433,7 +434,10 @@ def flat(params: PyTree) -> jax.Array:
 
 
 def _event_shape(model: LatentModel, params: PyTree, x: PyTree) -> tuple[int, ...]:
-    """The shape of a datum that a sampler draws, else (); data of another shape are refused before a run starts."""
+    """The shape of a datum that the model's sampler draws; () without a sampler.
+
+    Data of another shape are refused before a run starts.
+    """
     sampler = model.sampler
     if sampler is None:
         return ()

@@ -46,7 +46,7 @@ FACTORIES = {
         "variational_regression": "latent.variational_regression",
     }.items()
 }
-FEW = 1 << 14  # a program without a long loop runs faster than it compiles on at most this many numbers
+FEW = 1 << 14  # on at most so many numbers, a program without a long loop takes less time to run than to compile
 # XLA options on CPUs. COMPILE_FAST halves the time to compile, and loops run up to a quarter slower. COMPILE_FASTEST
 # takes a fifth of the time to compile and runs at a third of the speed. Both may round differently.
 COMPILE_FAST = {"xla_cpu_use_fusion_emitters": False}
@@ -131,9 +131,10 @@ class Compiled(Generic[T]):
     the argument.
 
     A program on few numbers takes longer to compile than to run, and is compiled with the XLA options ``if_few``, such
-    as COMPILE_FAST or COMPILE_FASTEST. Donated arrays are not counted, as they are room for results: a longer run then
-    has the same bits. Programs with a ``placement`` that divides rows among devices never use ``if_few``: the number of
-    rows on a device depends on the number of devices, and the bits must not.
+    as COMPILE_FAST or COMPILE_FASTEST. Donated arrays are memory for results, so they do not count here: otherwise a
+    longer run could get other options, and other bits. Programs with a ``placement`` that divides rows among devices
+    never use ``if_few``, because the number of rows on a device depends on the number of devices, and the bits of the
+    results must not.
     """
 
     def __init__(
@@ -159,7 +160,7 @@ class Compiled(Generic[T]):
 
     @functools.cached_property
     def _if_few(self) -> Callable[..., T]:
-        """The program with the options ``if_few`` that the installed XLA knows; made on first use, as asking XLA is."""
+        """The program with those of the options ``if_few`` that the installed XLA knows; made when first used."""
         return self._made(compiler_options={k: v for k, v in self._options.items() if k not in _unknown()})
 
     def traced(self, *args: object, **kwargs: object) -> ClosedJaxpr:
@@ -187,7 +188,7 @@ def compiled(
 
 @functools.cache
 def _unknown() -> frozenset[str]:
-    """The options above that the installed XLA refuses, as its releases drop some."""
+    """Those of the options above that the installed XLA refuses: new releases of XLA drop some options."""
 
     def accepts(**options: object) -> bool:
         try:
@@ -202,7 +203,7 @@ def _unknown() -> frozenset[str]:
 
 
 def _are_few(arrays: PyTree) -> bool:
-    """Whether the arrays hold few numbers, on a CPU and outside of a trace, where XLA's options do not apply."""
+    """Whether the arrays hold few numbers; False on an accelerator and in a trace, where the options do not apply."""
     leaves = jax.tree.leaves(arrays)
     if jax.default_backend() != "cpu" or any(isinstance(leaf, Tracer) for leaf in (jnp.asarray(0.0), *leaves)):
         return False
