@@ -98,9 +98,7 @@ class Grouped(Prior):
         if both := sorted({*names} & {*own}):
             raise ModelError(f"{both[0]!r} is in the prior and in local: expected another name in local.")
         if (size := tree.size(own)) > MOST:
-            raise ModelError(
-                f"local has {size} numbers a group; expected at most {MOST}, since they are integrated over."
-            )
+            raise ModelError(f"local has {size} numbers a group; the library integrates over at most {MOST}.")
 
     def _local_example(self, params: PyTree) -> dict:
         """Example values of one group's z, by name."""
