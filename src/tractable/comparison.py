@@ -265,21 +265,21 @@ def _fit(
 ) -> Fit:  # fmt: skip
     """Fit one method and verify the result: its row, without the distances from the reference."""
     method, report_progress = methods[index], Heard(progress, f"{names[index]}: ") if callable(progress) else progress
-    inside = None if folder is None else folder / (names[index] or UNNAMED)
+    own_folder = None if folder is None else folder / (names[index] or UNNAMED)
     try:
         with stopwatch() as clock:
             unverified = infer(
-                model, data, method, seed=seeds[index], progress=report_progress, verify=None, checkpoint=inside
+                model, data, method, seed=seeds[index], progress=report_progress, verify=None, checkpoint=own_folder
             )
         posterior = verify_and_improve(unverified, "auto")
         if posterior.interrupted and not (posterior.is_point or posterior.count):
             return Fit({"verdict": posterior.report().verdict}, posterior)
-        if inside is not None and not posterior.interrupted:
+        if own_folder is not None and not posterior.interrupted:
             # The times are those of the call in which the fit ended; a later call only reads the saved result.
-            if (inside / CLOCK).exists():
-                clock = json.loads((inside / CLOCK).read_text())
+            if (own_folder / CLOCK).exists():
+                clock = json.loads((own_folder / CLOCK).read_text())
             else:
-                write_atomically(inside / CLOCK, json.dumps(clock).encode())
+                write_atomically(own_folder / CLOCK, json.dumps(clock).encode())
         return Fit(row_of(posterior, clock, held_out), posterior)
     except Exception as error:
         return Fit({"verdict": "failed"}, None, why(error, report_progress))

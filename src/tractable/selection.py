@@ -261,9 +261,9 @@ def _with_errors(one: Candidate, method: Method) -> Candidate:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", TractableWarning)  # the report says the same as the warnings
         position, prior = posterior.belief.position, getattr(method, "prior", True)
-        found = posterior.found | standard_errors(posterior.model, posterior.data, position, prior)
-    belief = point_belief(position, posterior.belief.info, found)
-    posterior = dataclasses.replace(posterior, belief=belief, found=found, method=method, judged=None)
+        figures = posterior.found | standard_errors(posterior.model, posterior.data, position, prior)
+    belief = point_belief(position, posterior.belief.info, figures)
+    posterior = dataclasses.replace(posterior, belief=belief, found=figures, method=method, judged=None)
     report = posterior.report()
     return one._replace(posterior=posterior, verdict=report.verdict, why=_doubts(report))
 

@@ -88,8 +88,8 @@ class AutoEncoding(Amortised):
         before = {"theta": ladder.space.unravel(jnp.asarray(belief.position)), "phi": belief.network}
         first = prepared.begin(jax.tree.map(lambda a: jnp.asarray(a)[None], before))
         at = loop.Start(first)
-        ended = loop.run(loop.Loop(program, shape, plan), data, tuned, keys, at, groups, collect=())
-        after = jax.tree.map(lambda a: a[0], ended.states.position)
+        result = loop.run(loop.Loop(program, shape, plan), data, tuned, keys, at, groups, collect=())
+        after = jax.tree.map(lambda a: a[0], result.states.position)
         first, second = (bounds(ladder, p, some_rows(data), key, DRAWS) for p in (before, after))
         gain = second.elbo - first.elbo
         cost = (second.costs - first.costs).sum(1)

@@ -100,8 +100,8 @@ def reconstruct(posterior: Learnt, x: Data | PyTree, *, draws: int = 1, seed: in
     ladder, params = network_of(posterior, "reconstruct")
     expect("reconstruct(draws=...)", draws, Count)
     rows = rows_of(ladder, params, x, "reconstruct").y
-    again = functools.partial(_reconstructed, ladder, draws, params, _key("reconstruct", seed))
-    return over_rows(again, rows, rows_together(ladder, draws))
+    reconstruct_block = functools.partial(_reconstructed, ladder, draws, params, _key("reconstruct", seed))
+    return over_rows(reconstruct_block, rows, rows_together(ladder, draws))
 
 
 def elbo(posterior: Learnt, data: Data | PyTree, *, samples: int = 100, seed: int = 0) -> np.ndarray:

@@ -240,7 +240,7 @@ class Ladder(LatentModel):
         """Advice for data that lie outside the likelihood's support."""
         if self.visible.family.name == "Bernoulli":
             return (
-                "A Bernoulli pixel is 0 or 1: binarise them (x > 0.5), have binary pixels drawn whenever a row is used "
+                "Bernoulli pixels are 0 or 1: binarise them (x > 0.5), have binary pixels drawn whenever a row is used "
                 "(redraw=True), or make x 'continuous bernoulli' or 'normal'."
             )
         return "Recode the data or choose another family for x."
@@ -288,16 +288,16 @@ class Ladder(LatentModel):
                 f"should be the features of the layer above ({error})."
             ) from error
         try:
-            inferred = jax.eval_shape(lambda k, x: self.drawn(k, self.initial(k), x, 1)[0], key, x)
+            draws = jax.eval_shape(lambda k, x: self.drawn(k, self.initial(k), x, 1)[0], key, x)
         except (TypeError, ValueError, KeyError, IndexError) as error:
             raise ModelError(
                 f"The inference network does not fit this ladder, {_sizes(self.layers)}: {error}"
             ) from error
-        for i, (generated, drawn) in enumerate(zip(h, inferred, strict=True)):
-            if drawn is None or generated.shape[1:] != drawn.shape[2:]:
+        for i, (of_model, of_network) in enumerate(zip(h, draws, strict=True)):
+            if of_network is None or of_model.shape[1:] != of_network.shape[2:]:
                 raise ModelError(
-                    f"Layer {i + 1} has shape {generated.shape[1:]}, and the inference network draws "
-                    f"{None if drawn is None else drawn.shape[2:]} for it; give both the same number of units."
+                    f"Layer {i + 1} has shape {of_model.shape[1:]}, and the inference network draws "
+                    f"{None if of_network is None else of_network.shape[2:]} for it; give both the same size."
                 )
 
 

@@ -1,8 +1,7 @@
-"""Bounds whose gradients pass through reparameterised draws h = h(φ, ε): variational and importance-weighted
-autoencoders.
+"""Variational and importance-weighted autoencoders: bounds with gradients through reparameterised draws h = h(φ, ε).
 
-An objective's rows come in batches. A batch may be worked through in parts, which may lie on several devices: a
-function of a "part" sees some of the batch's rows, and the sums over all parts are what counts.
+The rows of a batch may be divided among devices. A "part" is the rows of one device; the sums over a batch are sums
+over its parts.
 """
 
 import functools

@@ -68,13 +68,14 @@ def nvil(ladder: Ladder, *, samples: int = 1, **switches: Any) -> Objective:
         l_i = Σ_{j≥i−1} log p(h^j | h^{j+1}) − Σ_{j≥i} log q(h^j | h^{j−1}),   h⁰ = x, i = 1…L   (section 2.3, local)
         θ:  ∇ log p(x, h)
         φ:  Σ_i (l_i − c_i − C_i)/max(1, σ̂_i) ∇ log q(h^i | h^{i−1})
-        ψ:  Σ_i (l_i − c_i − C_i)/max(1, σ̂_i) ∇ C_i,   uphill on −½ (l_i − c_i − C_i)² alone
+        ψ:  Σ_i (l_i − c_i − C_i)/max(1, σ̂_i) ∇ C_i
 
-    These are sums over all N rows, estimated from a batch. The estimate is unbiased for ∇ELBO except for the factor
-    max(1, σ̂_i), which only scales the step of each layer's φ. (With an inference network that depends on θ, take
-    normalise=False.) c and σ̂ are averages over *earlier* batches; in the first step c = 0 and σ̂ = 1. The paper's
-    algorithm 1 includes the current batch. With B rows, the mean of the current batch takes 1/B of the gradient away,
-    so this code deviates from the paper.
+    ψ's direction increases −½ (l_i − c_i − C_i)², so that C_i learns to predict l_i − c_i. The lines are sums over all
+    N rows, estimated from a batch. The estimate is unbiased for ∇ELBO except for the factor max(1, σ̂_i), which only
+    scales the step of each layer's φ. (With an inference network that depends on θ, take normalise=False.) c and σ̂ are
+    averages over *earlier* batches; in the first step c = 0 and σ̂ = 1. The paper's algorithm 1 includes the current
+    batch. Subtracting the mean of B rows from each of them shrinks the expected gradient by 1/B, so this code deviates
+    from the paper.
 
     Args:
         samples: S ≥ 1 draws of h per row and step.
@@ -238,23 +239,23 @@ def row_sums(residual: jax.Array, mask: jax.Array, memory: Memory) -> tuple[jax.
 
     Each row's terms are averaged over its draws. c is subtracted so that no digits are lost to a large mean.
     """
-    away = residual - memory.centre()[:, None, None]
+    offset = residual - memory.centre()[:, None, None]
     counts = mask > 0
 
     def total(terms: jax.Array) -> jax.Array:
         return jnp.sum(jnp.where(counts[None], jnp.mean(terms, axis=1), 0), axis=1)
 
-    return (jnp.sum(counts, dtype=residual.dtype), total(away), total(jnp.square(away)))
+    return (jnp.sum(counts, dtype=residual.dtype), total(offset), total(jnp.square(offset)))
 
 
 def update_memory(switches: Reductions, memory: Memory, sums: tuple[jax.Array, jax.Array, jax.Array]) -> Memory:
     """The memory after a batch, from ``row_sums`` of all its rows."""
-    count, away, square = sums
+    count, offset, square = sums
     rows = jnp.maximum(count, 1)
-    away = away / rows
-    spread = jnp.maximum(square / rows - jnp.square(away), 0)
+    offset = offset / rows
+    spread = jnp.maximum(square / rows - jnp.square(offset), 0)
     keep, add = switches.decay, 1 - switches.decay
-    mean = keep * memory.mean + add * (memory.centre() + away)
+    mean = keep * memory.mean + add * (memory.centre() + offset)
     return Memory(mean, keep * memory.variance + add * spread, keep * memory.weight + add)
 
 
@@ -263,12 +264,13 @@ def centre_signals(switches: Reductions, residual: jax.Array, memory: Memory) ->
 
     ``leave_one_out`` changes the weights of ∇ log q alone.
     """
-    own = mine = residual - memory.centre()[:, None, None] if switches.centre else residual
+    psi_weights = phi_weights = residual - memory.centre()[:, None, None] if switches.centre else residual
     if switches.leave_one_out:
-        mine = residual - (jnp.sum(residual, axis=1, keepdims=True) - residual) / (residual.shape[1] - 1)
+        phi_weights = residual - (jnp.sum(residual, axis=1, keepdims=True) - residual) / (residual.shape[1] - 1)
     if switches.normalise:
-        own, mine = own / memory.scale()[:, None, None], mine / memory.scale()[:, None, None]
-    return mine, own
+        scale = memory.scale()[:, None, None]
+        psi_weights, phi_weights = psi_weights / scale, phi_weights / scale
+    return phi_weights, psi_weights
 
 
 def check(ladder: Ladder, switches: Reductions, samples: int) -> None:

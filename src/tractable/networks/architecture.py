@@ -185,8 +185,8 @@ def as_network(network: PyTree, example: PyTree) -> Network:
 
 def _layers(module: PyTree, kind: type) -> list[Any]:
     """A module and all modules inside it."""
-    inside = jax.tree.leaves(module, is_leaf=lambda m: m is not module and isinstance(m, kind))
-    return [module, *(layer for m in inside if isinstance(m, kind) for layer in _layers(m, kind))]
+    modules = jax.tree.leaves(module, is_leaf=lambda m: m is not module and isinstance(m, kind))
+    return [module, *(layer for m in modules if isinstance(m, kind) for layer in _layers(m, kind))]
 
 
 def applied(network: Network, weights: PyTree, x: PyTree) -> PyTree:

@@ -155,8 +155,8 @@ def _once(fixed: _Fixed, noise: PyTree, phi: PyTree, batch: Batch | None) -> tup
     y, x = batch.data
     eta = fixed.layered.call(of_batch, phi["mean"], jax.tree.unflatten(fixed.structure, sds), x)
     # Parameters that only the predictor may use are NaN outside it.
-    outside = [jnp.full_like(w, jnp.nan) if leaf.inside else w for leaf, w in zip(fixed.leaves, values, strict=True)]
-    params, likelihood = fixed.model.constrain(jax.tree.unflatten(fixed.structure, outside)), fixed.model.through
+    masked = [jnp.full_like(w, jnp.nan) if leaf.inside else w for leaf, w in zip(fixed.leaves, values, strict=True)]
+    params, likelihood = fixed.model.constrain(jax.tree.unflatten(fixed.structure, masked)), fixed.model.through
     assert likelihood is not None  # ``_layers`` has checked it
     terms = jax.vmap(lambda e, y: log_prob_of(likelihood.observe(params, e), y))(eta, y)
     return jnp.sum(batch.counted(terms)), log_ratio

@@ -208,13 +208,13 @@ class BayesByBackprop(Variational):
             return phi, {}
         flat, most = self.flat(model, phi), max(LEAST, int(SHARE * steps * (self.samples or 1)))
         log_sd = np.log(np.logaddexp(0, np.asarray(flat["rho"])))
-        found = self._spread(session, problem.climber.plan, problem.climber.keys[0], flat["mean"], log_sd, most, KNOWN)
-        if found.interrupted:
+        search = self._spread(session, problem.climber.plan, problem.climber.keys[0], flat["mean"], log_sd, most, KNOWN)
+        if search.interrupted:
             return phi, {}
-        new = self.positions(model, flat["mean"][None], jnp.exp(found.log_sd)[None])
+        new = self.positions(model, flat["mean"][None], jnp.exp(search.log_sd)[None])
         before, after = (problem.vector(phis) for phis in (jax.tree.map(lambda a: a[None], phi), new))
         gain, chance = problem.bound.gain(problem.tuned, problem.tree, before, after)
-        found_by_search = {"gradients for σ": found.gradients, "error of 1/σ²": found.error, "gain by σ": gain}
+        found_by_search = {"gradients for σ": search.gradients, "error of 1/σ²": search.error, "gain by σ": gain}
         lost = gain < -max(self.tolerance, SIGMAS * chance)
         return phi if lost else jax.tree.map(lambda a: a[0], new), found_by_search
 

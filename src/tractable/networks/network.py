@@ -202,7 +202,7 @@ def neural_network(
         if name in (extra or {}):
             raise ModelError(f"{name!r} names the network's own parameters; rename the parameter in extra=.")
     arguments = (network, jnp.result_type(float), likelihood, prior, noise, float(df), tuple((extra or {}).items()))
-    return _made(network, _model, arguments)
+    return _cached(network, _model, arguments)
 
 
 def _model(
@@ -211,7 +211,7 @@ def _model(
 ) -> Model:  # fmt: skip
     """The Model for checked arguments. ``precision`` is only there as a part of the cache's key."""
     arguments = (network, precision, likelihood, _is_relevance(prior), noise, df, extra)
-    others, through, start = _made(network, _parts, arguments)
+    others, through, start = _cached(network, _parts, arguments)
     return Model({"weights": _priors(prior, network), **others}, through, start=start)
 
 
@@ -230,13 +230,13 @@ def _parts(
         others |= FAMILIES[likelihood].others(0)
     scales = _scale_priors(network) if relevance else None
 
-    def scaled(scale: jax.Array, weight: jax.Array) -> jax.Array:  # s · v, with one scale or one per input
+    def scale_weight(scale: jax.Array, weight: jax.Array) -> jax.Array:  # s · v, with one scale or one per input
         return weight * (jnp.expand_dims(scale, network.output_axis) if jnp.ndim(scale) else scale)
 
     def predictor(params: dict[str, Any], x: PyTree) -> jax.Array:
         weights = params["weights"]
         if scales is not None:
-            weights = jax.tree.map(scaled, params["scales"], weights)
+            weights = jax.tree.map(scale_weight, params["scales"], weights)
         return applied(network, weights, x)
 
     def observe(params: dict[str, Any], output: jax.Array) -> dist.Distribution | None:
@@ -344,7 +344,7 @@ def _near(prior: dist.Distribution, key: jax.Array) -> jax.Array:
     return bijection(jax.random.uniform(key, like.shape, like.dtype, -1.0, 1.0))
 
 
-def _made(network: Network, function: Callable, arguments: tuple) -> Any:
+def _cached(network: Network, function: Callable, arguments: tuple) -> Any:
     """``function(*arguments)``, cached in the network if the arguments can be hashed."""
     try:
         hash(arguments)

@@ -187,10 +187,10 @@ def _axes(eqn: JaxprEqn, position: int) -> tuple[tuple[int, ...], tuple[int, ...
     numbers = eqn.params["dimension_numbers"]
     if eqn.primitive is primitives.conv_general_dilated_p:
         return (numbers.lhs_spec[1],), (numbers.out_spec[1],)  # channels
-    summed, batched = numbers
-    axes_in = tuple(sorted((*summed[1 - position], *batched[1 - position])))
+    sum_axes, batched = numbers
+    axes_in = tuple(sorted((*sum_axes[1 - position], *batched[1 - position])))
     # The output's axes are the batched ones, the remaining ones of the first operand, and those of the second.
-    free = _aval(eqn.invars[position]).ndim - len(summed[position]) - len(batched[position])
+    free = _aval(eqn.invars[position]).ndim - len(sum_axes[position]) - len(batched[position])
     first = len(batched[0]) if position == 0 else _aval(eqn.outvars[0]).ndim - free
     return axes_in, tuple(range(first, first + free))
 

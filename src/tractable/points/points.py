@@ -160,12 +160,12 @@ class MAP(Method):
         tolerance = self.tolerance * (100 if self.optimizer != "lbfgs" else 1)
         if jnp.result_type(float) == jnp.float32:
             tolerance = max(tolerance, 1e-5)
-        away = found.get(AWAY, math.inf)
+        distance = found.get(AWAY, math.inf)
         verdict = (
-            "trust" if slope <= tolerance or away <= NEAR
-            else "caution" if slope <= 1e3 * tolerance or away <= 10 * NEAR else "reject"
+            "trust" if slope <= tolerance or distance <= NEAR
+            else "caution" if slope <= 1e3 * tolerance or distance <= 10 * NEAR else "reject"
         )  # fmt: skip
-        sds = f": the end of the climb is {away:.2g} sds from it" if math.isfinite(away) else ""
+        sds = f": the end of the climb is {distance:.2g} sds from it" if math.isfinite(distance) else ""
         out = [Check("gradient", slope, verdict, f"largest component of the gradient per datum; 0 at a maximum{sds}")]
         out += curvature(found, ridge=1e-6)
         if self.starts > 1:

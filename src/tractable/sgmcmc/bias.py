@@ -29,7 +29,7 @@ class Measured(NamedTuple):
 
 
 def stationary(
-    measured: Measured,
+    measurement: Measured,
     step_size: float,
     scale: np.ndarray | float = 1.0,
     *,
@@ -48,7 +48,7 @@ def stationary(
     it is averaged here over the steps of an epoch. The time is O(d) where H and V are diagonals.
 
     Args:
-        measured: H and V.
+        measurement: H and V.
         step_size: ε.
         scale: L, a number, (d,) or (d, d).
         friction: α of SGHMC.
@@ -60,8 +60,8 @@ def stationary(
     >>> round(float(stationary(one, 0.1).covariance[0]), 6)   # (1/4)(1 + 0.8)/(1 − 0.1)
     0.5
     """
-    matrix = measured.curvature.ndim == 2
-    h, v = _whitened(measured, scale)
+    matrix = measurement.curvature.ndim == 2
+    h, v = _whitened(measurement, scale)
     if matrix:
         values, basis = np.linalg.eigh(h)
         v = basis.T @ v @ basis
@@ -92,28 +92,28 @@ def stationary(
     return Predicted(covariance, target, inflation, float(np.abs(np.sqrt(np.maximum(ratios, 0)) - 1).max()))
 
 
-def largest_step(measured: Measured, scale: np.ndarray | float, tolerance: float, **settings: Any) -> float:
+def largest_step(measurement: Measured, scale: np.ndarray | float, tolerance: float, **settings: Any) -> float:
     """Find the largest ε at which the predicted sd of every linear combination is off by at most ``tolerance``."""
-    h, _ = _whitened(measured, scale)
+    h, _ = _whitened(measurement, scale)
     top = max(np.linalg.eigvalsh(h).max() if h.ndim == 2 else h.max(), 1e-300)
     low, high = 1e-9 / top, 3.9 / top
-    if stationary(measured, high, scale, **settings).worst <= tolerance:
+    if stationary(measurement, high, scale, **settings).worst <= tolerance:
         return high
     for _ in range(60):
         middle = np.sqrt(low * high)
-        if stationary(measured, middle, scale, **settings).worst <= tolerance:
+        if stationary(measurement, middle, scale, **settings).worst <= tolerance:
             low = middle
         else:
             high = middle
     return float(low)
 
 
-def reduced_noise(measured: Measured, step_size: float, scale: np.ndarray | float) -> np.ndarray | None:
+def reduced_noise(measurement: Measured, step_size: float, scale: np.ndarray | float) -> np.ndarray | None:
     """S with S Sᵀ = εP − (ε²/4) P (V + H) P, the scale of injected noise that makes the stationary covariance H⁻¹.
 
     This holds for a normal target and independent batches. None where ε is so large that S Sᵀ is not positive definite.
     """
-    h, v = _whitened(measured, scale)
+    h, v = _whitened(measurement, scale)
     if h.ndim == 1:
         left = step_size - step_size**2 / 4 * (v + h)
         return None if left.min() <= 0 else np.broadcast_to(scale, h.shape) * np.sqrt(left)
@@ -176,9 +176,9 @@ def _half_sum(y: np.ndarray, epoch: int | None) -> np.ndarray:
     return np.where(small, series, 0.5 - (a / y - a * (1 - a**epoch) / (epoch * y**2)) / (epoch - 1))
 
 
-def _whitened(measured: Measured, scale: np.ndarray | float) -> tuple[np.ndarray, np.ndarray]:
+def _whitened(measurement: Measured, scale: np.ndarray | float) -> tuple[np.ndarray, np.ndarray]:
     """H and V in the coordinates L⁻¹ θ: Lᵀ H L and Lᵀ V L, or their diagonals."""
-    h, v = np.asarray(measured.curvature, float), np.asarray(measured.noise, float)
+    h, v = np.asarray(measurement.curvature, float), np.asarray(measurement.noise, float)
     if h.ndim == 2:
         dense = _dense(scale, len(h))
         return dense.T @ h @ dense, dense.T @ v @ dense

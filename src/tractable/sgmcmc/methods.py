@@ -160,30 +160,30 @@ class SGLD(Drawing):
             part = whole(data.arrays() if data.resident else data.first(10_000))
             best = positions[int(np.argmax([float(value_and_slope(model, p, part)[0]) for p in positions]))]
             tuned = {"anchor": best, "anchor_gradient": value_and_slope(model, best, whole(data.arrays()))[1]}
-        measured = self._measure(session, positions, tuned)
+        measurement = self._measure(session, positions, tuned)
         if self.start == "mode":
             root = (
-                np.sqrt(1 / measured.curvature)
-                if measured.curvature.ndim == 1
-                else bias.inverse_root(measured.curvature)
+                np.sqrt(1 / measurement.curvature)
+                if measurement.curvature.ndim == 1
+                else bias.inverse_root(measurement.curvature)
             )
             noise = np.asarray(jax.random.normal(jax.random.fold_in(session.key, 6), positions.shape))
             positions = positions + jnp.asarray(noise * root if root.ndim == 1 else noise @ root.T, dtype)
-            measured = self._measure(session, positions, tuned)
-        scale = self.scale(measured, self.plan(data))
-        choice = self._choose(measured, scale, self.plan(data))
+            measurement = self._measure(session, positions, tuned)
+        scale = self.scale(measurement, self.plan(data))
+        choice = self._choose(measurement, scale, self.plan(data))
         first = choice["step_size"]
-        thin = self._thinning(measured, first, scale)
-        tuned |= self._tuned(measured, first, scale, thin)
+        thin = self._thinning(measurement, first, scale)
+        tuned |= self._tuned(measurement, first, scale, thin)
         if self.warmup and not self.cycles:
             positions, done = self._burn_in_or_smaller(session, program, tuned, keys, positions, thin)
             if self.step_size == "auto" or self.correct:
-                measured = self._measure(session, positions, tuned)
+                measurement = self._measure(session, positions, tuned)
                 step_size = float(tuned["step_size"])
-                choice = self._choose(measured, scale, self.plan(data))
+                choice = self._choose(measurement, scale, self.plan(data))
                 if step_size < 0.5 * first:  # a larger step size failed in burn-in, and could fail again
                     choice["step_size"] = min(choice["step_size"], step_size)
-                tuned |= self._tuned(measured, choice["step_size"], scale, thin)
+                tuned |= self._tuned(measurement, choice["step_size"], scale, thin)
             positions, _ = self._burn_in(session, program, tuned, keys, positions, thin, done)
         return WarmUp(positions, tuned, choice, thin)
 
@@ -193,12 +193,12 @@ class SGLD(Drawing):
         key = jax.random.fold_in(session.key, 7)
         return bias.measure(session.model, session.data, self.plan(session.data), distinct, key, self, tuned)
 
-    def _tuned(self, measured: bias.Measured, step: float, scale: np.ndarray, thin: int) -> dict[str, jax.Array]:
+    def _tuned(self, measurement: bias.Measured, step: float, scale: np.ndarray, thin: int) -> dict[str, jax.Array]:
         dtype = jnp.result_type(float)
         plain = self._preconditioner is None  # the scale is then the number 1, so that no step reads a vector of ones
         tuned = {"step_size": jnp.asarray(step, dtype), "scale": jnp.asarray(1.0 if plain else scale, dtype)}
         if self.correct:
-            reduced = bias.reduced_noise(measured, step, scale)
+            reduced = bias.reduced_noise(measurement, step, scale)
             if reduced is None:
                 raise SettingsError(
                     f"{type(self).__name__}(correct=True) cannot correct the gradient's noise at step_size={step:g}: "
@@ -240,54 +240,54 @@ class SGLD(Drawing):
         session.say("warm-up", groups * shape.group, self.warmup)
         return jax.vmap(program.observe)(result.states), groups
 
-    def scale(self, measured: bias.Measured, plan: Plan) -> np.ndarray:
+    def scale(self, measurement: bias.Measured, plan: Plan) -> np.ndarray:
         """L of the preconditioner P = L Lᵀ, from H: P is the inverse curvature, or its diagonal.
 
         For RMSprop, L is that of the limit of its own P.
         """
-        h = measured.curvature
+        h = measurement.curvature
         if self._preconditioner == "dense" and h.ndim == 2:
             return bias.inverse_root(h)
         if self._preconditioner in ("diagonal", "dense"):
             return np.sqrt(np.diag(np.linalg.inv(h)) if h.ndim == 2 else 1 / h)
         if self._preconditioner == "rmsprop":
             # RMSprop's P tends to this, because gradients at the mode are noise of variance V.
-            v = np.diag(measured.noise) if measured.noise.ndim == 2 else measured.noise
+            v = np.diag(measurement.noise) if measurement.noise.ndim == 2 else measurement.noise
             return 1 / np.sqrt(1e-5 + np.sqrt(v) / plan.size)
         return np.ones(len(h))
 
     def predicted(
-        self, measured: bias.Measured, step: float, scale: np.ndarray, plan: Plan, injected: np.ndarray | None = None
+        self, measurement: bias.Measured, step: float, scale: np.ndarray, plan: Plan, injected: np.ndarray | None = None
     ) -> bias.Predicted:
         """The predicted stationary covariance at a step size."""
-        return bias.stationary(measured, step, scale, injected=injected, **self._setting(plan))
+        return bias.stationary(measurement, step, scale, injected=injected, **self._setting(plan))
 
     def _setting(self, plan: Plan) -> dict[str, Any]:
         """The arguments of ``bias.stationary`` other than H, V, ε and P."""
         epoch = None if plan.independent else plan.count
         return {"friction": self.friction, "temperature": self.temperature, "epoch": epoch}
 
-    def _choose(self, measured: bias.Measured, scale: np.ndarray, plan: Plan) -> dict[str, Any]:
+    def _choose(self, measurement: bias.Measured, scale: np.ndarray, plan: Plan) -> dict[str, Any]:
         if callable(self.step_size):
             return {"step_size": float(self.step_size(jnp.array(0)))}
         if self.step_size != "auto":
-            self._warn(measured, float(self.step_size), scale, plan)
+            self._warn(measurement, float(self.step_size), scale, plan)
             return {"step_size": float(self.step_size)}
-        step = bias.largest_step(measured, scale, self.bias_tolerance, **self._setting(plan))
+        step = bias.largest_step(measurement, scale, self.bias_tolerance, **self._setting(plan))
         return {"step_size": step}
 
-    def _warn(self, measured: bias.Measured, step: float, scale: np.ndarray, plan: Plan) -> None:
+    def _warn(self, measurement: bias.Measured, step: float, scale: np.ndarray, plan: Plan) -> None:
         if self.correct or self.cycles:  # a cycle samples at smaller steps than the given one, its largest
             return
-        worst = self.predicted(measured, step, scale, plan).worst
+        worst = self.predicted(measurement, step, scale, plan).worst
         if not np.isfinite(worst):
-            limit = bias.largest_step(measured, scale, 10.0, **self._setting(plan))
+            limit = bias.largest_step(measurement, scale, 10.0, **self._setting(plan))
             raise SettingsError(
                 f"{type(self).__name__}(step_size={step:g}) is unstable on this posterior, whose largest curvature "
                 f"allows about {limit:.2g}: use a smaller step, step_size='auto', or preconditioner='diagonal'."
             )
         if worst > self.bias_tolerance:
-            safe = bias.largest_step(measured, scale, self.bias_tolerance, **self._setting(plan))
+            safe = bias.largest_step(measurement, scale, self.bias_tolerance, **self._setting(plan))
             warnings.warn(
                 f"step_size={step:g} is predicted to inflate the sd of a direction by {100 * worst:.0f} %, above "
                 f"bias_tolerance={self.bias_tolerance:g}. Use step_size={safe:.2g}, correct=True or "
@@ -296,10 +296,10 @@ class SGLD(Drawing):
                 stacklevel=6,
             )
 
-    def _thinning(self, measured: bias.Measured, step: float, scale: np.ndarray) -> int:
+    def _thinning(self, measurement: bias.Measured, step: float, scale: np.ndarray) -> int:
         if self.thin != "auto":
             return int(self.thin)
-        h = measured.curvature
+        h = measurement.curvature
         if h.ndim == 2:
             dense = np.diag(scale) if np.ndim(scale) == 1 else scale
             slowest = np.linalg.eigvalsh(dense.T @ h @ dense).min()
@@ -322,11 +322,11 @@ class SGLD(Drawing):
         flat = belief.positions.reshape(-1, belief.positions.shape[-1])
         index = np.linspace(0, len(flat) - 1, MEASURED_AT).astype(int)
         plan = self.plan(data)
-        measured = bias.measure(posterior.model, data, plan, flat[index], jax.random.key(0), self, chains.tuned)
+        measurement = bias.measure(posterior.model, data, plan, flat[index], jax.random.key(0), self, chains.tuned)
         step = float(np.average(belief.info["step_size"], weights=belief.weights))
         injected = chains.tuned.get("noise_scale")
         injected = None if injected is None else np.asarray(injected, np.float64)
-        return self.predicted(measured, step, np.asarray(chains.tuned["scale"], np.float64), plan, injected)
+        return self.predicted(measurement, step, np.asarray(chains.tuned["scale"], np.float64), plan, injected)
 
     def checks(self, posterior: Learnt) -> list[Check]:
         out = chain_checks(posterior)
