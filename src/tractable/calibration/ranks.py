@@ -116,7 +116,7 @@ def _coverage(allowed: np.ndarray, runs: int, draws: int) -> float:
 class Shape(NamedTuple):
     """The normal error that explains ranks: the draws come from N(b, s²) where the posterior is N(0, 1)."""
 
-    sd_ratio: float  # s; below 1 the draws are too narrow, and the histogram of ranks is ∪
+    sd_ratio: float  # s; below 1 the draws are too narrow, and the histogram of ranks has the form ∪
     sd_error: float  # standard error of log s
     bias: float  # b, in sds of the right posterior; above 0 the draws are too high
     bias_error: float  # standard error of b

@@ -40,7 +40,7 @@ def bayes_by_backprop(
 
         −F_i = (1/S) Σ_s [ Σ_{n in batch i} log p(y_n|w_s) − π_i (log q(w_s) − log p(w_s)) ]   (eq. 8; a sum over rows)
 
-    The objective's value is M times −F_i, an estimate of the sum over all rows. The values of an epoch so average to
+    The objective's value is M times −F_i, an estimate of the sum over all rows. So the values of an epoch average to
     −F exactly, whatever the batches' sizes and π. With M = 1 the likelihood of a batch counts N/n times and the cost
     once. For a parameter with a normal prior the cost is the KL in closed form. For other parameters, as under a scale
     mixture, it is log q − log p at the draw, differentiated through the draw and through the parameters of q. The

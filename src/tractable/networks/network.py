@@ -156,9 +156,9 @@ def neural_network(
         w = s · v,   v ~ "scaled",   s ~ HalfNormal(2)
 
     There is one s per array of weights, but one s per input for the first matrix applied to x. Chains must be longer,
-    because only the product s · v matters for the likelihood. In our tests long chains predicted tables of about ten
-    inputs better than under "scaled", and tables of few inputs worse (docs/decisions/034). A joint maximum over s and v
-    overfits: do not use this prior with MAP or Laplace.
+    because only the product s · v matters for the likelihood. In an experiment (docs/decisions/034) long chains
+    predicted tables of about ten inputs better than under "scaled", and tables of few inputs worse. A joint maximum
+    over s and v overfits: do not use this prior with MAP or Laplace.
 
     Args:
         network: a Network, such as ``mlp(8, (50,), 1)``; an Equinox module called with one x; or a pair

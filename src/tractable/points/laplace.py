@@ -25,7 +25,7 @@ from tractable.points.points import AWAY, MAP, choose_best
 
 DENSE = 5000  # most parameters for which a dense covariance is formed
 ROWS = 64  # most rows whose Jacobians are in memory at once
-PROBED = 8  # number of rows on which it is tested in which parameters the predictor is linear
+PROBED = 8  # number of rows for the test that finds the parameters in which the predictor is linear
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -222,7 +222,7 @@ class SGLD(Drawing):
                 tuned["step_size"] = tuned["step_size"] / 10
                 warnings.warn(
                     "Chains did not stay finite at the automatic step size: curvature is larger away from the mode. "
-                    "Trying {float(tuned['step_size']):.3g}; MALA or NUTS are safer where they are affordable.",
+                    f"Trying {float(tuned['step_size']):.3g}; MALA or NUTS are safer where they are affordable.",
                     TractableWarning,
                     stacklevel=6,
                 )
