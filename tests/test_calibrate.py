@@ -431,7 +431,7 @@ def test_the_page_and_the_plot(tmp_path, right):
         (lambda: calibrated(runs=19), SettingsError, "runs=...\\) expects a whole number ≥ 20; got 19"),
         (lambda: calibrated(draws=8), SettingsError, "draws=...\\) expects a whole number ≥ 9; got 8"),
         (lambda: calibrated(seed=-1), SettingsError, "seed=...\\) expects a whole number from 0 to \\d+; got -1"),
-        (lambda: calibrated(quantities={"f": lambda p, y: y}), SettingsError, "one number from 'f'; got shape \\(30,\\)"),
+        (lambda: calibrated(quantities={"f": lambda p, y: y}), SettingsError, "one number from .f.; got shape"),
         (lambda: tr.calibrate(COIN, tr.NUTS(), None), DataError, "Expected an array .*; got none"),
         (lambda: tr.calibrate(COIN, tr.NUTS(), tr.Data(ROWS, weights=np.ones(30))), DataError, "30 rows with weights"),
         (lambda: tr.calibrate(COIN, tr.NUTS(), tr.Data(ROWS, resident=False)), DataError, "got 30 rows on file"),

@@ -254,7 +254,7 @@ class Calibration:
         text = f"is the least in a run; {counted(few, 'run')} had fewer than the {self.draws} draws that are ranked"
         checks.append(Check("effective draws", float(np.min(self.effective)), verdict, text))
         if self.interrupted:
-            checks.append(Check("interrupted", n, "caution", f"of {self.asked} runs had ended when the calibration was stopped"))
+            checks.append(Check("interrupted", n, "caution", f"of {self.asked} runs had ended at the interruption"))
         return Report(worst(checks), tuple(checks), f"{self.method} calibrated by {counted(n, 'run')}")
 
     def sentence(self, i: int) -> str:
