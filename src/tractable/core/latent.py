@@ -197,18 +197,18 @@ class LatentModel(Model):
             near = nearest(unknown[0], known)
             raise ModelError(f"LatentModel has no {', '.join(unknown)}; its steps are {', '.join(known)}.{near}")
         of_sums, of_steps, of_symmetry = ({n: changed[n] for n in g._fields if n in changed} for g in groups)
-        made = type(self).__new__(type(self))
-        vars(made).update(vars(self) | {"representative": None})
-        Model.__init__(made, self.prior, made._marginal, self.position, self.support, self.start, self.derived)
+        copy = type(self).__new__(type(self))
+        vars(copy).update(vars(self) | {"representative": None})
+        Model.__init__(copy, self.prior, copy._marginal, self.position, self.support, self.start, self.derived)
         if of_sums:
-            made.sums = Sums(**of_sums) if self.sums is None else self.sums._replace(**of_sums)
+            copy.sums = Sums(**of_sums) if self.sums is None else self.sums._replace(**of_sums)
         if set(changed) & {*Sums._fields, "m_step"}:  # ``climbed`` was made from functions that are replaced here
             of_steps = {"climbed": None} | of_steps
-        made.steps, made.symmetry = self.steps._replace(**of_steps), self.symmetry._replace(**of_symmetry)
+        copy.steps, copy.symmetry = self.steps._replace(**of_steps), self.symmetry._replace(**of_symmetry)
         for name in set(self.own) & set(changed):
-            setattr(made, name, changed[name])
-        made.origin = (self.origin or self) if set(changed) <= _NOT_COMPILED else None
-        return made
+            setattr(copy, name, changed[name])
+        copy.origin = (self.origin or self) if set(changed) <= _NOT_COMPILED else None
+        return copy
 
     def split_arrays(self) -> tuple[Model, tuple]:
         """As ``Model.split_arrays``; models that differ only in starting points and checks share compiled programs."""
@@ -229,8 +229,8 @@ class LatentModel(Model):
         """The model on which EM works: that of ``steps.climbed`` with this model's starts and checks, or this model."""
         if self.steps.climbed is None:
             return self
-        (made, into, back), begin, examine = self.steps.climbed, self.steps.begin, self.steps.examine
-        return _without_symmetry(made, self.symmetry.shift is None, self.symmetry.canonical is None).with_steps(
+        (model, into, back), begin, examine = self.steps.climbed, self.steps.begin, self.steps.examine
+        return _without_symmetry(model, self.symmetry.shift is None, self.symmetry.canonical is None).with_steps(
             begin=begin and (lambda key, rows: into(begin(key, rows))),
             examine=examine and (lambda params, size: examine(back(params), size)),
         )
@@ -342,9 +342,9 @@ class LatentModel(Model):
         """
         if self.steps.climbed is not None:
             raise NotImplementedError
-        found = super().computed(params, key, rows)
+        values = super().computed(params, key, rows)
         if rows is None:
-            return found
+            return values
         sums, steps, symmetry = self.sums or Sums(self.summed_out), self.steps, self.symmetry
         first, given = jax.tree.map(lambda a: a[0], rows), jax.tree.map(lambda a: a[:1], rows[1])
         x, row, inputs = (rows[0], first[0], ()) if given is None else (rows, first, (first[1],))
@@ -352,13 +352,13 @@ class LatentModel(Model):
         of_row = totals = _call(steps.statistics, row, z)
         if sums.e_step is not None:
             totals = sums.e_step(params, whole(rows)).statistics
-        shares, drawn = _call(sums.responsibilities, params, x), _call(sums.drawn, key, params, x)
+        shares, z_draws = _call(sums.responsibilities, params, x), _call(sums.drawn, key, params, x)
         order = None if symmetry.permute is None else jnp.arange(shares.shape[-1])
         return [
-            *found, z, of_row, totals, shares, drawn, self.causes, symmetry.parameters,
+            *values, z, of_row, totals, shares, z_draws, self.causes, symmetry.parameters,
             _call(self.latent, params, *inputs), _call(self.conditional, params, z, *inputs),
             self.sample(key, params, 1, given), _call(steps.m_step, totals),
-            _call(sums.encode, params, x), _call(sums.complete, params, x, drawn), _call(symmetry.canonical, params),
+            _call(sums.encode, params, x), _call(sums.complete, params, x, z_draws), _call(symmetry.canonical, params),
             _call(symmetry.shift, params, first[0]), _call(symmetry.permute, params, order),
         ]  # fmt: skip
 
@@ -392,8 +392,8 @@ class Marginal(Distribution):
     def sample(self, key: jax.Array, sample_shape: tuple[int, ...] = ()) -> PyTree:
         count = int(np.prod(sample_shape))
         given = None if self.x is None else jax.tree.map(lambda a: jnp.broadcast_to(a, (count, *a.shape)), self.x)
-        drawn = self.model.sample(key, self.params, count, given)[0]
-        return jax.tree.map(lambda a: a.reshape(*sample_shape, *a.shape[1:]), drawn)
+        draws = self.model.sample(key, self.params, count, given)[0]
+        return jax.tree.map(lambda a: a.reshape(*sample_shape, *a.shape[1:]), draws)
 
     def _mixed(self) -> tuple[jax.Array, jax.Array, jax.Array]:
         """p(z | θ) of each value of z, and the mean and variance of x given each value."""
@@ -443,10 +443,10 @@ def _event_shape(model: LatentModel, params: PyTree, x: PyTree) -> tuple[int, ..
         return ()
     key = jax.eval_shape(lambda: jax.random.key(0))
     try:
-        drawn = jax.eval_shape(lambda k, p: sampler(k, p, 1)[0], key, params)
+        datum = jax.eval_shape(lambda k, p: sampler(k, p, 1)[0], key, params)
     except TypeError:
         return ()
-    return drawn.shape[1:]
+    return datum.shape[1:]
 
 
 def latent_model(model: Model) -> LatentModel | None:

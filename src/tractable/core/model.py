@@ -267,20 +267,20 @@ class Model(Grouped, Spelt):
         Args:
             rows: (y, given) of a few rows, with a leading axis; None without data.
         """
-        found = [self.example(key), self.constrain(self.unconstrain(params))]
+        values = [self.example(key), self.constrain(self.unconstrain(params))]
         given = {"start": key, "derived": params} | ({"sample_prior": key} if self.drawable else {})
-        found += [getattr(self, name)(value) for name, value in given.items() if getattr(self, name) is not None]
+        values += [getattr(self, name)(value) for name, value in given.items() if getattr(self, name) is not None]
         if rows is None or self.likelihood is None:
-            return found
+            return values
         y, x = jax.tree.map(lambda a: a[0], rows)
         if self.local is not None:
             own: Any = self.given(params)
-            return [*found, prior_centre(own), own.computed(own.example(key), key, (y, x.given))]
+            return [*values, prior_centre(own), own.computed(own.example(key), key, (y, x.given))]
         if self.through is not None:
-            found.append(self.through.predictor(params, x))
+            values.append(self.through.predictor(params, x))
         distributions = self.datum(params, x)
         leaves = jax.tree.leaves(distributions, is_leaf=is_distribution)
-        return [*found, *(_properties(d, key, value) for d, value in zip(leaves, jax.tree.leaves(y), strict=True))]
+        return [*values, *(_properties(d, key, value) for d, value in zip(leaves, jax.tree.leaves(y), strict=True))]
 
     def log_likelihoods(self, params: PyTree, rows: tuple[PyTree, PyTree]) -> jax.Array:
         """log p(y_n | x_n, θ) of each row, (n,), or of each group if the data have groups."""
@@ -317,11 +317,11 @@ def _numbered(model: Model) -> tuple:
 
 def _properties(distribution: PyTree, key: jax.Array, value: ArrayLike) -> list:
     """A distribution, a draw, and its moments, entropy and cdf if they exist."""
-    found = [distribution]
+    properties = [distribution]
     for call in (
         lambda: distribution.sample(key), lambda: distribution.mean, lambda: distribution.variance,
         lambda: distribution.entropy(), lambda: distribution.cdf(value),
     ):  # fmt: skip
         with contextlib.suppress(Exception):  # no compiled program uses a property that does not exist
-            found.append(call())
-    return found
+            properties.append(call())
+    return properties

@@ -47,7 +47,7 @@ def in_pairs(key: jax.Array, size: int) -> jax.Array:
     block = -(-size // (4 * EVEN)) * EVEN
     words = jnp.stack(threefry(key, jax.lax.iota(jnp.uint32, block)))  # (2, block)
 
-    def turned(words: jax.Array, quarters: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def one_of_pair(words: jax.Array, quarters: jax.Array) -> tuple[jax.Array, jax.Array]:
         radius = jnp.sqrt(-2 * jnp.log((words >> 12).astype(jnp.float32) * 2.0**-20 + 2.0**-21))
         angle = words + (quarters << 10)  # the lower 12 bits count 4,096ths of a full turn
         x = (angle & 0x7FF).astype(jnp.float32) * 2.0**-10 - (1 - 2.0**-11)  # (−1, 1) is half a turn
@@ -56,8 +56,8 @@ def in_pairs(key: jax.Array, size: int) -> jax.Array:
             cosine = cosine * (x * x) + c
         return words, jnp.where(angle & 0x800, -cosine, cosine) * radius
 
-    drawn = jax.lax.scan(turned, words, jnp.arange(2, dtype=jnp.uint32))[1]  # (2, 2, block)
-    return drawn.reshape(-1)[:size]
+    numbers = jax.lax.scan(one_of_pair, words, jnp.arange(2, dtype=jnp.uint32))[1]  # (2, 2, block)
+    return numbers.reshape(-1)[:size]
 
 
 def log_uniform(key: jax.Array, shape: tuple[int, ...], dtype: DTypeLike | None = None) -> jax.Array:

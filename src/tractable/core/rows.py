@@ -73,10 +73,10 @@ class Batch(NamedTuple):
     def counted(self, terms: jax.Array) -> jax.Array:
         """The rows' terms (n, ...), each times how often the row counts; 0 for padding, also where it is NaN."""
         trailing = tuple(range(1, terms.ndim))
-        counted = jnp.where(jnp.expand_dims(self.mask > 0, trailing), terms, 0.0)
+        masked = jnp.where(jnp.expand_dims(self.mask > 0, trailing), terms, 0.0)
         if self.rows is None:
-            return counted
-        return jnp.expand_dims(self.mask, trailing).astype(counted.dtype) * counted
+            return masked
+        return jnp.expand_dims(self.mask, trailing).astype(masked.dtype) * masked
 
 
 class Weighted(NamedTuple):
@@ -315,8 +315,8 @@ class Data(Spelt):
                 "Every weight of Data is zero, so that no row counts: expected one weight above zero at least. Pass "
                 "allow_empty=True to sample the prior."
             )
-        weighed = {} if self.weights is None else {"weights": self.weights}
-        self._wide = wide(_named(rows) | weighed)
+        weights_by_name = {} if self.weights is None else {"weights": self.weights}
+        self._wide = wide(_named(rows) | weights_by_name)
         check_width(self._wide)
         self.labels: np.ndarray | None = None
         self.numbers: np.ndarray | None = None
@@ -386,11 +386,11 @@ class Data(Spelt):
     def take(self, index: np.ndarray | jax.Array | list | slice) -> "Data":
         """The rows at ``index`` (an array of integers, a mask or a slice) as Data."""
         y, given = jax.tree.map(lambda a: np.asarray(a[index]), self.rows)
-        taken = Data(y, given, missing=self.missing)
-        taken.weights = None if self.weights is None else self.weights[index]  # may all be zero
+        subset = Data(y, given, missing=self.missing)
+        subset.weights = None if self.weights is None else self.weights[index]  # may all be zero
         if self.labels is not None and self.numbers is not None:
-            taken.labels, taken.numbers = self.labels[index], self.numbers[index]
-        return taken
+            subset.labels, subset.numbers = self.labels[index], self.numbers[index]
+        return subset
 
     def equally_counted(self, count: int = EVENLY) -> "Data":
         """Rows that all count once, from which a method finds a starting point; rows of weight zero are left out.
@@ -400,13 +400,13 @@ class Data(Spelt):
         if self.weights is None:
             return self
         counting = self.weights > 0
-        counted = np.flatnonzero(counting if counting.any() else ~counting)
-        weights = self.weights[counted]
+        indices = np.flatnonzero(counting if counting.any() else ~counting)
+        weights = self.weights[indices]
         if np.ptp(weights) > 0:
-            reached = np.cumsum(weights) / weights.sum()
-            evenly = np.searchsorted(reached, (np.arange(count) + 0.5) / count)
-            counted = counted[np.minimum(evenly, len(counted) - 1)]
-        return Data(*jax.tree.map(lambda a: np.asarray(a[counted]), self.rows), missing=self.missing)
+            cumulative = np.cumsum(weights) / weights.sum()
+            evenly = np.searchsorted(cumulative, (np.arange(count) + 0.5) / count)
+            indices = indices[np.minimum(evenly, len(indices) - 1)]
+        return Data(*jax.tree.map(lambda a: np.asarray(a[indices]), self.rows), missing=self.missing)
 
     def sketched(self, count: int = SKETCH) -> "Data":
         """At most ``count`` random groups, weighted so that their sum estimates the sum over all groups.

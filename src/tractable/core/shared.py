@@ -87,13 +87,13 @@ def recorded(factory: Callable[P, T]) -> Callable[P, T]:
     @functools.wraps(factory)
     def lookup(*args: P.args, **kwargs: P.kwargs) -> T:
         check_spelling(f"{factory.__name__}()", kwargs, signature, vars(factory).get("removed", {}))
-        made = factory(*args, **kwargs)
+        result = factory(*args, **kwargs)
         bound = signature.bind(*args, **kwargs)
         bound.apply_defaults()
         with contextlib.suppress(TypeError, ValueError):  # no JSON, or an object without weak references
             arguments = json.loads(json.dumps(bound.arguments, allow_nan=False, default=_written))
-            remember(made, lookup, lambda: arguments)
-        return made
+            remember(result, lookup, lambda: arguments)
+        return result
 
     _recorded.add(lookup)
     return lookup
@@ -112,15 +112,15 @@ _recorded: set[Callable] = set()  # the only functions that loading a folder may
 _makers: weakref.WeakKeyDictionary[object, tuple[Callable, Callable]] = weakref.WeakKeyDictionary()
 
 
-def remember(made: T, factory: Callable[..., T], arguments: Callable[[], dict[str, object]]) -> T:
-    """Return ``made`` with a ``recipe``: to call ``factory`` with the dict that ``arguments()`` returns."""
-    _makers[made] = (factory, arguments)
-    return made
+def remember(result: T, factory: Callable[..., T], arguments: Callable[[], dict[str, object]]) -> T:
+    """Return ``result`` with a ``recipe``: to call ``factory`` with the dict that ``arguments()`` returns."""
+    _makers[result] = (factory, arguments)
+    return result
 
 
-def copy_recipe(source: object, made: T) -> T:
-    """Return ``made`` with the ``recipe`` of ``source``, if ``source`` has one."""
-    return remember(made, *_makers[source]) if source in _makers else made
+def copy_recipe(source: object, result: T) -> T:
+    """Return ``result`` with the ``recipe`` of ``source``, if ``source`` has one."""
+    return remember(result, *_makers[source]) if source in _makers else result
 
 
 class Compiled(Generic[T]):
@@ -147,9 +147,9 @@ class Compiled(Generic[T]):
             return function(**arguments | {name: _join(arguments[name], each) for name, each in arrays.items()})
 
         program.__name__ = function.__name__
-        made = functools.partial(jax.jit, program, static_argnames=static, donate_argnames=donate)
-        self._program = made()
-        self._made, self._options = made, if_few
+        self._jit = functools.partial(jax.jit, program, static_argnames=static, donate_argnames=donate)
+        self._program = self._jit()
+        self._options = if_few
 
     def __call__(self, *args: object, **kwargs: object) -> T:
         arrays, arguments = self._split(args, kwargs)
@@ -161,7 +161,7 @@ class Compiled(Generic[T]):
     @functools.cached_property
     def _if_few(self) -> Callable[..., T]:
         """The program with those of the options ``if_few`` that the installed XLA knows; made when first used."""
-        return self._made(compiler_options={k: v for k, v in self._options.items() if k not in _unknown()})
+        return self._jit(compiler_options={k: v for k, v in self._options.items() if k not in _unknown()})
 
     def traced(self, *args: object, **kwargs: object) -> ClosedJaxpr:
         arrays, arguments = self._split(args, kwargs)
@@ -228,11 +228,11 @@ def _no_tuple(value: object) -> bool:
     return not isinstance(value, tuple)
 
 
-def recipe(made: object) -> dict[str, object] | None:
+def recipe(result: object) -> dict[str, object] | None:
     """The function of the library and its arguments that made an object, for JSON; None if unknown."""
-    if made not in _makers:
+    if result not in _makers:
         return None
-    factory, given = _makers[made]
+    factory, given = _makers[result]
     module = next((name for name, place in FACTORIES.items() if place == factory.__module__), None)
     if module is None or "<" in factory.__qualname__:
         return None

@@ -20,4 +20,4 @@ def printable(text: str) -> str:
     >>> printable("\\x1b[2Jdose")
     '\\\\x1b[2Jdose'
     """
-    return CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+    return CONTROL.sub(lambda match: match[0].encode("unicode_escape").decode(), text)

@@ -43,9 +43,9 @@ def inverse(lower: jax.Array) -> jax.Array:
     def row(known: jax.Array, i: jax.Array) -> tuple[jax.Array, None]:
         coefficients = jax.lax.dynamic_index_in_dim(lower, i, -2, keepdims=False)  # (..., d)
         unit = _along(index == i, known.ndim - 1).astype(lower.dtype)
-        found = unit - jnp.sum(coefficients[..., :, None] * known, -2)  # rows from i on are still 0
-        found = found / jax.lax.dynamic_index_in_dim(coefficients, i, -1)
-        return jnp.where(_along(index == i, known.ndim - 1)[..., None], found[..., None, :], known), None
+        solution = unit - jnp.sum(coefficients[..., :, None] * known, -2)  # rows from i on are still 0
+        solution = solution / jax.lax.dynamic_index_in_dim(coefficients, i, -1)
+        return jnp.where(_along(index == i, known.ndim - 1)[..., None], solution[..., None, :], known), None
 
     return jax.lax.scan(row, jnp.zeros_like(lower), index)[0]
 
