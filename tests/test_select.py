@@ -12,7 +12,7 @@ from tractable.core.check import Check
 from tractable.core.errors import RunError, SettingsError
 from tractable.diagnostics.report import Report
 from tractable.models import bayesian_gaussian_mixture, gaussian_mixture
-from tractable.selection import CRITERIA, Candidate, chosen, remarks, table_of
+from tractable.selection import CRITERIA, Candidate, best_row, remarks, table_of
 
 pytestmark = pytest.mark.quick
 
@@ -54,7 +54,7 @@ def test_criteria_and_choice():
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        ({"method": tr.NUTS()}, "needs a method that gives a point, such as EM\\(\\); got nuts"),
+        ({"method": tr.NUTS()}, "needs a method that finds one θ, such as EM\\(\\); got nuts"),
         ({"candidates": []}, "numbers of components, each 1 or more"),
         ({"candidates": [0, 1]}, "got \\[0, 1\\]"),
         ({"by": "aic"}, "by is 'bic', 'held-out', 'evidence'; got 'aic'"),
@@ -95,7 +95,7 @@ def choice_law(implementation) -> dict[str, float]:
 
 
 def test_the_choice():
-    assert max(choice_law(chosen).values()) <= 1, choice_law(chosen)
+    assert max(choice_law(best_row).values()) <= 1, choice_law(best_row)
     wrong = {
         "rejected": lambda frame, by: int(np.nanargmax(CRITERIA[by].sign * frame[CRITERIA[by].column])),
         "least BIC": lambda frame, by: int(np.nanargmax(frame[CRITERIA[by].column])),
@@ -120,11 +120,11 @@ def candidates_of(bic: list[float], verdicts: list[str]) -> tuple[list[Candidate
 def test_what_is_remarked_of_a_choice():
     def said(bic: list[float], verdicts: list[str], asked: int, stopped: bool = False) -> str:
         candidates, table = candidates_of(bic, verdicts)
-        return " ".join(remarks(candidates, table, chosen(table, "bic"), "bic", asked, stopped))
+        return " ".join(remarks(candidates, table, best_row(table, "bic"), "bic", asked, stopped))
 
     assert said([30, 10, 20], ["trust"] * 3, 3) == ""
     assert "best at 3 components, the most that were tried: try more" in said([30, 20, 10], ["trust"] * 3, 3)
-    assert "within 2 at 3: the rows hardly tell" in said([30, 10, 11.5], ["trust"] * 3, 3)
+    assert "BIC at 3 is within 2 of the best: the data hardly decide" in said([30, 10, 11.5], ["trust"] * 3, 3)
     assert "not chosen: smallest component 0.5, rows." in said([30, 20, 10], ["trust", "trust", "reject"], 3)
     assert "smallest" not in said([10, 20, 30], ["trust", "trust", "reject"], 3)
     assert "3 components could not be fitted: it broke." in said(
@@ -138,10 +138,10 @@ def test_a_likelihood_that_a_floor_sets_is_no_reason_to_choose():
     """Of rows that are equal in one column the likelihood is as high as the floor is low."""
     candidates, table = candidates_of([30, 20, -90], ["trust", "trust", "caution"])
     held_up = [False, False, True]
-    assert chosen(table, "bic", held_up) == 1 and chosen(table, "bic") == 2
-    assert chosen(table, "held-out", held_up) == 2  # rows that took no part judge it themselves
-    assert chosen(table, "bic", [True] * 3) == 2  # where all are held up there is no other
+    assert best_row(table, "bic", held_up) == 1 and best_row(table, "bic") == 2
+    assert best_row(table, "held-out", held_up) == 2  # rows that took no part judge it themselves
+    assert best_row(table, "bic", [True] * 3) == 2  # where all are held up there is no other
     candidates[2] = candidates[2]._replace(floored=True)
     said = " ".join(remarks(candidates, table, 1, "bic", 3, False))
-    assert "3 components would do better by BIC, but only because a floor of variances sets the likelihood" in said
-    assert "hardly tell" not in said
+    assert "3 components would do better by BIC, but only because a variance is at its lower limit" in said
+    assert "hardly decide" not in said

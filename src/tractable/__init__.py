@@ -1,7 +1,7 @@
 """Approximate Bayesian inference in JAX, with posteriors that say how far they can be trusted.
 
-``__init__.pyi`` lists what the package offers. Each is imported when it is first used: a command that only has to say
-that there is no such file does not wait for JAX.
+``__init__.pyi`` lists the public names. Each is imported when it is first used, so that a command that ends with an
+error, for example because a file does not exist, need not wait until JAX is imported.
 """
 
 import lazy_loader
@@ -12,7 +12,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
 
 
 def _html(result: object) -> str:
-    """What a notebook shows; pages, with what they draw by, are imported by those who look."""
+    """The HTML that a notebook shows for a result; the modules that make pages are imported only when it is needed."""
     from tractable.pages.notebook import html
 
     return html(result)

@@ -1,4 +1,4 @@
-"""Methods side by side on one model."""
+"""The function ``compare``, which runs several methods on one model and measures them against one answer."""
 
 import contextlib
 import functools
@@ -46,24 +46,24 @@ FORMS = {
     "sd ratio": ".3f", "held-out": ".4f", "elpd_loo": ",.1f", "se_loo": ",.1f", "p_loo": ".1f", "k-hat": ".2f",
 }  # fmt: skip
 PANELS = 4  # most parameters in a plot
-LEFT_OUT = 1000  # most rows left out
-LEAPFROGS = 15  # in a transition of NUTS, about
-OPERATIONS = 3e11  # in a minute, about
-SEEN = 10_000  # most rows from which the work of a gradient is counted
-UNNAMED = "method"  # the folder of one without a label
-CLOCK = "clock.json"  # in a method's folder, once its run has ended
-SMOOTHED = 4000  # most draws for a density estimate
+LEFT_OUT = 1000  # most rows for leave-one-out predictions
+LEAPFROGS = 15  # leapfrog steps in a transition of NUTS, about
+OPERATIONS = 3e11  # floating-point operations in a minute, about
+COUNTED_ROWS = 10_000  # most rows of the program whose operations the compiler counts
+UNNAMED = "method"  # name of the folder of a method without a label
+CLOCK = "clock.json"  # file with a method's times, in its folder once its run has ended
+SMOOTHED = 4000  # most draws that a density estimate uses
 
 
 @dataclass(frozen=True)
 class Reference:
-    """The answer that methods are compared with: moments of the k parameters, and densities where known.
+    """The answer that methods are compared with: moments of the k parameters, and their densities if they are known.
 
     Attributes:
-        names: of the k parameters.
+        names: names of the k parameters.
         mean, sd: (k,).
         densities: ``value -> density`` for each parameter, or None.
-        posterior: the run that this came from; None where the answer was given as numbers.
+        posterior: the posterior that the moments are from; None where the answer was given as numbers.
     """
 
     names: list[str]
@@ -79,10 +79,10 @@ class Comparison:
 
     Attributes:
         table: a row for each method; ``compare`` says what the columns are.
-        posteriors: of the methods that ended with a result, by the table's labels.
-        failures: the error's sentence for each method that did not.
-        reference: the answer that distances are measured from; None where there is none.
-        interrupted: the comparison was stopped, and later methods were not run.
+        posteriors: posteriors of the methods that ended with a result, by the table's labels.
+        failures: error messages of the other methods, by label.
+        reference: the answer that the methods are measured against; None where there is none.
+        interrupted: whether the comparison was stopped, so that later methods were not run.
     """
 
     table: "pd.DataFrame"
@@ -98,7 +98,7 @@ class Comparison:
         return {label: posterior for label, posterior in self.posteriors.items() if posterior is not known}
 
     def __str__(self) -> str:
-        lines = [shown(self.table).to_string()]
+        lines = [as_text(self.table).to_string()]
         lines += [f"{label} failed: {sentence}" for label, sentence in self.failures.items()]
         return "\n".join(lines)
 
@@ -106,10 +106,10 @@ class Comparison:
     _repr_html_ = as_html
 
     def plot(self, path: str | Path | None = None) -> "Figure":
-        """Overlaid marginals of up to four parameters, those on which methods differ most.
+        """Plot the marginals of up to four parameters by every method, for those on which methods differ most.
 
         Args:
-            path: of an image; its suffix gives the format; None writes nothing.
+            path: path of an image; its suffix gives the format; None writes nothing.
 
         Returns:
             A matplotlib Figure, which a notebook shows.
@@ -118,11 +118,11 @@ class Comparison:
 
         if not self.posteriors:
             raise SettingsError("There is nothing to plot: every method failed.")
-        chosen = interesting(self)
-        columns = min(2, len(chosen))
-        rows = -(-len(chosen) // columns)
+        indices = interesting(self)
+        columns = min(2, len(indices))
+        rows = -(-len(indices) // columns)
         canvas = Figure(figsize=(5.2 * columns, 3.2 * rows), layout="constrained")
-        for panel, index in zip(canvas.subfigures(rows, columns, squeeze=False).ravel(), chosen, strict=False):
+        for panel, index in zip(canvas.subfigures(rows, columns, squeeze=False).ravel(), indices, strict=False):
             panel.suptitle(next(iter(self.posteriors.values())).names[index])
             overlay(panel, self, index)
         if path is not None:
@@ -148,76 +148,68 @@ def compare(
     """Run several methods on one model and measure each against the same answer.
 
     Args:
-        model, data, seed, progress: as for ``infer``; a progress function hears ``"method: phase"``.
-        methods: at least one. One that raises an error becomes a row "failed"; the others go on.
-        held_out: data that no method sees, for the log predictive density.
-        reference: ``{parameter: (mean, sd)}`` shaped like the parameters, or by the names of single numbers. Where
-            known, a third element gives the marginal density, a function of one value, or a list with one for
-            each number. Or a Posterior. Or a method, which runs after the others and is shown as "reference".
-            None runs NUTS if it is forecast to take a minute or less, and warns otherwise.
+        model, data, seed, progress: as for ``infer``; a progress function gets ``"method: phase"`` as the phase.
+        methods: at least one method. A method that raises an error becomes a row "failed"; the others run on.
+        held_out: data that no method uses, for the log predictive density.
+        reference: ``{parameter: (mean, sd)}`` shaped like the parameters, or by the names of single numbers. A third
+            element may give the marginal density, a function of one value, or a list with one function for each
+            number. Or a Posterior. Or a method, which runs after the others and has the label "reference". With None
+            NUTS is run if it is forecast to take a minute or less; otherwise a warning says why there is no reference.
         on_result: called with the label and the posterior of each method as it ends.
         n_jobs: number of processes, as joblib counts them, over its backend (``joblib.parallel_config``): loky by
-            default, threading, dask, ray. Each method is a job; numbers are those of ``n_jobs=1``. A method whose
-            process dies is a row "failed". None means 1 unless such a configuration is set. Progress then counts
+            default, threading, dask, ray. Each method is a job; results are those of ``n_jobs=1``. A method whose
+            process dies becomes a row "failed". None means 1 unless such a configuration is set. Progress then counts
             methods.
-        checkpoint: a folder. Each method's run is saved in its own, ``checkpoint/label``, and goes on from there, bit
-            for bit, when it was killed; ``seconds`` of one that went on are those since then.
+        checkpoint: a folder. Each method's run is saved in a folder of its own, ``checkpoint/label``, and a run that
+            was killed continues from there, bit for bit; its ``seconds`` are then those since it continued.
 
     Returns:
         A Comparison, whose table has the columns
             seconds      wall time without compiling and without verification;
             compiling    seconds spent tracing and compiling;
-            gradients    of the log density over all rows, by all chains: minibatches count by their share of
-                         the rows. Warm-up counts where its length is known beforehand: not for NUTS and HMC,
-                         and not the climb of SGLD and SGHMC to the mode;
-            densities    log densities evaluated without a gradient;
-            ess          bulk effective draws, the least over parameters; NaN for a point;
+            gradients    number of gradients of the log density over all rows, by all chains: minibatches count by their
+                         share of the rows. Warm-up counts where its length is known beforehand: not for NUTS and HMC,
+                         and not the search of SGLD and SGHMC for the mode;
+            densities    number of log densities evaluated without a gradient;
+            ess          bulk effective sample size, the least over parameters; NaN for a point;
             mean error   largest |mean − reference mean| / reference sd;
             sd ratio     sd / reference sd where it is furthest from 1;
             held-out     mean log predictive density of a held-out datum, in nats;
-            elpd_loo     sum of the rows' log densities in nats, each predicted from the others (``posterior.loo``), if
-                         there are draws and rows and it takes little time; NaN where a row's k-hat is above
+            elpd_loo     sum of the rows' log densities in nats, each row predicted from the others (``posterior.loo``),
+                         if there are draws and rows and it takes little time; NaN where a row's Pareto k-hat is above
                          its limit, min(1 − 1/log₁₀ S, 0.7) for S draws;
-            se_loo       its standard error;
+            se_loo       the standard error of elpd_loo;
             p_loo        effective number of parameters;
-            k-hat        the largest over the rows left out;
+            k-hat        largest Pareto k-hat of the rows that are left out one at a time;
             verdict      ``posterior.report().verdict``, or "failed".
 
     Raises:
         SettingsError: no methods, or something that is not a method; a reference that does not fit the parameters.
     """
-    import pandas as pd
-
-    seed = seeded("compare(seed)", seed)
-    methods = list(methods)
-    strangers = [each for each in methods if not isinstance(each, Method)]
-    if not methods or strangers:
-        got = repr(strangers[0]) if strangers else "none"
-        raise SettingsError(f"compare expects a list of methods such as [MAP(), NUTS()]; got {got}.")
+    seed, methods = seeded("compare(seed)", seed), _check_methods(methods)
     data, held_out = (None if d is None else as_data(d) for d in (data, held_out))
-    asked, known = NUTS(), None
+    reference_method, known = NUTS(), None
     if isinstance(reference, Method):
-        asked = reference
+        reference_method = reference
     elif reference is not None:
         known = as_reference(model, reference)
-    every, seeds = (*methods, asked), [seed] * len(methods)
-    names = labels(methods)
+    names, seeds = labels(methods), [seed] * len(methods)
     if known is None and (reference is not None or affords_reference(model, data)):
-        # Last, after the requested methods. With another seed, so as not to copy a NUTS among these.
+        # The reference runs last, with another seed, so that it is no copy of a NUTS among the methods.
         names, seeds = [*names, "reference"], [*seeds, (seed + 1) % 2**32]
     parallel = many_processes(n_jobs, "compare")
     work = functools.partial(
-        _fitted, model=model, data=data, methods=every, names=names, seeds=seeds, held_out=held_out,
+        _fit, model=model, data=data, methods=(*methods, reference_method), names=names, seeds=seeds, held_out=held_out,
         progress=False if parallel else progress, folder=None if checkpoint is None else Path(checkpoint),
     )  # fmt: skip
     posteriors, failures, rows, interrupted = {}, {}, {}, False
     with lock(checkpoint), interruptible() as stop, progress_of(progress if parallel else False) as say:
-        for ended in finished(work, range(len(names)), n_jobs, "compare", stop):
-            ended.tell()
-            fit = Fit({"verdict": "failed"}, None, ended.lost) if ended.lost else ended.result
+        for job in finished(work, range(len(names)), n_jobs, "compare", stop):
+            job.tell()
+            fit = Fit({"verdict": "failed"}, None, job.lost) if job.lost else job.result
             if fit is None:
                 continue
-            label, posterior = names[ended.index], fit.posterior
+            label, posterior = names[job.index], fit.posterior
             rows[label] = fit.row
             say("methods", len(rows), len(names))
             if posterior is None:
@@ -234,70 +226,86 @@ def compare(
                 known = as_reference(model, posterior)
         interrupted = interrupted or len(rows) < len(names)
     posteriors, failures = ({n: of[n] for n in names if n in of} for of in (posteriors, failures))
-    if known is not None:
+    return Comparison(_table(names, rows, posteriors, known), posteriors, failures, known, interrupted)
+
+
+def _check_methods(methods: Sequence[Method]) -> list[Method]:
+    """The methods as a list; raises a SettingsError if there are none, or if one is no method."""
+    methods = list(methods)
+    strangers = [each for each in methods if not isinstance(each, Method)]
+    if not methods or strangers:
+        first = repr(strangers[0]) if strangers else "none"
+        raise SettingsError(f"compare expects a list of methods such as [MAP(), NUTS()]; got {first}.")
+    return methods
+
+
+def _table(names: list[str], rows: dict, posteriors: dict, reference: Reference | None) -> "pd.DataFrame":
+    """The table of the methods' rows, completed by their distances from the reference, which comes first."""
+    import pandas as pd
+
+    if reference is not None:
         for label, posterior in posteriors.items():
-            if posterior is not known.posterior:
-                rows[label] |= distances(posterior, known)
+            if posterior is not reference.posterior:
+                rows[label] |= distances(posterior, reference)
     rows = {name: rows[name] for name in sorted(names, key=lambda name: name != "reference") if name in rows}
-    table = pd.DataFrame.from_dict(rows, orient="index", columns=list(COLUMNS)).rename_axis("method")
-    return Comparison(table, posteriors, failures, known, interrupted)
+    return pd.DataFrame.from_dict(rows, orient="index", columns=list(COLUMNS)).rename_axis("method")
 
 
 class Fit(NamedTuple):
-    """A method's row of the table, and what it learnt, or why it failed."""
+    """A method's row of the table, with its posterior or the message of its error."""
 
     row: dict[str, Any]
     posterior: Posterior | None
     failure: str = ""
 
 
-def _fitted(
+def _fit(
     index: int, *, model: Model, data: Data | None, methods: tuple[Method, ...], names: list[str], seeds: list[int],
     held_out: Data | None, progress: bool | Callable | None, folder: Path | None,
 ) -> Fit:  # fmt: skip
-    """One method's fit, its verification and its row without distances."""
+    """Fit one method and verify the result: its row, without the distances from the reference."""
     method, report_progress = methods[index], Heard(progress, f"{names[index]}: ") if callable(progress) else progress
-    inside = None if folder is None else folder / (names[index] or UNNAMED)
+    own_folder = None if folder is None else folder / (names[index] or UNNAMED)
     try:
         with stopwatch() as clock:
-            learnt = infer(
-                model, data, method, seed=seeds[index], progress=report_progress, verify=None, checkpoint=inside
+            unverified = infer(
+                model, data, method, seed=seeds[index], progress=report_progress, verify=None, checkpoint=own_folder
             )
-        posterior = verify_and_improve(learnt, "auto")
+        posterior = verify_and_improve(unverified, "auto")
         if posterior.interrupted and not (posterior.is_point or posterior.count):
             return Fit({"verdict": posterior.report().verdict}, posterior)
-        if inside is not None and not posterior.interrupted:
-            # The clock of the call in which the fit came to its end: a later one only reads what it learnt.
-            if (inside / CLOCK).exists():
-                clock = json.loads((inside / CLOCK).read_text())
+        if own_folder is not None and not posterior.interrupted:
+            # The times are those of the call in which the fit ended; a later call only reads the saved result.
+            if (own_folder / CLOCK).exists():
+                clock = json.loads((own_folder / CLOCK).read_text())
             else:
-                write_atomically(inside / CLOCK, json.dumps(clock).encode())
-        return Fit(measured(posterior, clock, held_out), posterior)
+                write_atomically(own_folder / CLOCK, json.dumps(clock).encode())
+        return Fit(row_of(posterior, clock, held_out), posterior)
     except Exception as error:
         return Fit({"verdict": "failed"}, None, why(error, report_progress))
 
 
 def affords_reference(model: Model, data: Data | None) -> bool:
-    """Whether NUTS is forecast to take a minute or less, from its gradients' operations as the compiler counts them.
+    """Whether NUTS is forecast to take a minute or less, from the operations of a gradient that the compiler counts.
 
     Warns:
-        TractableWarning: NUTS would take longer; with the forecast, and how to run a reference all the same.
+        TractableWarning: NUTS would take longer; the warning gives the forecast and says how to get a reference.
     """
-    method, few = NUTS(), data is None or data.size <= SEEN
-    rows = None if data is None else data.first(SEEN)
-    work = gradient_work(Target(model), rows) * (1 if data is None or few else data.size / SEEN)
+    method, few = NUTS(), data is None or data.size <= COUNTED_ROWS
+    rows = None if data is None else data.first(COUNTED_ROWS)
+    work = gradient_work(Target(model), rows) * (1 if data is None or few else data.size / COUNTED_ROWS)
     minutes = method.chains * (method.warmup + method.draws) * LEAPFROGS * work / OPERATIONS
     if minutes <= 1:
         return True
     tell(
         f"No reference is run, as NUTS is forecast to take about {minutes:,.0f} minutes; mean error and sd ratio stay "
-        "empty. Pass reference=NUTS() to have it all the same, or another method, a posterior or known moments."
+        "empty. Pass reference=NUTS() to run it nevertheless, or another method, a posterior or known moments."
     )
     return False
 
 
-def measured(posterior: Posterior, clock: dict[str, float], held_out: Data | PyTree = None) -> dict[str, Any]:
-    """A row of the table without the distances."""
+def row_of(posterior: Posterior, clock: dict[str, float], held_out: Data | PyTree = None) -> dict[str, Any]:
+    """A posterior's row of the table, without the distances from the reference."""
     gradients, densities = posterior.cost
     row: dict[str, Any] = {**clock, "gradients": gradients, "densities": densities}
     if not posterior.is_point:
@@ -305,24 +313,24 @@ def measured(posterior: Posterior, clock: dict[str, float], held_out: Data | PyT
     if held_out is not None:
         row["held-out"] = float(np.mean(posterior.log_predictive(held_out), dtype=np.float64))
     draws = affordable(posterior.model, posterior.data)
-    if draws >= FEWEST:  # leave-one-out applies, and costs little compared with the run
+    if draws >= FEWEST:  # leave-one-out is possible, and takes little time compared with the run
         with contextlib.suppress(TractableError):
-            found = posterior.loo(draws=draws, rows=LEFT_OUT)
-            row |= {"elpd_loo": found.elpd, "se_loo": found.se, "p_loo": found.p, "k-hat": found.khat}
+            loo = posterior.loo(draws=draws, rows=LEFT_OUT)
+            row |= {"elpd_loo": loo.elpd, "se_loo": loo.se, "p_loo": loo.p, "k-hat": loo.khat}
     return row | {"verdict": posterior.report().verdict}
 
 
 def marginal_errors(posterior: Posterior, reference: Reference) -> tuple[np.ndarray, np.ndarray]:
     """|mean − reference mean| / reference sd, and sd / reference sd, of the k parameters."""
     mean, sd = posterior.flat_moments
-    with np.errstate(divide="ignore", invalid="ignore"):  # a reference may have no width
+    with np.errstate(divide="ignore", invalid="ignore"):  # a reference's sd may be 0
         error, ratio = np.abs(mean - reference.mean) / reference.sd, np.asarray(sd, np.float64) / reference.sd
     fixed = posterior.model.fixed
     return np.where(fixed, 0.0, error), np.where(fixed, 1.0, ratio)
 
 
 def distances(posterior: Posterior, reference: Reference) -> dict[str, float]:
-    """How far the marginal moments are from the reference's."""
+    """The columns "mean error" and "sd ratio", which say how far the marginal moments are from the reference's."""
     error, ratio = marginal_errors(posterior, reference)
     out = {"mean error": float(np.max(error))}
     if np.all(ratio > 0):
@@ -331,11 +339,11 @@ def distances(posterior: Posterior, reference: Reference) -> dict[str, float]:
 
 
 def as_reference(model: Model, reference: Mapping[str, tuple] | Posterior) -> Reference:
-    """The reference in the order of ``model.names``."""
+    """Make a Reference from a posterior or from given moments, with the parameters in the order of ``model.names``."""
     if isinstance(reference, Posterior):
         mean, sd = reference.flat_moments
         return Reference(model.names, mean, np.asarray(sd), (), reference)
-    found: dict[str, tuple] = {}
+    moments: dict[str, tuple] = {}
     for name, (mean, sd, *rest) in reference.items():
         mean, sd = np.asarray(mean, np.float64), np.asarray(sd, np.float64)
         if mean.shape != sd.shape or not np.all(sd > 0):
@@ -344,19 +352,19 @@ def as_reference(model: Model, reference: Mapping[str, tuple] | Posterior) -> Re
             )
         densities = np.broadcast_to(np.array(rest[0] if rest else None, dtype=object), mean.shape).ravel()
         for each, *values in zip(tree.names({name: mean}), mean.ravel(), sd.ravel(), densities, strict=True):
-            found[each] = tuple(values)
-    if set(found) != set(model.names):
-        strange = next((name for name in found if name not in model.names), "")
+            moments[each] = tuple(values)
+    if set(moments) != set(model.names):
+        strange = next((name for name in moments if name not in model.names), "")
         raise SettingsError(
             f"The reference expects {', '.join(model.names[:6])}{' …' * (len(model.names) > 6)}; "
-            f"got {', '.join(list(found)[:6])}{' …' * (len(found) > 6)}.{nearest(strange, model.names)}"
+            f"got {', '.join(list(moments)[:6])}{' …' * (len(moments) > 6)}.{nearest(strange, model.names)}"
         )
-    mean, sd, densities = zip(*(found[name] for name in model.names), strict=True)
+    mean, sd, densities = zip(*(moments[name] for name in model.names), strict=True)
     return Reference(model.names, np.array(mean), np.array(sd), densities)
 
 
 def labels(methods: Sequence[Method]) -> list[str]:
-    """The methods' names; repeated names are numbered from the second on."""
+    """The methods' labels; a label that is repeated gets a number from its second occurrence on."""
     out: list[str] = []
     for method in methods:
         same = sum(m.label == method.label for m in methods[: len(out)])
@@ -364,40 +372,34 @@ def labels(methods: Sequence[Method]) -> list[str]:
     return out
 
 
-def shown(table: "pd.DataFrame") -> "pd.DataFrame":
-    """The table as text, in meaningful digits; columns without a number are left out."""
+def as_text(table: "pd.DataFrame") -> "pd.DataFrame":
+    """The table as text, with few digits; columns without a number are left out."""
     import pandas as pd
 
     filled = table.dropna(axis=1, how="all")
-    return pd.DataFrame(
-        {
-            name: ["–" if pd.isna(v) else format(v, FORMS.get(name, "")) for v in filled[name]]
-            for name in filled.columns
-        },
-        index=filled.index,
-        dtype=object,
-    )
+    cells = {name: ["–" if pd.isna(v) else format(v, FORMS.get(name, "")) for v in filled[name]] for name in filled}
+    return pd.DataFrame(cells, index=filled.index, dtype=object)
 
 
 @contextlib.contextmanager
 def stopwatch() -> Iterator[dict[str, float]]:
-    """Measures "seconds" and "compiling"; the first excludes the second."""
+    """Measure "seconds" and "compiling" of the with-block; the first excludes the second."""
     spans: list[tuple[float, float]] = []
 
-    def heard(event: str, duration_secs: float, **_: Any) -> None:
+    def listen(event: str, duration_secs: float, **_: Any) -> None:
         if event.startswith("/jax/core/compile/"):
             now = time.perf_counter()
             spans.append((now - duration_secs, now))
 
     clock: dict[str, float] = {}
-    jax.monitoring.register_event_duration_secs_listener(heard)
-    began = time.perf_counter()
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    start_time = time.perf_counter()
     try:
         yield clock
     finally:
-        total = time.perf_counter() - began
-        jax.monitoring.unregister_event_duration_listener(heard)
-        # The union of the spans: a function's trace contains those of the functions that it calls.
+        total = time.perf_counter() - start_time
+        jax.monitoring.unregister_event_duration_listener(listen)
+        # The length of the spans' union, since tracing a function includes tracing the functions that it calls.
         compiling, end = 0.0, -np.inf
         for low, high in sorted(spans):
             compiling += max(0.0, high - max(low, end))
@@ -407,7 +409,7 @@ def stopwatch() -> Iterator[dict[str, float]]:
 
 
 def interesting(comparison: Comparison, most: int = PANELS) -> list[int]:
-    """Indices of the parameters on which methods are furthest from the reference; without one the first."""
+    """Indices of the parameters on which methods are furthest from the reference; without a reference the first."""
     worst = np.zeros(len(next(iter(comparison.posteriors.values())).names))
     if comparison.reference is not None:
         for posterior in comparison.others.values():
@@ -421,7 +423,7 @@ def interesting(comparison: Comparison, most: int = PANELS) -> list[int]:
 def overlay(
     canvas: "FigureBase", comparison: Comparison, index: int, colours: Sequence[str] = COLOURS, grey: str = "0.5"
 ) -> None:
-    """One parameter by every method: densities above, means and 90 % intervals below; in grey the reference."""
+    """Draw one parameter by every method: densities above, means and 90 % intervals below; the reference in grey."""
     reference, others = comparison.reference, comparison.others
     top, axes = canvas.subplots(2, 1, sharex=True, height_ratios=[1.3, 0.16 * len(others) + 0.1])
     for row, (posterior, colour) in enumerate(zip(others.values(), itertools.cycle(colours), strict=False)):
@@ -442,7 +444,8 @@ def overlay(
         grid = mean + sd * np.linspace(-4.5, 4.5, 200)
         top.fill_between(grid, reference_density(reference, index, grid), color=grey, alpha=0.2, linewidth=0)
         low, high = axes.get_xlim()
-        axes.set_xlim(max(low, mean - 10 * sd), min(high, mean + 10 * sd))  # cut off what lies far from the reference
+        # Values more than ten sds from the reference's mean are cut off.
+        axes.set_xlim(max(low, mean - 10 * sd), min(high, mean + 10 * sd))
     top.set(ylim=(0, None), yticks=[])
     top.xaxis.set_tick_params(length=0)
     top.spines[:].set_visible(False)
@@ -452,14 +455,14 @@ def overlay(
 
 
 def column(posterior: Posterior, index: int) -> tuple[np.ndarray, np.ndarray]:
-    """One number's draws of all chains, and their weights, each (draw · chain,)."""
+    """One parameter's draws of all chains, and their weights, each (draw · chain,)."""
     values = posterior.values[..., index].astype(np.float64)
     weights = np.ones(values.shape) if posterior.weights is None else posterior.weights
     return values.T.ravel(), weights.T.ravel()
 
 
 def smooth(values: np.ndarray, weights: np.ndarray, grid: np.ndarray) -> np.ndarray | None:
-    """A kernel estimate of a marginal density; None where the draws do not differ."""
+    """A kernel estimate of a marginal density at ``grid``; None where the draws do not differ."""
     every = -(-len(values) // SMOOTHED)
     values, weights = values[::every], weights[::every]
     if len(values) < 3 or not np.ptp(values[weights > 0]) > 0:
@@ -470,7 +473,7 @@ def smooth(values: np.ndarray, weights: np.ndarray, grid: np.ndarray) -> np.ndar
 
 
 def reference_density(reference: Reference, index: int, grid: np.ndarray) -> np.ndarray:
-    """The reference's marginal density; where it is not known, a normal with its moments."""
+    """The reference's marginal density at ``grid``; where it is not known, that of a normal with its moments."""
     if reference.posterior is not None:
         density = smooth(*column(reference.posterior, index), grid)
         if density is not None:

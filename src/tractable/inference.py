@@ -1,4 +1,4 @@
-"""``infer`` runs a method on a model and data."""
+"""The function ``infer``, which runs a method on a model and data."""
 
 import pathlib
 from collections.abc import Callable
@@ -42,45 +42,47 @@ def infer(
 ) -> Posterior:
     """Learn the unknowns of a model from data.
 
-    Where single precision rounds the rows' log density by more than 0.05 nats, as of counts of a million, or does not
-    hold the squares of their numbers, the run and its posterior compute in double precision
-    (``posterior.found["double"]``); JAX's own setting stays as it is.
+    The run and its posterior compute in double precision (``posterior.found["double"]`` is then True) if single
+    precision would round the rows' log density by more than 0.05 nats, as for counts of a million, or cannot represent
+    the squares of the rows' numbers. JAX's own setting stays as it is.
 
     Args:
         model: priors and likelihood, or a log density.
         data: Data or arrays; None for a model that is just a log density.
         method: how to learn, for example ``NUTS()``.
-        seed: of all randomness: equal seeds give equal results on equal machines.
-        progress: True, False, or ``(phase, done, of, values) -> None``, with the newest values of the climb's curve by
-            name ({"objective": …, "held-out score": …}; a function of three arguments is called without); by default a
-            bar on a terminal.
+        seed: the seed of all randomness: equal seeds give equal results on equal machines.
+        progress: True, False, or a function ``(phase, done, of, values) -> None``, where ``values`` are the newest
+            values of an optimisation's curve by name ({"objective": …, "held-out score": …}). A function of three
+            arguments is called without them. By default there is a bar on a terminal.
         draws: where kept draws go: None for memory, "moments" to keep only their running mean and sd, or a folder to
-            stream them to (zarr).
-        checkpoint: a folder. The run is saved there as it goes, whatever the method. A run that was killed continues
-            from there, bit for bit as if uninterrupted; with other data, model, settings or order of sums (``mesh``)
-            that is an error.
-        mesh: the devices that share the work, of this process or of all that ``jax.distributed`` has joined: how many,
-            "auto" for all, or a ``jax.sharding.Mesh`` with axes "chain" and "row". A number goes over the chains of
-            methods that draw, and over the rows of others; docs/many-machines.md says which method takes which axis.
-            The numbers are the same to the last bit on 2, 4 and 8 devices, however many processes these belong to; on
-            one device, without ``mesh``, and for EM by gradient, they may differ by rounding.
-        reproducible: with False, sums over rows are added in any order, in one reduction of XLA's.
+            which they are streamed (zarr).
+        checkpoint: a folder, in which the run is saved while it runs, whatever the method. A run that was killed
+            continues from there, bit for bit as if uninterrupted. If the data, model, settings or order of sums
+            (``mesh``) are other ones, this is an error.
+        mesh: the devices that share the work, of this process or of all processes that ``jax.distributed`` connects: a
+            number of devices, "auto" for all, or a ``jax.sharding.Mesh`` with axes "chain" and "row". A number divides
+            the chains of methods that draw, and the rows of other methods; docs/many-machines.md says which method
+            takes which axis. Results are the same to the last bit on 2, 4 and 8 devices, however many processes these
+            belong to. On one device, without ``mesh``, and for EM by gradient, they may differ by rounding.
+        reproducible: with False, sums over rows are computed in an order that XLA chooses.
         verify: how thoroughly the result is checked against its density: "auto", "thorough" or None
-            (``Posterior.verify``). If that finds a higher maximum or a mode of more mass, the climb starts again there.
-        held_out: rows that the fit does not use. Step-wise fits of networks and ladders (``BayesByBackprop`` and its
-            kin, MAP by "adam", ``AutoEncoding`` and all that learn an inference network) stop once these rows are
-            predicted no better, and return the best state; every method's report says how well they are predicted.
+            (``Posterior.verify``). If the check finds a higher maximum or a mode of more mass, the method starts again
+            from there.
+        held_out: rows that the fit does not use; every method's report says how well they are predicted. Stochastic
+            optimisations (``BayesByBackprop`` and other variational methods, MAP by "adam", ``AutoEncoding`` and all
+            methods that learn an inference network) stop once these rows are predicted no better, and return the best
+            state.
 
     Returns:
         A Posterior; ``posterior.report()`` says how far to trust it. Ctrl-C stops the run at the end of a block, or a
-        second later; what was reached is returned, marked ``interrupted``. A second Ctrl-C raises KeyboardInterrupt.
-        SIGTERM ends the process with exit code 143, after saving what was reached.
+        second later; the posterior so far is returned, and its ``interrupted`` is True. A second Ctrl-C raises
+        KeyboardInterrupt. SIGTERM ends the process with exit code 143, after the run's state was saved.
 
     Raises:
-        ModelError, DataError, SettingsError: before anything runs.
-        RunError: a run that cannot go on; what was reached is in its ``partial``.
+        ModelError, DataError, SettingsError: arguments that do not fit; raised before anything runs.
+        RunError: a run that cannot go on; its ``partial`` is the posterior so far.
         CheckpointError: a checkpoint that is damaged or belongs to another run; a folder that another run is writing,
-            or that can no longer be written (what was reached is in the error's ``partial``).
+            or that can no longer be written (the error's ``partial`` is then the posterior so far).
     """
     expect("infer(verify)", verify, Verify)
     problem = check(model, data, method, seed, held_out)
@@ -89,13 +91,13 @@ def infer(
         posterior = verify_and_improve(posterior, verify, problem.held_out, progress, folder.saver)
         folder.write(posterior, streamed=method.chained)
     if posterior.interrupted:
-        asked = f"{posterior.count} of {method.settings().get('draws')} draws a chain were kept"
-        tell(f"The run was interrupted: {asked if method.chained else 'the result is its last state'}.")
+        kept_draws = f"{posterior.count} of {method.settings().get('draws')} draws a chain were kept"
+        tell(f"The run was interrupted: {kept_draws if method.chained else 'the result is its last state'}.")
     return posterior
 
 
 class Problem(NamedTuple):
-    """A model, rows and a method that fit each other.
+    """A model, data and a method that were checked to fit each other.
 
     Attributes:
         double: whether the run computes in double precision.
@@ -109,14 +111,14 @@ class Problem(NamedTuple):
     double: bool
 
     def posterior(self, outcome: Outcome) -> Posterior:
-        """The posterior of an outcome of the method."""
+        """The posterior that belongs to an outcome of the method."""
         return Posterior(self.model, self.data, self.method, self.seed, *outcome)
 
 
 def check(model: Model, data: Data | PyTree, method: Method, seed: int, held_out: Data | PyTree) -> Problem:
-    """The problem; raises an error in a sentence, before anything runs, where its parts do not fit each other."""
+    """Check the arguments of ``infer``, before anything runs: the problem, or an error where they do not fit."""
     if not isinstance(method, Method):
-        raise SettingsError(f"infer expects a method such as NUTS(); got {method!r}.{_meant(method)}")
+        raise SettingsError(f"infer expects a method such as NUTS(); got {method!r}.{_suggestion(method)}")
     if not isinstance(model, Model):
         raise SettingsError(f"infer expects a Model; got {type(model).__name__}.")
     seed = seeded("infer(seed)", seed)
@@ -132,9 +134,9 @@ def check(model: Model, data: Data | PyTree, method: Method, seed: int, held_out
 
 
 def learn(problem: Problem, folder: RunFolder, progress: bool | Callable | None, moments: bool) -> Posterior:
-    """The posterior that the method learns.
+    """Run the method: the posterior that it learns.
 
-    If the folder cannot be written, the error's ``partial`` is the posterior that was reached.
+    If the folder cannot be written, the error's ``partial`` is the posterior so far.
     """
     model, data, method, seed, held_out, double = problem
     try:
@@ -158,7 +160,7 @@ def _open_folder(
     mesh: int | str | Mesh | None,
     reproducible: bool,
 ) -> AbstractContextManager[RunFolder]:
-    """The folder that the run is saved to, and its placement on devices."""
+    """Open the folder that the run is saved to, if any, with the run's placement on devices."""
     model, data, method, seed, held_out, _ = problem
     if checkpoint is not None:
         check_resumable(model, data, method)
@@ -177,20 +179,20 @@ def _open_folder(
     return open_folder(pathlib.Path(path), run, placement, model, method, resumable=checkpoint is not None)
 
 
-def _meant(method: object) -> str:
-    """A suggestion for a method given by its name or class."""
+def _suggestion(method: object) -> str:
+    """The end of an error about a method given by its name or its class, which suggests an instance."""
     name = str(getattr(method, "__name__", method))
     names = {label: kind.__name__ for label, kind in METHODS.items()}
     names |= {alias: names[label] for alias, label in ALIASES.items()} | {one.lower(): one for one in names.values()}
-    found = names.get(name.lower())
-    return nearest(name, names.values()) if found is None else f" Give {found}()."
+    class_name = names.get(name.lower())
+    return nearest(name, names.values()) if class_name is None else f" Give {class_name}()."
 
 
 def _check_held_out(model: Model, data: Data | None, held_out: Data | None) -> None:
     if held_out is None:
         return
     if data is None:
-        raise DataError("infer(held_out=...) are rows like those learnt from, and there are no data.")
+        raise DataError("infer(held_out=...) takes rows like those of the data, and there are no data: leave it out.")
     if held_out.fingerprint == data.fingerprint:
         raise DataError("infer(held_out=...) needs rows kept out of the fit; got those that are fitted.")
     preflight.check(model, held_out)

@@ -1,4 +1,7 @@
-"""Kernels: one paper per file; each kernel is two pure functions, to draw noise and to step, and a first state."""
+"""The public kernels. A kernel is three pure functions: ``init`` makes a first state, ``draw`` noise, ``step`` a step.
+
+Each kernel is in a file of its own, which follows one paper.
+"""
 
 from tractable.core.sums import Expected, enumerated, observed
 from tractable.engine.ascend import ascend

@@ -1,4 +1,4 @@
-"""Methods: the user's frozen dataclasses, by family; users see them in this order of import."""
+"""The public methods, frozen dataclasses of settings, by family. Lists that users see have this order of import."""
 
 # isort: off
 from tractable.points.points import MAP, MLE

@@ -39,7 +39,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    """Imports the module that reads tables at first use: pandas takes as long to import as all the rest."""
+    """Import the module that reads tables when it is first used, since importing pandas takes long."""
     if name in ("Regression", "regression"):
         from tractable.tables import regression as formula
 

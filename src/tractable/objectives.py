@@ -1,6 +1,6 @@
-"""Objectives: ``value(noise, params, batch) -> scalar`` whose gradient is an unbiased uphill direction.
+"""The public objectives: functions ``value(noise, params, batch) -> scalar`` that methods maximise.
 
-Up is better: these are log densities and bounds, never losses.
+They are log densities and lower bounds, never losses, and their gradients are unbiased estimates.
 """
 
 from tractable.core.model import Objective

@@ -218,7 +218,7 @@ def test_runs_that_fail_are_counted_and_named():
     assert not set(some.failures) & set(some.index.tolist())
     told = next(check for check in some.report().checks if check.name == "failed runs")
     assert told.verdict != "trust" and told.value == len(some.failures) and "too many for me" in told.sentence
-    with pytest.raises(RunError, match="No run of the calibration came to its end; 0 heads"):
+    with pytest.raises(RunError, match="No run of the calibration came to its end: 0 heads"):
         zeros = tr.Model({"theta": dist.Beta(1.0, 1e9)}, COIN.likelihood)
         tr.calibrate(zeros, Conjugate(fails=0), ROWS, runs=20)
 
@@ -346,7 +346,7 @@ def test_ctrl_c_gives_what_there_is(tmp_path, right):
         if done == 25:
             os.kill(os.getpid(), signal.SIGINT)
 
-    with pytest.warns(TractableWarning, match="was interrupted: 25 runs of 200 are there"):
+    with pytest.warns(TractableWarning, match="was interrupted after 25 runs of 200"):
         found = calibrated(progress=heard, checkpoint=tmp_path)
     assert found.interrupted and found.runs == 25 and found.asked == RUNS
     np.testing.assert_array_equal(found.ranks, right.ranks[:25])
@@ -431,7 +431,7 @@ def test_the_page_and_the_plot(tmp_path, right):
         (lambda: calibrated(runs=19), SettingsError, "runs=...\\) expects a whole number ≥ 20; got 19"),
         (lambda: calibrated(draws=8), SettingsError, "draws=...\\) expects a whole number ≥ 9; got 8"),
         (lambda: calibrated(seed=-1), SettingsError, "seed=...\\) expects a whole number from 0 to \\d+; got -1"),
-        (lambda: calibrated(quantities={"f": lambda p, y: y}), SettingsError, "one number of 'f'; got shape \\(30,\\)"),
+        (lambda: calibrated(quantities={"f": lambda p, y: y}), SettingsError, "one number from .f.; got shape"),
         (lambda: tr.calibrate(COIN, tr.NUTS(), None), DataError, "Expected an array .*; got none"),
         (lambda: tr.calibrate(COIN, tr.NUTS(), tr.Data(ROWS, weights=np.ones(30))), DataError, "30 rows with weights"),
         (lambda: tr.calibrate(COIN, tr.NUTS(), tr.Data(ROWS, resident=False)), DataError, "got 30 rows on file"),
@@ -448,7 +448,7 @@ def test_the_page_and_the_plot(tmp_path, right):
                 ),
                 tr.NUTS(), ROWS,
             ),
-            ModelError, "this one is improper",
+            ModelError, "this prior is improper",
         ),
         (lambda: tr.calibrate(tr.Model({"a": dist.Normal()}), tr.NUTS(), ROWS), ModelError, "no likelihood"),
     ],

@@ -20,7 +20,7 @@ from tractable.core.errors import SettingsError
 from tractable.latent.mixture import Gaussians, gaussian_mixture
 from tractable.models import bayesian_gaussian_mixture
 from tractable.pages.mixtures import Components, in_words, most_distinct
-from tractable.selection import CRITERIA, bounded
+from tractable.selection import CRITERIA, evidence_bound
 from tractable.tables.columns import Column
 from tractable.tables.encoder import Encoder
 
@@ -349,7 +349,7 @@ def test_the_evidence_is_in_the_tables_units(folder, tmp_path):
     found = KINDS["gaussian-mixture"].learn(plain, EM(starts=2), 0, tmp_path / "plain", False).selection
     assert found is not None
     one, two = found.table["evidence"]
-    bound = bounded(bayesian_gaussian_mixture(2, 2, weight_concentration=1.0), scaled.data, 2, EM(starts=2))
+    bound = evidence_bound(bayesian_gaussian_mixture(2, 2, weight_concentration=1.0), scaled.data, 2, EM(starts=2))
     units = scaled.encoder.log_scales(scaled.data.y).sum()
     assert abs(two - (bound - units) - plain.data.y.size * np.log(10)) < 1e-2
     assert two > one + 10

@@ -12,7 +12,7 @@ import pytest
 from scipy import stats
 
 import tractable as tr
-from tractable.comparison import measured
+from tractable.comparison import row_of
 from tractable.core.approximations import of_root
 from tractable.core.check import Check
 from tractable.core.errors import SettingsError
@@ -782,7 +782,7 @@ def test_constants_of_a_support_are_no_stuck_chains(method):
     if not posterior.is_point:
         seen = posterior.summary()
         assert np.isnan(seen["r_hat"][:2]).all() and np.isfinite(seen["r_hat"][2:]).all()
-        assert np.isfinite(measured(posterior, {})["ess"])
+        assert np.isfinite(row_of(posterior, {})["ess"])
     # A chain that stands still where it could move is stuck, all the same.
     draws = np.random.default_rng(4).normal(size=(4, 100, 2))
     draws[1] = draws[1, 0]

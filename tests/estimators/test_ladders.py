@@ -351,7 +351,7 @@ def test_they_go_where_transformers_go():
         (VariationalAutoencoder(batch_size=0), X, "batch_size"),
         (VariationalAutoencoder(epochs=0), X, "epochs"),
         (VariationalAutoencoder(), X[:1], "minimum of 2 is required"),
-        (BeliefNetwork(()), BITS, "hidden= lists the units"),
+        (BeliefNetwork(()), BITS, "hidden= lists the number of units"),
         (BeliefNetwork(method="nuts"), BITS, "method is 'nvil', 'vimco'.*got 'nuts'"),
         (BeliefNetwork(method=tr.MAP()), BITS, "method is 'nvil', 'vimco'.*got MAP"),
         (BeliefNetwork(method=3), BITS, "method is 'nvil', 'vimco'.*got 3"),

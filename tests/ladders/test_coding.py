@@ -371,7 +371,7 @@ def test_a_sandwich_of_rows_of_its_own():
     for wrong in (of_any_h, without_q):
         assert broken(sandwiching(wrong)), wrong.__name__
     assert NET.log_evidence(PIXELS, samples=2).simulated is None
-    assert "on rows of the model's own" in repr(NET.log_evidence(PIXELS, samples=2, simulated=3))
+    assert "on rows that the model generated" in repr(NET.log_evidence(PIXELS, samples=2, simulated=3))
     with pytest.raises(SettingsError, match=r"simulated=...\) expects a whole number ≥ 0"):
         NET.log_evidence(PIXELS, simulated=-1)
 
@@ -416,7 +416,7 @@ def test_held_out():
     ("ask", "kind", "match"),
     [
         (lambda: NET.encode(PIXELS[:, :3]), DataError, r"rows of shape \(n, 4\); got shape \(16, 3\)"),
-        (lambda: NET.encode(PIXELS[0]), DataError, r"one row is x\[None\], of shape \(1, 4\)"),
+        (lambda: NET.encode(PIXELS[0]), DataError, r"for a single row pass x\[None\], of shape \(1, 4\)"),
         (lambda: NET.encode(0.5 * PIXELS), DataError, "binarise them"),
         (lambda: NET.encode(np.where(PIXELS == 1, np.nan, 0)), DataError, "not finite"),
         (lambda: NET.encode(PIXELS, draws=-1), SettingsError, r"encode\(draws=...\) expects a whole number ≥ 0"),
@@ -444,7 +444,7 @@ def test_sentences_of_other_posteriors():
     normal = tr.Model({"mu": tr.models.linear.dist.Normal(0.0, 1.0)}, None)
     other = Posterior(normal, None, tr.MAP(), 0, Point(position=np.zeros(1)))
     for ask in (lambda: other.encode(PIXELS), lambda: other.generate(2), lambda: other.elbo(PIXELS)):
-        with pytest.raises(SettingsError, match="is of ladders; this posterior is of a Model"):
+        with pytest.raises(SettingsError, match="is for ladders; this posterior is of a Model"):
             ask()
     without = Posterior(BELIEF, tr.Data(PIXELS), tr.MAP(), 0, Point(position=NET.point))
     assert without.generate(2).x.shape == (2, 4)

@@ -134,13 +134,13 @@ def test_discrete_layers():
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: Ladder([layer(3, 4), top(2)], bottom_up([layer(4, 2)])), "do not chain: x of 4, h1 of 2"),
-        (lambda: Ladder([layer(2, 4), top(2)], bottom_up([layer(5, 2)])), "does not climb this ladder"),
+        (lambda: Ladder([layer(3, 4), top(2)], bottom_up([layer(4, 2)])), "do not fit together: x of 4, h1 of 2"),
+        (lambda: Ladder([layer(2, 4), top(2)], bottom_up([layer(5, 2)])), "does not fit this ladder"),
         (lambda: Ladder([layer(2, 4), top(2)], bottom_up([layer(4, 3)])), "the inference network draws \\(3,\\)"),
         (lambda: Ladder([layer(2, 4)], bottom_up([])), "one hidden layer or more; got 1"),
         (lambda: latent_gaussian(4, 0), "1 unit or more; got size=0"),
         (lambda: latent_gaussian(4, 2, family="gamma"), "got 'gamma'"),
-        (lambda: latent_gaussian(4, 2, noise="shared"), "of a 'normal' x; got family='bernoulli'"),
+        (lambda: latent_gaussian(4, 2, noise="shared"), "needs family='normal'; got family='bernoulli'"),
         (lambda: latent_gaussian(4, 2, family="normal", noise="own"), "None or 'shared'; got 'own'"),
         (lambda: latent_gaussian(4, 2, family="poisson", redraw=True), "draws binary pixels; x is Poisson"),
         (lambda: latent_gaussian(4, 2, weight_sd=-1.0), "weight_sd is None or a positive"),

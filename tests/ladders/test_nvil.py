@@ -493,8 +493,8 @@ def test_the_value_is_the_bound_that_the_slope_climbs():
 @pytest.mark.test
 def test_the_measured_variances_are_the_enumerated_ones(monkeypatch):
     """Of one row and of fixed c: every pair's ½|g − g′|² has the mean that all states together say."""
-    seen, measured = [], variance._measured
-    monkeypatch.setattr(variance, "_measured", lambda *args: seen.append(measured(*args)) or seen[0])
+    seen, measured = [], variance._estimates
+    monkeypatch.setattr(variance, "_estimates", lambda *args: seen.append(measured(*args)) or seen[0])
     chosen = {"raw": RAW, "local": RAW._replace(local=True)}
     params = weights(NET)
     found = gradient_variance(
@@ -514,7 +514,7 @@ def test_the_measured_variances_are_the_enumerated_ones(monkeypatch):
     moments = halves.mean(0), stats.sem(halves), crosses.mean(0), stats.sem(crosses)
     for one, other in zip((found.variance, found.error, found.signal, found.signal_error), moments, strict=True):
         np.testing.assert_allclose(one, other)
-    monkeypatch.setattr(variance, "_measured", lambda *args: np.ones((2, 2, 1, 2)))
+    monkeypatch.setattr(variance, "_estimates", lambda *args: np.ones((2, 2, 1, 2)))
     gradient_variance(NET, params, tr.Data(np.asarray(X)), key=jax.random.key(0), draws=4, switches={"raw": RAW})
 
 

@@ -367,7 +367,7 @@ def test_without_a_batch_no_prior_is_sampled(make):
     kernel = make(core.log_posterior(gaussian_mean()), 0.1)
     state = kernel.init(jax.random.key(0), {"theta": jnp.zeros(())})
     noise = jax.tree.map(lambda a: a[0], kernel.draw(jax.random.key(1), 1, state, None))
-    with pytest.raises(DataError, match="expects a batch at every step, and got None: it would sample the prior"):
+    with pytest.raises(DataError, match="expects a batch at every step; got None: it would sample the prior"):
         kernel.step(noise, state, None)
 
 

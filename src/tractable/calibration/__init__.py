@@ -1,1 +1,1 @@
-"""Simulation-based calibration: does a method recover parameters that the model itself has drawn?"""
+"""Simulation-based calibration: tests whether a method recovers parameters that were drawn from the model's prior."""

@@ -1,6 +1,7 @@
-"""Simulation-based calibration: does a method recover parameters that the model itself has drawn?
+"""Simulation-based calibration: tests whether a method recovers parameters that were drawn from the model's prior.
 
-``calibrate`` makes the runs, ``Calibration`` judges their ranks; ``calibration.ranks`` has the statistics of ranks.
+``calibrate`` makes the runs, and ``Calibration`` judges their ranks; ``calibration.ranks`` has the statistics of ranks.
+A method is calibrated if its draws are draws of the posterior, which makes the ranks uniform (docs/decisions/053).
 """
 
 import functools
@@ -44,12 +45,14 @@ from tractable.posterior.saving import Saver
 if TYPE_CHECKING:
     import pandas as pd
 
-FORM = 2  # of what a checkpoint holds
+FORM = 2  # version of a checkpoint's contents
 LEAST = 20  # fewest runs: with fewer, even ranks that are all 0 say little
-DOUBTED, REJECTED = 0.05, 0.01  # levels of false alarm over all quantities, for caution and for reject
-BIAS, RATIO, GAP = 0.2, 1.25, 0.08  # tolerated bias in sds, ratio of sds, and distance of ECDFs (a mean 0.2 sd off)
-NORMAL, CLEAR = 1.96, 2.576  # standard errors: half a 95 % interval, and beyond which a bias or width is named
-FAILED = 0.05  # share of runs that may fail, or be ranked among too few draws
+DOUBTED, REJECTED = 0.05, 0.01  # adjusted p-values below which the verdict is at most "caution", and "reject"
+# Errors that count as small: bias of a mean in sds, ratio of sds, and distance between ECDFs; a mean that is 0.2 sd off
+# causes a distance of 0.08.
+BIAS, RATIO, GAP = 0.2, 1.25, 0.08
+NORMAL, CLEAR = 1.96, 2.576  # standard errors: half a 95 % interval; beyond which a report names a bias or a wrong sd
+FAILED = 0.05  # share of runs that may fail, or be ranked among too few draws, without a caution or reject
 NAMED, PANELS = 8, 4  # most quantities in a report, and in a plot
 
 
@@ -73,28 +76,28 @@ def calibrate(
 
     If the method gives the posterior, r is uniform on 0 … L for each parameter, the log likelihood, and the user's
     ``quantities``. Ranks of parameters alone cannot tell a posterior from the prior; ranks of an f that depends on y
-    can. This tests the method on this model, averaged over the prior. It does not test the model on the data at hand:
-    where the prior is much wider than the posterior, most runs are far from that posterior.
+    can. The method is tested on this model, averaged over the prior. The model is not tested on your data. Where the
+    prior is much wider than the posterior, most runs are far from the posterior of your data.
 
     Args:
-        model: with a prior of proper distributions and a likelihood.
-        method: whose posteriors have draws.
+        model: a model with a prior of proper distributions and a likelihood.
+        method: a method whose posteriors have draws.
         data_like: an example of the data: as many rows are drawn, at the same ``given``, with NaN where its y has NaN.
-        runs: n ≥ 20. A mean that is 0.4 sd off is detected in 85 of 100 calibrations with 100 runs, and in all with
-            200. One that is 0.2 sd off is detected in 28 of 100 with 100 runs, 54 with 200, and 88 with 400.
-        draws: L draws among which θ* is ranked, evenly chosen from a run's draws. A run should have as many nearly
-            independent draws; if it has fewer, θ* is ranked among those.
+        runs: n ≥ 20. With 100 runs, 85 of 100 calibrations detect a mean that is 0.4 sd off; with 200 runs all do. A
+            mean that is 0.2 sd off is detected by 28 of 100 with 100 runs, by 54 with 200, and by 88 with 400.
+        draws: L, the number of draws among which θ* is ranked, evenly chosen from a run's draws. If a run has fewer
+            nearly independent draws than L, θ* is ranked among as many as it has.
         quantities: further f by name: ``(params, y) -> number``, or ``(params, y, x)`` where the data have ``given``.
-        seed: of all randomness. Run i is a pure function of the seed and i, in whatever process it runs.
+        seed: the seed of all randomness. Run i depends on the seed and on i only, not on the process that runs it.
         n_jobs: number of processes, as joblib counts them, over its backend (``joblib.parallel_config``): loky by
-            default, threading, dask. Each compiles once. None means 1 unless such a configuration is set.
+            default, threading, dask. Each process compiles once. None means 1 unless such a configuration is set.
         progress: as for ``infer``.
-        checkpoint: a folder. Runs are saved there as they end. A calibration that was killed continues, to the same
-            ranks; a finished one continues if ``runs`` is larger.
+        checkpoint: a folder, in which runs are saved as they end. A calibration that was killed continues from there,
+            with the same ranks; a finished one continues if ``runs`` is larger.
 
     Returns:
-        A Calibration: ``report()``, ``summary()``, ``plot(path)``. Runs that failed are counted and named in its
-        report. After Ctrl-C or SIGTERM the finished runs are returned, marked ``interrupted``.
+        A Calibration: ``report()``, ``summary()``, ``plot(path)``. Its report counts the runs that failed and gives the
+        first error. After Ctrl-C or SIGTERM the finished runs are returned, and ``interrupted`` is True.
 
     Raises:
         ModelError: an improper prior, or a callable one without sample(); a likelihood that cannot be drawn from.
@@ -134,7 +137,7 @@ def calibrate(
         todo, save = [i for i in range(runs) if i not in results], session.keeper()
         for job in finished(work, todo, n_jobs, "calibrate", session.stop):
             result = job.lost or job.result
-            if result is None:  # it was interrupted
+            if result is None:  # the run was interrupted
                 break
             results[job.index] = result if isinstance(result, str) else np.array(result)
             session.say("runs", len(results), runs)
@@ -144,15 +147,15 @@ def calibrate(
     failures = {i: result for i, result in outcomes.items() if isinstance(result, str)}
     index = [i for i in outcomes if i not in failures]
     if not index:
-        why = "it was stopped before the first had ended"
-        raise RunError(f"No run of the calibration came to its end; {next(iter(failures.values()), why)}")
+        reason = "it was stopped before the first run had ended"
+        raise RunError(f"No run of the calibration came to its end: {next(iter(failures.values()), reason)}")
     table, names = np.array([outcomes[i] for i in index]), [*model.names, "log likelihood", *quantities]
     calibration = Calibration(
         names, table[:, 1:].astype(int), draws, np.array(index), table[:, 0], failures, type(method).__name__, runs,
         interrupted=len(outcomes) < runs,
     )  # fmt: skip
     if calibration.interrupted:
-        tell(f"The calibration was interrupted: {counted(calibration.runs, 'run')} of {runs} are there.")
+        tell(f"The calibration was interrupted after {counted(calibration.runs, 'run')} of {runs}.")
     elif checkpoint is not None:
         calibration.save(checkpoint)
     return calibration
@@ -160,16 +163,17 @@ def calibrate(
 
 @dataclass(frozen=True, eq=False)
 class Calibration:
-    """The result of ``calibrate``; n runs ended and are ranked.
+    """The result of ``calibrate``: the ranks of the n runs that came to their end.
 
     Attributes:
-        names: of the q quantities: the k parameters, "log likelihood", the user's quantities.
+        names: names of the q quantities: the k parameters, "log likelihood", the user's quantities.
         ranks: (n, q) ranks of the truth among L draws, 0 … L.
         draws: L.
         index: (n,) indices of the runs.
-        effective: (n,) nearly independent draws of each run; if fewer than L, the truth was ranked among as many.
-        failures: error sentences of the runs that failed, by index.
-        method: its name.
+        effective: (n,) number of nearly independent draws of each run; if it is below L, the truth was ranked among
+            so many draws.
+        failures: error messages of the runs that failed, by index.
+        method: the method's name.
         asked: the requested number of runs.
         interrupted: whether the calibration was stopped before its end.
     """
@@ -191,7 +195,7 @@ class Calibration:
 
     @functools.cached_property
     def p_values(self) -> np.ndarray:
-        """(q,) probability that the ECDF of uniform ranks is as far out (``calibration.ranks.p_value``)."""
+        """(q,) p-values: how often the ECDF of uniform ranks is as far from uniform (``calibration.ranks.p_value``)."""
         return np.array([p_value(column, self.draws) for column in self.ranks.T])
 
     @functools.cached_property
@@ -202,14 +206,16 @@ class Calibration:
 
     @functools.cached_property
     def shapes(self) -> list[Shape]:
-        """For each quantity the sd ratio and the bias that explain its ranks best."""
+        """For each quantity the ratio of sds and the bias that explain its ranks best."""
         return [shape(column, self.draws) for column in self.ranks.T]
 
     @functools.cached_property
     def verdicts(self) -> list[str]:
-        """For each quantity "reject" where ranks are not uniform, "caution" where that is doubtful or the error small.
+        """For each quantity "trust", "caution" or "reject".
 
-        Small is a mean within 0.2 of the right sd and an sd within 0.8 … 1.25 of it: many runs detect even that.
+        "reject" means that ranks are not uniform. "caution" means that this is uncertain, or that the error is small: a
+        mean that is at most 0.2 of the right sd off, and an sd between 0.8 and 1.25 of it. Many runs detect even such
+        errors.
         """
         ratio, _, bias, _ = np.array(self.shapes).T
         gaps = np.array([largest_gap(column, self.draws) for column in self.ranks.T])
@@ -219,56 +225,61 @@ class Calibration:
 
     @property
     def order(self) -> list[int]:
-        """Indices of the quantities, the furthest from uniform first."""
+        """The indices of the quantities, that with the least p-value first."""
         return np.argsort(self.p_values, kind="stable").tolist()
 
     def report(self) -> Report:
-        """Whether the method is calibrated on this model and data like these.
+        """Report whether the method is calibrated on this model and on data like these.
 
-        "trust": ranks look uniform, and there are runs enough to know a bias to ± 0.2 sd. A right method's ranks get
-        less than "trust" with a probability of at most 5 %, and "reject" of at most 1 %.
+        "trust" means that nothing speaks against uniform ranks, and that there are enough runs to know a bias to
+        ± 0.2 sd. The ranks of an exact method get a verdict below "trust" with a probability of at most 5 %, and
+        "reject" with a probability of at most 1 %.
         """
         n, q, least = self.runs, len(self.names), self.order[0]
         reach, spread = NORMAL / math.sqrt(n), 100 * math.expm1(NORMAL / math.sqrt(2 * n))
         few, failed = int(np.sum(self.effective < self.draws)), len(self.failures)
-        text = f"is the least p-value of {counted(q, 'number')}, at {self.names[least]}, adjusted for their count; "
-        text += f"uniform ranks have one below {DOUBTED} in 1 of 20 calibrations, below {REJECTED} in 1 of 100"
+        text = f"is the least of {counted(q, 'p-value')}, that of {self.names[least]}, adjusted for their number; with "
+        text += f"uniform ranks it is below {DOUBTED} in 1 of 20 calibrations, and below {REJECTED} in 1 of 100"
         verdict = max(self.verdicts, key=ORDER.index)
         checks = [Check("uniform ranks", float(self.adjusted[least]), verdict, text)]
         for i in [i for i in self.order if self.verdicts[i] != "trust"][:NAMED]:
             checks.append(Check(self.names[i], float(self.adjusted[i]), self.verdicts[i], self.sentence(i)))
-        text = f"show the bias of a mean to ± {reach:.2g} sd and an sd to {spread:.0f} %; {BIAS} sd and 25 % are small"
+        text = f"give the bias of a mean to ± {reach:.2g} sd and an sd to {spread:.0f} %; {BIAS} sd and 25 % are small"
         checks.append(Check("runs", n, "trust" if reach <= BIAS else "caution", text))
         if failed:
             verdict = "caution" if failed <= FAILED * (n + failed) else "reject"
-            text = f"are not ranked, and the verdict is of the others; the first: {next(iter(self.failures.values()))}"
+            text = f"are not ranked; the verdict is about the others. First error: {next(iter(self.failures.values()))}"
             checks.append(Check("failed runs", failed, verdict, text))
         verdict = "trust" if few <= FAILED * n else "caution"
-        text = f"is the least of a run; {counted(few, 'run')} had fewer than the {self.draws} draws that are ranked"
+        text = f"is the least in a run; {counted(few, 'run')} had fewer than the {self.draws} draws that are ranked"
         checks.append(Check("effective draws", float(np.min(self.effective)), verdict, text))
         if self.interrupted:
-            checks.append(Check("interrupted", n, "caution", f"of {self.asked} runs had ended when it was stopped"))
+            checks.append(Check("interrupted", n, "caution", f"of {self.asked} runs had ended at the interruption"))
         return Report(worst(checks), tuple(checks), f"{self.method} calibrated by {counted(n, 'run')}")
 
     def sentence(self, i: int) -> str:
-        """What a quantity's ranks say about its posteriors: ∪ too narrow, ∩ too wide, a slope too high or too low."""
+        """What a quantity's ranks say about its posteriors.
+
+        The histogram of ranks has the form ∪ where they are too narrow, ∩ where they are too wide, and a slope where
+        they are too high or too low.
+        """
         ratio, sd_error, bias, bias_error = self.shapes[i]
         faults = []
         if abs(math.log(ratio)) > CLEAR * sd_error:
             faults.append(f"too {'narrow, ∪' if ratio < 1 else 'wide, ∩'}: sd {ratio:.2g} of the right one")
         if abs(bias) > CLEAR * bias_error:
             faults.append(f"too {'high' if bias > 0 else 'low'}, a slope: mean off by {abs(bias):.2g} right sds")
-        return "; ".join(faults) or "ranks are not uniform, and neither narrow, wide nor sloped: look at the plot"
+        return "; ".join(faults) or "ranks are not uniform, but show no wrong sd and no bias: look at the plot"
 
     def summary(self) -> "pd.DataFrame":
-        """A row for each quantity: p-value, adjusted p-value, sd ratio and bias with 95 % intervals, verdict."""
+        """A table with a row for each quantity: p-values, sd ratio and bias with 95 % limits, and verdict."""
         import pandas as pd
 
         ratio, sd_error, bias, bias_error = np.array(self.shapes).T
-        factor, off = np.exp(NORMAL * sd_error), NORMAL * bias_error
+        factor, margin = np.exp(NORMAL * sd_error), NORMAL * bias_error
         columns = {
             "p": self.p_values, "adjusted p": self.adjusted, "sd ratio": ratio, "sd ratio low": ratio / factor,
-            "sd ratio high": ratio * factor, "bias": bias, "bias low": bias - off, "bias high": bias + off,
+            "sd ratio high": ratio * factor, "bias": bias, "bias low": bias - margin, "bias high": bias + margin,
             "verdict": self.verdicts,
         }  # fmt: skip
         return pd.DataFrame(columns, index=pd.Index(self.names, name="quantity"))
@@ -279,10 +290,10 @@ class Calibration:
     __repr__ = __str__
 
     def plot(self, path: str | pathlib.Path) -> None:
-        """Histogram and ECDF of up to four quantities, the furthest from uniform first.
+        """Plot the histogram and the ECDF of the ranks of up to four quantities, those with the least p-values.
 
         Args:
-            path: of the image; its suffix gives the format.
+            path: path of the image; its suffix gives the format.
         """
         from matplotlib.figure import Figure
 
@@ -294,7 +305,7 @@ class Calibration:
         write_figure(path, canvas)
 
     def save(self, path: str | pathlib.Path) -> None:
-        """Write ranks and names into a folder that ``Calibration.load`` reads, and ``summary.csv``; no pickles."""
+        """Write the calibration into a folder that ``Calibration.load`` reads, and ``summary.csv``; no pickles."""
         entries = {each.name: getattr(self, each.name) for each in fields(self)}
         arrays = {name: entries.pop(name) for name in ("ranks", "index", "effective")}
         files.save(pathlib.Path(path) / "calibration", arrays, entries, step=0)
@@ -305,9 +316,9 @@ class Calibration:
         """Read what ``save`` or ``calibrate(..., checkpoint=path)`` wrote."""
         contents = files.load(pathlib.Path(path) / "calibration")
         if contents is None:
-            raise CheckpointError(f"{path} holds no calibration: expected one that was saved, or has come to its end.")
+            raise CheckpointError(f"{path} holds no calibration; expected the folder of a saved or finished one.")
         entries: dict[str, Any] = {**contents[1], **contents[2]}
-        entries["failures"] = {int(i): why for i, why in entries["failures"].items()}
+        entries["failures"] = {int(i): reason for i, reason in entries["failures"].items()}
         return cls(**{each.name: entries[each.name] for each in fields(cls)})
 
 
@@ -317,7 +328,7 @@ class Calibration:
 def _check(
     model: Model, method: Method, data_like: PyTree, runs: int, draws: int, quantities: Mapping[str, Callable] | None
 ) -> Data:
-    """The data; raises an error's sentence where a calibration cannot work."""
+    """Check the arguments and return the data; raises an error where a calibration cannot work."""
     if not isinstance(model, Model) or not isinstance(method, Method):
         raise SettingsError(f"calibrate expects a Model and a method such as NUTS(); got {model!r} and {method!r}.")
     if method.point:
@@ -331,14 +342,14 @@ def _check(
     data = as_data(data_like)
     if not model.drawable:
         raise ModelError(
-            "calibrate draws parameters from the prior, and this one is improper, or a log density without sample(): "
+            "calibrate draws parameters from the prior, and this prior is improper, or a log density without sample(): "
             "give Model a pytree of proper numpyro distributions."
         )
     if data.weights is not None or not data.resident or not data.size:
-        got = f"{counted(data.size, 'row')}{' on file' * (not data.resident)}"
+        given_rows = f"{counted(data.size, 'row')}{' on file' * (not data.resident)}"
         raise DataError(
             "calibrate draws each row of data_like once, in memory: expected one row at least, in memory, without "
-            f"weights; got {got}{' with weights' * (data.weights is not None)}."
+            f"weights; got {given_rows}{' with weights' * (data.weights is not None)}."
         )
     preflight.check(model, data)
     method.plan(data)
@@ -349,7 +360,7 @@ def _check(
     for name, function in (quantities or {}).items():
         shape = getattr(jax.eval_shape(function, *_example(model, data)), "shape", None)
         if shape is None or math.prod(shape) != 1:
-            raise SettingsError(f"calibrate(quantities=...) expects one number of {name!r}; got shape {shape}.")
+            raise SettingsError(f"calibrate(quantities=...) expects one number from {name!r}; got shape {shape}.")
     return data
 
 
@@ -359,20 +370,21 @@ def _example(model: Model, data: Data) -> tuple:
 
 
 def _given(rows: tuple) -> tuple:
-    """What a quantity gets of the rows (y, x): only y where there is no x."""
+    """The arguments of a quantity from the rows (y, x): only y where there is no x."""
     return rows[:1] if rows[1] is None else rows
 
 
 def simulate(model: Model, data: Data, key: jax.Array) -> tuple[PyTree, Data]:
-    """θ* ~ p(θ) and rows y_n ~ p(y | θ*, x_n) at the inputs of ``data``; values missing there are missing here.
+    """Draw θ* ~ p(θ) and rows y_n ~ p(y | θ*, x_n) at the inputs of ``data``; values that are NaN there are NaN here.
 
     Raises:
-        DataError: rows that are not finite: the prior reaches where the likelihood overflows.
+        DataError: rows that are not finite, which happens where the prior has parameters at which the likelihood
+            overflows.
     """
     params, y = _simulated(model, key, data.given, np.arange(data.size))
 
     def in_form(new: jax.Array, y: np.ndarray) -> np.ndarray:
-        """Drawn numbers in the precision of y, NaN where y is NaN; never truncated to integers."""
+        """The new numbers in the precision of y, with NaN where y is NaN; they are never truncated to integers."""
         return np.where(np.isnan(y), np.nan, new).astype(y.dtype) if y.dtype.kind == "f" else np.asarray(new)
 
     y = jax.tree.map(in_form, y, data.y)
@@ -398,8 +410,8 @@ def _run(
     """Draw θ* and y, infer, and rank θ* among the draws.
 
     Returns:
-        The number of nearly independent draws and the q ranks on 0 … L; the error's sentence of a run that failed; None
-        of one that was interrupted.
+        The number of nearly independent draws and the q ranks on 0 … L. For a run that failed, the error's message; for
+        a run that was interrupted, None.
     """
     rng = np.random.default_rng([seed, index])
     try:
@@ -413,7 +425,7 @@ def _run(
     flat = positions.reshape(-1, positions.shape[-1])
     true, values = (np.asarray(a, np.float64) for a in _quantities(model, functions, truth, flat, data.arrays()))
     if np.isnan(true).any() or np.isnan(values).any():
-        return "A quantity is NaN, of the truth or of a draw, and cannot be ranked."
+        return "A quantity is NaN at the true θ or at a draw, and cannot be ranked."
     chains = positions.shape[:2]
     weights = np.ones(chains) if posterior.weights is None else np.asarray(posterior.weights, np.float64)
     effective = count_independent(posterior, values.reshape(*chains, -1), weights)
@@ -425,9 +437,9 @@ def _run(
 def _quantities(
     model: Model, functions: tuple[Callable, ...], truth: PyTree, positions: jax.Array, rows: tuple
 ) -> tuple[jax.Array, jax.Array]:
-    """The q quantities at θ*, (q,), and at unconstrained positions (S, d), (S, q)."""
+    """The q quantities at θ*, (q,), and at the unconstrained ``positions`` (S, d), (S, q)."""
 
-    def of(params: PyTree) -> jax.Array:
+    def values_at(params: PyTree) -> jax.Array:
         parameters = [jnp.ravel(leaf) for leaf in jax.tree.leaves(params)]
         likelihood = jnp.sum(counted_log_likelihoods(model, params, rows))
         others = [jnp.reshape(function(params, *_given(rows)), (1,)) for function in functions]
@@ -435,16 +447,17 @@ def _quantities(
 
     size = sum(leaf.size for leaf in jax.tree.leaves(rows))
     width = min(len(positions), 1024, max(1, (1 << 24) // size))  # draws in memory at once
-    return of(truth), jax.lax.map(lambda u: of(model.params(u)), positions, batch_size=width)
+    return values_at(truth), jax.lax.map(lambda u: values_at(model.params(u)), positions, batch_size=width)
 
 
 def count_independent(posterior: Posterior, values: np.ndarray, weights: np.ndarray) -> float:
-    """The number of nearly independent draws, by the worst of the quantities (chain, draw, q).
+    """The number of nearly independent draws, for the worst of the quantities (chain, draw, q).
 
-    (Σw)²/Σw² for draws without an order. For chains that many, times half the share that the bulk or tail ESS has in
-    the draws: neighbours are then correlated by about e⁻⁴. A quantity that is the same for all draws does not count.
+    Independent draws count (Σw)²/Σw². For chains this is multiplied by half the share that the bulk or tail ESS
+    (effective sample size) has in the number of draws: the remaining neighbours have a correlation of about e⁻⁴. A
+    quantity that is the same for all draws does not count.
     """
-    counts = weights.any(0)  # weight 0: the exploring part of a cycle, which gives no draws
+    counts = weights.any(0)  # draws of weight 0 are from the exploring part of a cycle, and do not count
     values, weights = values[:, counts], weights[:, counts]
     share = float(np.sum(weights) ** 2 / np.sum(weights**2) / weights.size)
     method, varies = posterior.method, np.ptp(values, axis=(0, 1)) > 0

@@ -50,7 +50,7 @@ class Approximation(NamedTuple):
 
 @functools.cache  # a family is a static argument of jit: equal ones must be the same object
 def mean_field(size: int) -> Approximation:
-    """Independent normals. At the reverse KL's optimum for a normal with precision Λ, σᵢ² = 1/Λᵢᵢ ≤ Σᵢᵢ."""
+    """Independent normals. If the posterior is N(m, Σ), Λ = Σ⁻¹, the reverse KL is least at σᵢ² = 1/Λᵢᵢ ≤ Σᵢᵢ."""
     return Approximation(
         init=lambda mean, sd: {"mean": mean, "rho": inverse_softplus(sd)},
         noise=size,
@@ -107,7 +107,7 @@ def low_rank(size: int, rank: int) -> Approximation:
     """
 
     def init(mean: jax.Array, sd: jax.Array) -> Phi:
-        # At F = 0 the gradient of F is 0: start with small, unequal columns.
+        # At F = 0 the gradient of F is 0, so F starts with small, unequal columns.
         spread = jnp.cos(jnp.outer(jnp.arange(size) + 0.5, jnp.arange(rank) + 1.0) * math.pi / size).astype(mean.dtype)
         return {"mean": mean, "rho": inverse_softplus(sd), "factor": 0.1 * sd[:, None] * spread}
 
@@ -205,7 +205,7 @@ softplus.defjvps(lambda tangent, _, rho: tangent * softplus_rate(rho))
 
 
 def softplus_rate(rho: jax.Array) -> jax.Array:
-    """dσ/dρ = 1 / (1 + e^−ρ), from the exponential that ``softplus`` also needs, which is then computed once."""
+    """dσ/dρ = 1 / (1 + e^−ρ), computed from the same exponential as ``softplus``, so that XLA computes it once."""
     tail = jnp.exp(-jnp.abs(rho))
     return jnp.where(rho < 0, tail, 1.0) / (1 + tail)
 
@@ -242,7 +242,8 @@ def _mean(phi: Phi) -> Any:
 
 
 def _scale(phi: Phi, sd: jax.Array) -> Phi:
-    # dρ = dσ / sigmoid(ρ): a change of σ by a tenth changes ρ by 0.1 if σ is small, and by σ/10 if σ is large.
+    # The units of ρ are 1 or sd: since dρ = dσ / sigmoid(ρ), a change of σ by a tenth changes ρ by 0.1 if σ is small,
+    # and by σ/10 if σ is large.
     return {"mean": sd, "rho": jnp.maximum(1.0, sd)}
 
 

@@ -86,15 +86,15 @@ def wide(named: dict[str, Rows]) -> str:
     for name, leaf in named.items():
         if leaf.dtype.itemsize <= 4 or is_sound(leaf):
             continue
-        whole = leaf.dtype.kind in "iu"
-        limits = np.iinfo(f"{leaf.dtype.kind}4") if whole else np.finfo(np.float32)
+        are_integers = leaf.dtype.kind in "iu"
+        limits = np.iinfo(f"{leaf.dtype.kind}4") if are_integers else np.finfo(np.float32)
         for start in range(0, len(leaf), CHUNK):
             part = np.asarray(leaf[start : start + CHUNK])
             bad = ((part < limits.min) | (part > limits.max)) & np.isfinite(part)
             if bad.any():
                 first = tuple(np.argwhere(bad)[0].tolist())
                 row, column = start + first[0], f", column {first[1]}" if len(first) > 1 else ""
-                low, high = (f"{n}" if whole else f"{n:.3g}" for n in (limits.min, limits.max))
+                low, high = (f"{n}" if are_integers else f"{n:.3g}" for n in (limits.min, limits.max))
                 return (
                     f"{name} holds {part[first]} in row {row}{column}; expected numbers from {low} to {high}, as JAX "
                     f"computes with {leaf.dtype} in 32 bits. Use another unit, or codes counted from 0, or 64 bits: "

@@ -50,12 +50,12 @@ def listed(causes: PyTree) -> PyTree:
 def values_of(latent: Callable, example: Callable[[jax.Array], PyTree]) -> PyTree:
     """All values of z, a pytree of arrays with leading axis m; None if z has infinitely many values."""
     try:
-        found = latent(example(jax.random.key(0)))
+        distributions = latent(example(jax.random.key(0)))
     except TypeError as error:
         raise ModelError(
             f"latent(params) could not be called: {error}. If it takes inputs, give causes=, the values of z."
         ) from error
-    leaves, structure = jax.tree.flatten(found, is_leaf=is_distribution)
+    leaves, structure = jax.tree.flatten(distributions, is_leaf=is_distribution)
     for leaf in leaves:
         if not is_distribution(leaf):
             raise ModelError(f"latent(params) should return the distribution of z; got {type(leaf).__name__}.")

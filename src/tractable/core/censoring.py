@@ -1,4 +1,4 @@
-"""The likelihood of censored data: the density of an observed y, and the probability between bounds of another y."""
+"""The likelihood of censored data: the density of an observed y, or the probability that y is between its bounds."""
 
 import functools
 from dataclasses import replace
@@ -17,14 +17,14 @@ from tractable.core.model import Model, PyTree, Through
 from tractable.core.shared import shared
 from tractable.core.tree import row_shapes
 
-NARROW = 1e-3  # below this log ratio of the tails at an interval's ends, density × width is more accurate
-FAR = 80.0  # above this log hazard, the exponential would overflow
+NARROW = 1e-3  # if the log tails at an interval's ends differ by less, density × width is more accurate
+FAR = 80.0  # log hazards are clipped to this, since the exponential of larger ones overflows in single precision
 
 
 class Weibull(dist.Weibull):
     """NumPyro's Weibull with log scale η and shape k:  z = k (log y − η),   log p(y) = log k + z − e^z − log y.
 
-    log y = η + w/k with e^w ~ Exponential(1). R's survreg reports η and 1/k, lifelines e^η and k.
+    Equivalently log y = η + w/k with e^w ~ Exponential(1). R's survreg reports η and 1/k, lifelines e^η and k.
     """
 
     def __init__(self, eta: jax.Array, shape: ArrayLike) -> None:
@@ -147,7 +147,7 @@ class Censored(dist.Distribution):
         return jnp.where(below | above, log_mass, 0.0)
 
     def _between(self, a, b, more_a, less_b, less_a, more_b) -> jax.Array:
-        """log P(a < y < b), as a difference within the smaller tail."""
+        """log P(a < y < b), computed as a difference of two probabilities of the smaller tail."""
         upper = more_a < less_b
         most = jnp.where(upper, more_a, less_b)
         gap = most - jnp.where(upper, more_b, less_a)
@@ -178,7 +178,7 @@ def with_censoring(model: Model) -> Model:
 
 
 def censors(model: Model, given: PyTree) -> bool:
-    """Whether the model's rows are bounds of y, and not y itself."""
+    """Whether the rows of the model's data are bounds of y, and not y itself."""
     return isinstance(datum_of(model, given), Censored)
 
 

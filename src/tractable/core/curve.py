@@ -50,7 +50,7 @@ class Curve(NamedTuple):
         means = np.array([best[a:b].mean() for a, b in itertools.pairwise(places)])
         low, steps = np.quantile(means, 0.1), np.diff(means)
         reach = max(means.max() - low, 1e-300)
-        if len(steps) and np.mean(steps < 0) > 0.2:  # else noise alone would look like a climb
+        if len(steps) and np.mean(steps < 0) > 0.2:  # in a noisy trace, so that noise alone does not look like a rise
             reach = max(reach, 16 * np.median(np.abs(steps)))
         heights = np.clip((means - low) / reach * (len(HEIGHTS) - 1), 0, len(HEIGHTS) - 1)
         shape = "".join(HEIGHTS[int(height)] for height in heights)

@@ -14,13 +14,17 @@ from tractable.core.tree import PyTree
 def needed_likelihood(model: Prior) -> Callable:
     """The likelihood; a ModelError if the model has none."""
     if model.likelihood is None:
-        why = getattr(model.prior, "why", None)  # why a program from elsewhere has no rows
-        raise ModelError(why or "This model has no likelihood, so it says nothing about data: pass data=None.")
+        reason = getattr(model.prior, "why", None)  # why a program of another library gives no likelihood of rows
+        raise ModelError(reason or "This model has no likelihood, so it says nothing about data: pass data=None.")
     return model.likelihood
 
 
 def counted_log_likelihoods(model: Prior, params: PyTree, rows: PyTree) -> jax.Array:
-    """w_n log p(y_n | x_n, θ) of each row, (n,), with w_n = 1 if the data have no weights; rows of ``Data.arrays``."""
+    """w_n log p(y_n | x_n, θ) of each row, (n,), with w_n = 1 if the data have no weights.
+
+    Args:
+        rows: the rows as ``Data.arrays`` returns them.
+    """
     rows, weights = split_weights(rows)
     terms = model.log_likelihoods(params, rows)
     return terms if weights is None else jnp.where(weights > 0, weights.astype(terms.dtype) * terms, 0.0)
@@ -59,7 +63,7 @@ def log_density(
     """The function ``position -> log p(θ) + Σ_n w_n log p(y_n|θ)`` of an unconstrained position, over all rows.
 
     Args:
-        rows: of ``Data.arrays``; None for a model without data.
+        rows: the rows as ``Data.arrays`` returns them; None for a model without data.
         flat, jacobian: as in ``log_posterior``.
         terms: return the summands, (N + 1,), instead of their sum: a Metropolis ratio from differences of summands
             keeps its digits in float32 if N is large.

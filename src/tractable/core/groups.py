@@ -98,7 +98,7 @@ class Grouped(Prior):
         if both := sorted({*names} & {*own}):
             raise ModelError(f"{both[0]!r} is in the prior and in local: expected another name in local.")
         if (size := tree.size(own)) > MOST:
-            raise ModelError(f"local holds {size} numbers a group; expected at most {MOST}, to integrate over.")
+            raise ModelError(f"local has {size} numbers a group; the library integrates over at most {MOST}.")
 
     def _local_example(self, params: PyTree) -> dict:
         """Example values of one group's z, by name."""
@@ -112,7 +112,10 @@ class Grouped(Prior):
 
 
 def prior_centre(own: Prior) -> jax.Array:
-    """The prior's means, unconstrained, (k,), with 0 where a mean does not exist; Newton's steps begin there."""
+    """The prior's means as an unconstrained position (k,), with 0 where a mean does not exist.
+
+    Newton's method starts from there.
+    """
     means = jax.tree.map(lambda d: jnp.broadcast_to(d.mean, d.shape()), own.prior, is_leaf=is_distribution)
     flat = own.position_of(means)
     return jnp.where(jnp.isfinite(flat), flat, 0.0)

@@ -27,7 +27,7 @@ _NOT_COMPILED = {"begin", "examine", "first", "check", "observations", "ahead"}
 
 
 class Climbed(NamedTuple):
-    """A reparametrised model that EM climbs in place of the original, as it loses fewer digits in single precision.
+    """A reparametrised model on which EM works in place of the original, as it loses fewer digits in single precision.
 
     Attributes:
         model: a ``LatentModel`` with the same unconstrained numbers.
@@ -48,7 +48,7 @@ class Steps(NamedTuple):
         statistics: ``(datum, z) -> T``, the statistics whose sum the M-step needs; datum is y, or (y, x).
         begin: ``(key, rows) -> params``, a starting point.
         examine: ``(params, size) -> [Check, ...]``, checks of a maximum found from ``size`` rows.
-        climbed: a ``Climbed``, the model that EM climbs in place of this one.
+        climbed: a ``Climbed``, the model on which EM works in place of this one.
         check: ``rows -> None``, raises a DataError for impossible rows; the rows are on the host.
         observations: ``rows -> int``, the number of observations if a datum holds several; the rows are on the host.
         ahead: ``(params, x, (y, given)) -> `` the distribution of the data that follow the fitted rows, for
@@ -97,22 +97,23 @@ class LatentModel(Model):
     """A prior p(θ), and p(z | θ) and p(x | z, θ) of one datum; any method fits θ, with z summed out.
 
     Args:
-        prior: of θ, as for ``Model``; also a callable log density with ``position`` and ``support``.
+        prior: the prior of θ, as for ``Model``; also a callable log density with ``position`` and ``support``.
         latent: ``latent(params)``, or ``latent(params, x)`` if the data have a ``given``: the distribution of one
             datum's z, or a pytree of distributions. Discrete z are summed over exactly.
         likelihood: ``likelihood(params, z)`` or ``likelihood(params, z, x)``: the distribution of a datum given its z.
         causes: the values of z, a pytree of arrays with a leading axis; by default the values of the support. Required
             if ``latent`` takes x.
-        statistics, m_step, begin, examine: as in ``Steps``. Without an M-step EM climbs Q by its gradient. Without
+        statistics, m_step, begin, examine: as in ``Steps``. Without an M-step EM maximises Q by its gradient. Without
             ``begin`` EM starts at a draw from the prior.
         position, support, start, derived: as for ``Model``.
 
-    For a z that is summed or integrated out by another closed form (a chain, a normal code), use
+    For a z that is summed or integrated out by another closed form, such as a Markov chain or a normal z, use
     ``LatentModel.from_steps``.
 
     Attributes:
-        sums: ``latent.em.Sums``, how z is summed out; None if z cannot be. Its members ``e_step``, ``log_prob``,
-            ``responsibilities``, ``encode`` and ``causes`` are attributes of the model too, each possibly None.
+        sums: a ``core.sums.Sums``, how z is summed out; None if z cannot be summed out. Its members ``e_step``,
+            ``log_prob``, ``responsibilities``, ``encode`` and ``causes`` are attributes of the model too, each possibly
+            None.
         steps: ``Steps``; its ``m_step`` is an attribute of the model too.
         symmetry: ``Symmetry``.
 
@@ -171,8 +172,8 @@ class LatentModel(Model):
         """A model whose z is summed or integrated out by functions of your own.
 
         Args:
-            e_step, log_prob, responsibilities, encode, drawn, complete: as in ``latent.em.Sums``; their rows are those
-                of ``latent.em.observed``.
+            e_step, log_prob, responsibilities, encode, drawn, complete: as in ``core.sums.Sums``; they take rows as
+                ``core.sums.observed`` returns them.
             m_step, begin, examine: as in ``Steps``.
             position: example parameters.
             support: pytree of numpyro constraints shaped like the parameters; real by default.
@@ -196,18 +197,18 @@ class LatentModel(Model):
             near = nearest(unknown[0], known)
             raise ModelError(f"LatentModel has no {', '.join(unknown)}; its steps are {', '.join(known)}.{near}")
         of_sums, of_steps, of_symmetry = ({n: changed[n] for n in g._fields if n in changed} for g in groups)
-        made = type(self).__new__(type(self))
-        vars(made).update(vars(self) | {"representative": None})
-        Model.__init__(made, self.prior, made._marginal, self.position, self.support, self.start, self.derived)
+        copy = type(self).__new__(type(self))
+        vars(copy).update(vars(self) | {"representative": None})
+        Model.__init__(copy, self.prior, copy._marginal, self.position, self.support, self.start, self.derived)
         if of_sums:
-            made.sums = Sums(**of_sums) if self.sums is None else self.sums._replace(**of_sums)
-        if set(changed) & {*Sums._fields, "m_step"}:  # ``climbed`` was made from the replaced functions
+            copy.sums = Sums(**of_sums) if self.sums is None else self.sums._replace(**of_sums)
+        if set(changed) & {*Sums._fields, "m_step"}:  # ``climbed`` was made from functions that are replaced here
             of_steps = {"climbed": None} | of_steps
-        made.steps, made.symmetry = self.steps._replace(**of_steps), self.symmetry._replace(**of_symmetry)
+        copy.steps, copy.symmetry = self.steps._replace(**of_steps), self.symmetry._replace(**of_symmetry)
         for name in set(self.own) & set(changed):
-            setattr(made, name, changed[name])
-        made.origin = (self.origin or self) if set(changed) <= _NOT_COMPILED else None
-        return made
+            setattr(copy, name, changed[name])
+        copy.origin = (self.origin or self) if set(changed) <= _NOT_COMPILED else None
+        return copy
 
     def split_arrays(self) -> tuple[Model, tuple]:
         """As ``Model.split_arrays``; models that differ only in starting points and checks share compiled programs."""
@@ -225,11 +226,11 @@ class LatentModel(Model):
 
     @property
     def climbed(self) -> "LatentModel":
-        """The model that EM climbs: that of ``steps.climbed`` with this model's starts and checks, or this model."""
+        """The model on which EM works: that of ``steps.climbed`` with this model's starts and checks, or this model."""
         if self.steps.climbed is None:
             return self
-        (made, into, back), begin, examine = self.steps.climbed, self.steps.begin, self.steps.examine
-        return _without_symmetry(made, self.symmetry.shift is None, self.symmetry.canonical is None).with_steps(
+        (model, into, back), begin, examine = self.steps.climbed, self.steps.begin, self.steps.examine
+        return _without_symmetry(model, self.symmetry.shift is None, self.symmetry.canonical is None).with_steps(
             begin=begin and (lambda key, rows: into(begin(key, rows))),
             examine=examine and (lambda params, size: examine(back(params), size)),
         )
@@ -275,7 +276,7 @@ class LatentModel(Model):
     def densities(self) -> tuple[Callable[..., PyTree], Callable[..., PyTree]]:
         """The arguments ``latent`` and ``likelihood``; a ModelError if z is handled in closed form."""
         if self.latent is None or self.conditional is None:
-            raise ModelError("This model handles z in closed form: it has no p(z | θ) and p(x | z, θ) to evaluate.")
+            raise ModelError("This model handles z in closed form, so p(z | θ) and p(x | z, θ) cannot be evaluated.")
         return self.latent, self.conditional
 
     def discrete_causes(self, params: PyTree, x: PyTree = None) -> list[str] | None:
@@ -337,13 +338,13 @@ class LatentModel(Model):
         """As ``Model.computed``, with the functions of ``sums``, ``steps`` and ``symmetry``.
 
         Raises:
-            NotImplementedError: EM climbs another model, whose functions are not traced here.
+            NotImplementedError: EM works on another model, whose functions are not traced here.
         """
         if self.steps.climbed is not None:
             raise NotImplementedError
-        found = super().computed(params, key, rows)
+        values = super().computed(params, key, rows)
         if rows is None:
-            return found
+            return values
         sums, steps, symmetry = self.sums or Sums(self.summed_out), self.steps, self.symmetry
         first, given = jax.tree.map(lambda a: a[0], rows), jax.tree.map(lambda a: a[:1], rows[1])
         x, row, inputs = (rows[0], first[0], ()) if given is None else (rows, first, (first[1],))
@@ -351,13 +352,13 @@ class LatentModel(Model):
         of_row = totals = _call(steps.statistics, row, z)
         if sums.e_step is not None:
             totals = sums.e_step(params, whole(rows)).statistics
-        shares, drawn = _call(sums.responsibilities, params, x), _call(sums.drawn, key, params, x)
+        shares, z_draws = _call(sums.responsibilities, params, x), _call(sums.drawn, key, params, x)
         order = None if symmetry.permute is None else jnp.arange(shares.shape[-1])
         return [
-            *found, z, of_row, totals, shares, drawn, self.causes, symmetry.parameters,
+            *values, z, of_row, totals, shares, z_draws, self.causes, symmetry.parameters,
             _call(self.latent, params, *inputs), _call(self.conditional, params, z, *inputs),
             self.sample(key, params, 1, given), _call(steps.m_step, totals),
-            _call(sums.encode, params, x), _call(sums.complete, params, x, drawn), _call(symmetry.canonical, params),
+            _call(sums.encode, params, x), _call(sums.complete, params, x, z_draws), _call(symmetry.canonical, params),
             _call(symmetry.shift, params, first[0]), _call(symmetry.permute, params, order),
         ]  # fmt: skip
 
@@ -391,8 +392,8 @@ class Marginal(Distribution):
     def sample(self, key: jax.Array, sample_shape: tuple[int, ...] = ()) -> PyTree:
         count = int(np.prod(sample_shape))
         given = None if self.x is None else jax.tree.map(lambda a: jnp.broadcast_to(a, (count, *a.shape)), self.x)
-        drawn = self.model.sample(key, self.params, count, given)[0]
-        return jax.tree.map(lambda a: a.reshape(*sample_shape, *a.shape[1:]), drawn)
+        draws = self.model.sample(key, self.params, count, given)[0]
+        return jax.tree.map(lambda a: a.reshape(*sample_shape, *a.shape[1:]), draws)
 
     def _mixed(self) -> tuple[jax.Array, jax.Array, jax.Array]:
         """p(z | θ) of each value of z, and the mean and variance of x given each value."""
@@ -421,7 +422,7 @@ class Marginal(Distribution):
         return jnp.tensordot(shares, variances + jnp.square(means - jnp.tensordot(shares, means, 1)[None]), 1)
 
 
-@functools.lru_cache(maxsize=128)  # so that a second climb reuses the compiled programs
+@functools.lru_cache(maxsize=128)  # so that a second run reuses the compiled programs
 def _without_symmetry(model: LatentModel, drop_shift: bool, drop_canonical: bool) -> LatentModel:
     """The model without ``shift``, without ``canonical``, or without both."""
     return model.with_steps(**{"shift": None} if drop_shift else {}, **{"canonical": None} if drop_canonical else {})
@@ -433,16 +434,19 @@ def flat(params: PyTree) -> jax.Array:
 
 
 def _event_shape(model: LatentModel, params: PyTree, x: PyTree) -> tuple[int, ...]:
-    """The shape of a datum that a sampler draws, else (); data of another shape are refused before a run starts."""
+    """The shape of a datum that the model's sampler draws; () without a sampler.
+
+    Data of another shape are refused before a run starts.
+    """
     sampler = model.sampler
     if sampler is None:
         return ()
     key = jax.eval_shape(lambda: jax.random.key(0))
     try:
-        drawn = jax.eval_shape(lambda k, p: sampler(k, p, 1)[0], key, params)
+        datum = jax.eval_shape(lambda k, p: sampler(k, p, 1)[0], key, params)
     except TypeError:
         return ()
-    return drawn.shape[1:]
+    return datum.shape[1:]
 
 
 def latent_model(model: Model) -> LatentModel | None:

@@ -36,8 +36,8 @@ CACHED = ("bijectors", "space", "names", "fixed", "member", "double_copy", "repr
 NUMBERS = (int, float, np.number, np.ndarray, jax.Array)
 
 # By default JAX rounds the factors of float32 products on a GPU to 10 bits. The log density of many rows would then be
-# wrong by several nats (units of the natural logarithm), and so would draws and verdicts. For a network the faster
-# products may do: set the option before you import this library.
+# wrong by several nats (units of the natural logarithm), and so would draws and verdicts. The faster products may be
+# exact enough for a network: to get them, set the option before you import this library.
 if jax.config.values["jax_default_matmul_precision"] is None:
     jax.config.update("jax_default_matmul_precision", "highest")
 
@@ -92,10 +92,11 @@ class Model(Grouped, Spelt):
         start: ``key -> params``, starting points, for models such as networks for which draws from the prior and the
             origin are poor. By default methods start around the origin of the unconstrained space.
         derived: ``params -> `` dict of derived arrays, which summaries, ArviZ and ``posterior.derived()`` report.
-        labels: names of a parameter's numbers, by the parameter's name, in place of ``weights[0]``.
+        labels: names of a parameter's numbers, by the parameter's name, in place of names such as ``weights[0]``.
         shared: set ``shared=True`` to reuse compiled programs for all models that differ only in numbers: the numbers
             of the prior, such as sds, and those that a ``jax.tree_util.Partial`` passes to likelihood or start. The
-            numbers are then arguments of the programs instead of constants, which can change last digits.
+            numbers are then arguments of the programs instead of constants, which can change the last digits of
+            results.
         local: ``local(params)``: a dict of distributions of each group's local parameters, for data with groups
             (``Data(..., group=)``). ``likelihood(params, x)`` finds the local parameters in its params, by name.
         of_table: turns a table's rows into the likelihood's x, so that ``posterior.predict`` takes tables too.
@@ -106,12 +107,13 @@ class Model(Grouped, Spelt):
 
         p(y_g | θ) = ∫ p(z | θ) Π_i p(y_i | z, θ) dz,     ∇ log p(y_g | θ) = E_{z ~ p(z | y_g, θ)} [∇ log p(y_g, z | θ)]
 
-    by Newton steps to the integrand's peak and quadrature nodes around the peak (``core.integrals.around``). Every
-    method can therefore fit θ, also by batches of groups: a step uses the groups of its batch only, and no z is stored.
-    A q(θ) extends to all unknowns as q(θ) Π_g p(z_g | y_g, θ), the best extension of that q(θ) (Hoffman & Blei 2015;
-    Agrawal & Domke 2021), SGLD's gradient follows from Fisher's identity (Patterson & Teh 2013), and funnels between z
-    and its scale vanish. A group may have up to 16 numbers. The integrals are exact if p(z | y_g, θ) is normal, and the
-    report states their accuracy. ``posterior.local()`` returns z.
+    The integral is computed by Newton steps to the integrand's peak and quadrature nodes around the peak
+    (``core.integrals.around``). Every method can therefore fit θ, also by batches of groups: a step uses the groups of
+    its batch only, and no z is stored. A variational q(θ) extends to all unknowns as q(θ) Π_g p(z_g | y_g, θ), the best
+    extension of that q(θ) (Hoffman & Blei 2015; Agrawal & Domke 2021). SGLD's gradient follows from Fisher's identity
+    (Patterson & Teh 2013). The density of θ has no funnels between z and its scale. A group may have up to 16 numbers.
+    The integrals are exact if p(z | y_g, θ) is normal, and the report states their accuracy. ``posterior.local()``
+    returns z.
 
     All methods work in an unconstrained space, which bijections map to the supports; log densities include the
     log-determinants of the bijections, and results are in the user's space.
@@ -229,7 +231,7 @@ class Model(Grouped, Spelt):
 
     @property
     def network_weights(self) -> tuple[str, ...]:
-        """Names of the parameters that are a network's weights, which mean little singly as units are exchangeable."""
+        """Names of the parameters that are a network's weights; one weight means little, since units can be swapped."""
         network = self.through is not None and self.start is not None and isinstance(self.prior, dict)
         return ("weights",) if network and "weights" in self.prior else ()
 
@@ -265,20 +267,20 @@ class Model(Grouped, Spelt):
         Args:
             rows: (y, given) of a few rows, with a leading axis; None without data.
         """
-        found = [self.example(key), self.constrain(self.unconstrain(params))]
+        values = [self.example(key), self.constrain(self.unconstrain(params))]
         given = {"start": key, "derived": params} | ({"sample_prior": key} if self.drawable else {})
-        found += [getattr(self, name)(value) for name, value in given.items() if getattr(self, name) is not None]
+        values += [getattr(self, name)(value) for name, value in given.items() if getattr(self, name) is not None]
         if rows is None or self.likelihood is None:
-            return found
+            return values
         y, x = jax.tree.map(lambda a: a[0], rows)
         if self.local is not None:
             own: Any = self.given(params)
-            return [*found, prior_centre(own), own.computed(own.example(key), key, (y, x.given))]
+            return [*values, prior_centre(own), own.computed(own.example(key), key, (y, x.given))]
         if self.through is not None:
-            found.append(self.through.predictor(params, x))
+            values.append(self.through.predictor(params, x))
         distributions = self.datum(params, x)
         leaves = jax.tree.leaves(distributions, is_leaf=is_distribution)
-        return [*found, *(_properties(d, key, value) for d, value in zip(leaves, jax.tree.leaves(y), strict=True))]
+        return [*values, *(_properties(d, key, value) for d, value in zip(leaves, jax.tree.leaves(y), strict=True))]
 
     def log_likelihoods(self, params: PyTree, rows: tuple[PyTree, PyTree]) -> jax.Array:
         """log p(y_n | x_n, θ) of each row, (n,), or of each group if the data have groups."""
@@ -315,11 +317,11 @@ def _numbered(model: Model) -> tuple:
 
 def _properties(distribution: PyTree, key: jax.Array, value: ArrayLike) -> list:
     """A distribution, a draw, and its moments, entropy and cdf if they exist."""
-    found = [distribution]
+    properties = [distribution]
     for call in (
         lambda: distribution.sample(key), lambda: distribution.mean, lambda: distribution.variance,
         lambda: distribution.entropy(), lambda: distribution.cdf(value),
     ):  # fmt: skip
-        with contextlib.suppress(Exception):  # a property that does not exist is used by no program
-            found.append(call())
-    return found
+        with contextlib.suppress(Exception):  # no compiled program uses a property that does not exist
+            properties.append(call())
+    return properties

@@ -6,8 +6,9 @@ import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
-ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
+ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))  # constants of Threefry-2x32 (Salmon et al. 2011), as is PARITY
 PARITY = 0x1BD11BDA
+# Coefficients of Giles' polynomials for the inverse error function, in the centre and the tail, highest power first.
 CENTRE = (
     2.81022636e-08, 3.43273939e-07, -3.5233877e-06, -4.39150654e-06, 0.00021858087, -0.00125372503, -0.00417768164,
     0.246640727, 1.50140941,
@@ -39,24 +40,24 @@ def normal(key: jax.Array, shape: tuple[int, ...], dtype: DTypeLike | None = Non
 def in_pairs(key: jax.Array, size: int) -> jax.Array:
     """``size`` standard normals in pairs (Box & Muller 1958) from a key (2,).
 
-    R cos θ and R sin θ come from one word: 20 bits give u in R² = −2 log u, and 12 bits give θ. Its 4,096 directions
-    are exact for polynomials of lower degree in the pair. The loop makes the compiler store the numbers, which it would
-    otherwise compute again at every use.
+    R cos θ and R sin θ come from one word: 20 bits give u in R² = −2 log u, and 12 bits give θ. The 4,096 values of θ
+    give the exact expectations of polynomials in the pair whose degree is below 4,096. The loop makes the compiler
+    store the numbers, which it would otherwise compute again at every use.
     """
     block = -(-size // (4 * EVEN)) * EVEN
     words = jnp.stack(threefry(key, jax.lax.iota(jnp.uint32, block)))  # (2, block)
 
-    def turned(words: jax.Array, quarters: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def one_of_pair(words: jax.Array, quarters: jax.Array) -> tuple[jax.Array, jax.Array]:
         radius = jnp.sqrt(-2 * jnp.log((words >> 12).astype(jnp.float32) * 2.0**-20 + 2.0**-21))
-        angle = words + (quarters << 10)  # the lower 12 bits, a turn
-        x = (angle & 0x7FF).astype(jnp.float32) * 2.0**-10 - (1 - 2.0**-11)  # half a turn is (−1, 1)
+        angle = words + (quarters << 10)  # the lower 12 bits count 4,096ths of a full turn
+        x = (angle & 0x7FF).astype(jnp.float32) * 2.0**-10 - (1 - 2.0**-11)  # (−1, 1) is half a turn
         cosine = jnp.full_like(x, COSINE[-1])
         for c in COSINE[-2::-1]:
             cosine = cosine * (x * x) + c
         return words, jnp.where(angle & 0x800, -cosine, cosine) * radius
 
-    drawn = jax.lax.scan(turned, words, jnp.arange(2, dtype=jnp.uint32))[1]  # (2, 2, block)
-    return drawn.reshape(-1)[:size]
+    numbers = jax.lax.scan(one_of_pair, words, jnp.arange(2, dtype=jnp.uint32))[1]  # (2, 2, block)
+    return numbers.reshape(-1)[:size]
 
 
 def log_uniform(key: jax.Array, shape: tuple[int, ...], dtype: DTypeLike | None = None) -> jax.Array:

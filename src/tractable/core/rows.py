@@ -20,8 +20,8 @@ from tractable.core.words import Spelt
 
 Labels = Sequence | np.ndarray  # the label of each row's group
 FAR = 1 << 30  # from so many rows on, sums of row numbers exceed 32 bits, and the host computes them
-RESIDENT = 4 << 30  # bytes up to which data are held in memory
-SHUFFLE = 20_140  # the seed of the one-off shuffle: a property of the data, not of a run
+RESIDENT = 4 << 30  # most bytes of data that are held in memory by default
+SHUFFLE = 20_140  # the seed of the one shuffle of the rows, which belongs to the data and not to a run
 SKETCH = 4096  # most groups in a sketch of the data
 EVENLY = 10_000  # rows drawn in proportion to unequal weights
 
@@ -33,9 +33,9 @@ class Batch(NamedTuple):
         data: pytree of rows, every leaf (n, ...).
         mask: (n,) how often each row counts: 0 for padding, else 1 or the row's weight.
         size: N, the number of rows of the whole data set. A sum over the batch is multiplied by N/n.
-        index: i in 0..M−1, the batch's position in its epoch.
+        index: the batch's position in its epoch, in 0..M−1.
         count: M, the number of batches in an epoch.
-        rows: n where the mask holds weights; None where the mask holds 0 and 1, so that its sum is n.
+        rows: the number n of rows where the mask holds weights; None where it holds 0 and 1, so that its sum is n.
         over: the devices (``engine.sharding.OverDevices``) among which the rows are divided. ``data`` and ``mask`` are
             then one device's part, with a leading axis of shards. None where one device has all rows.
         places: (n,) each row's position in the batch, if the rows are divided among devices; None for 0, 1, ….
@@ -66,17 +66,17 @@ class Batch(NamedTuple):
         return self.over.summed(of, params, (self.data, self.mask, self.places))
 
     def keys(self, key: jax.Array) -> jax.Array:
-        """(n,) one key for each row, made from the row's position in the batch: the device makes no difference."""
+        """(n,) one key for each row, which depends on the row's position in the batch and not on its device."""
         places = jnp.arange(self.mask.shape[0]) if self.places is None else self.places
         return jax.vmap(jax.random.fold_in, (None, 0))(key, places)
 
     def counted(self, terms: jax.Array) -> jax.Array:
         """The rows' terms (n, ...), each times how often the row counts; 0 for padding, also where it is NaN."""
         trailing = tuple(range(1, terms.ndim))
-        counted = jnp.where(jnp.expand_dims(self.mask > 0, trailing), terms, 0.0)
+        masked = jnp.where(jnp.expand_dims(self.mask > 0, trailing), terms, 0.0)
         if self.rows is None:
-            return counted
-        return jnp.expand_dims(self.mask, trailing).astype(counted.dtype) * counted
+            return masked
+        return jnp.expand_dims(self.mask, trailing).astype(masked.dtype) * masked
 
 
 class Weighted(NamedTuple):
@@ -133,7 +133,7 @@ class PlacedRows:
 
 
 class Plan(NamedTuple):
-    """How a run walks through N rows: at most ``batch_size`` rows a step, by epochs or independently.
+    """How a run draws batches of N rows: at most ``batch_size`` rows a step, by epochs or independently.
 
     The rows are shuffled once. An epoch cuts them, from a random offset, into M contiguous blocks whose sizes differ by
     at most one, and visits the blocks in a random order. The batches of an epoch are therefore negatively correlated,
@@ -147,12 +147,12 @@ class Plan(NamedTuple):
 
     @property
     def count(self) -> int:
-        """M, the batches of an epoch."""
+        """M, the number of batches in an epoch."""
         return -(-self.size // self.batch_size)
 
     @property
     def width(self) -> int:
-        """n, the rows of the largest batch: blocks are balanced, so it is ⌈N/M⌉."""
+        """n, the number of rows in the largest batch: ⌈N/M⌉, since the blocks are balanced."""
         return -(-self.size // self.count)
 
     @property
@@ -184,21 +184,21 @@ def place(plan: Plan, key: jax.Array, t: jax.Array) -> tuple[jax.Array, jax.Arra
         start = jax.random.randint(key, (), 0, plan.size)
         return start, jnp.array(plan.width), t % plan.count
     epoch, index = t // plan.count, t % plan.count
-    # One call of the generator: this function runs at every step, and a gradient may take only tens of microseconds.
+    # A single call of the generator, since this runs at every step, and a gradient may take only tens of microseconds.
     words = jax.random.bits(jax.random.fold_in(key, epoch), (10,), jnp.uint32)
     block = permuted(words[:8], index, plan.count)
     small, larger = divmod(plan.size, plan.count)
     rows = small + (block < larger)
     if plan.far:
         return jnp.concatenate([words[8:], block[None].astype(jnp.uint32)]), rows, index
-    # A sum of two residues, because 2³² is no multiple of N: the offset's bias is the square of one's.
+    # 2³² is no multiple of N, so a residue is not exactly uniform. The sum of two residues has one's bias squared.
     offset = ((words[8] % plan.size + words[9] % plan.size) % plan.size).astype(jnp.int32)
     start = (offset + block * small + jnp.minimum(block, larger)) % plan.size
     return start, rows, index
 
 
 def first_rows(plan: Plan, starts: jax.Array | np.ndarray) -> np.ndarray:
-    """The first rows of batches, (...) 64-bit integers, from what ``place`` returned; words (..., 3) of a far plan."""
+    """The first row of each batch, 64-bit integers (...), from what ``place`` returned: words (..., 3) if ``far``."""
     if not plan.far:
         return np.asarray(starts)
     high, low, block = np.moveaxis(np.asarray(starts).astype(np.uint64), -1, 0)
@@ -223,7 +223,7 @@ def permuted(salts: jax.Array, index: jax.Array, count: int) -> jax.Array:
         x = (x.astype(jnp.uint32) + jnp.uint32(1)) * jnp.uint32(0x9E3779B1) ^ salt
         x = (x ^ (x >> 16)) * jnp.uint32(0x85EBCA6B)
         x = (x ^ (x >> 13)) * jnp.uint32(0xC2B2AE35)
-        return ((x ^ (x >> 16)) >> 2).astype(jnp.int32)  # so that a sum with it stays in int32
+        return ((x ^ (x >> 16)) >> 2).astype(jnp.int32)  # shifted by 2, so that a sum with it stays in int32
 
     def rounds(x: jax.Array) -> jax.Array:
         left, right = x // b, x % b
@@ -312,11 +312,11 @@ class Data(Spelt):
                 raise DataError("Data holds no rows once those that are not finite are dropped.")
         if self.weights is not None and not np.any(self.weights > 0) and not allow_empty:
             raise DataError(
-                "Every weight of Data is zero, so that no row counts: expected a row above zero at least. Pass "
+                "Every weight of Data is zero, so that no row counts: expected one weight above zero at least. Pass "
                 "allow_empty=True to sample the prior."
             )
-        weighed = {} if self.weights is None else {"weights": self.weights}
-        self._wide = wide(_named(rows) | weighed)
+        weights_by_name = {} if self.weights is None else {"weights": self.weights}
+        self._wide = wide(_named(rows) | weights_by_name)
         check_width(self._wide)
         self.labels: np.ndarray | None = None
         self.numbers: np.ndarray | None = None
@@ -386,27 +386,27 @@ class Data(Spelt):
     def take(self, index: np.ndarray | jax.Array | list | slice) -> "Data":
         """The rows at ``index`` (an array of integers, a mask or a slice) as Data."""
         y, given = jax.tree.map(lambda a: np.asarray(a[index]), self.rows)
-        taken = Data(y, given, missing=self.missing)
-        taken.weights = None if self.weights is None else self.weights[index]  # may all be zero
+        subset = Data(y, given, missing=self.missing)
+        subset.weights = None if self.weights is None else self.weights[index]  # may all be zero
         if self.labels is not None and self.numbers is not None:
-            taken.labels, taken.numbers = self.labels[index], self.numbers[index]
-        return taken
+            subset.labels, subset.numbers = self.labels[index], self.numbers[index]
+        return subset
 
     def equally_counted(self, count: int = EVENLY) -> "Data":
-        """Rows that all count once, to begin a method from; rows of weight zero are left out.
+        """Rows that all count once, from which a method finds a starting point; rows of weight zero are left out.
 
         Where weights differ, ``count`` rows are chosen in proportion to their weights.
         """
         if self.weights is None:
             return self
         counting = self.weights > 0
-        counted = np.flatnonzero(counting if counting.any() else ~counting)
-        weights = self.weights[counted]
+        indices = np.flatnonzero(counting if counting.any() else ~counting)
+        weights = self.weights[indices]
         if np.ptp(weights) > 0:
-            reached = np.cumsum(weights) / weights.sum()
-            evenly = np.searchsorted(reached, (np.arange(count) + 0.5) / count)
-            counted = counted[np.minimum(evenly, len(counted) - 1)]
-        return Data(*jax.tree.map(lambda a: np.asarray(a[counted]), self.rows), missing=self.missing)
+            cumulative = np.cumsum(weights) / weights.sum()
+            evenly = np.searchsorted(cumulative, (np.arange(count) + 0.5) / count)
+            indices = indices[np.minimum(evenly, len(indices) - 1)]
+        return Data(*jax.tree.map(lambda a: np.asarray(a[indices]), self.rows), missing=self.missing)
 
     def sketched(self, count: int = SKETCH) -> "Data":
         """At most ``count`` random groups, weighted so that their sum estimates the sum over all groups.
@@ -437,8 +437,8 @@ class Data(Spelt):
         return self.first()
 
     def first(self, count: int | None = None) -> PyTree:
-        """The first ``count`` rows, or all, on the device in the form of ``arrays``; also of data on file."""
-        return self.each(lambda a: jax.device_put(a[:count]))  # for jnp.asarray JAX compiles a program
+        """The first ``count`` rows, or all, on the device in the form of ``arrays``; also for data on file."""
+        return self.each(lambda a: jax.device_put(a[:count]))  # jnp.asarray would compile a program
 
     def each(self, change: Callable) -> PyTree:
         """The rows with ``change`` applied to every array: (y, given), or ``Weighted`` of data with weights."""
@@ -447,7 +447,7 @@ class Data(Spelt):
         return rows if self.weights is None else Weighted(rows[0], rows[1], change(self.weights))
 
     def windows(self, width: int) -> PyTree:
-        """The rows in shuffled order on the device, the first ``width`` again at the end: a batch is a slice."""
+        """The rows in shuffled order on the device, with the first ``width`` repeated, so that a batch is a slice."""
         kind = width, jnp.result_type(float).name
         if kind not in self._shuffled:
             order = np.random.default_rng(SHUFFLE).permutation(self.size)
@@ -458,7 +458,7 @@ class Data(Spelt):
     def read(self, starts: np.ndarray, width: int, part: slice = slice(None)) -> PyTree:
         """Rows [start, start + width) for every start, read from file, (len(starts), width, ...).
 
-        After the last row the first one follows. Each of several processes reads only its ``part`` of every batch.
+        After the last row the first one follows. With several processes, each reads only its ``part`` of every batch.
         """
         first, stop, _ = part.indices(width)
 
@@ -562,7 +562,10 @@ def _common_length(rows: PyTree) -> int:
 
 
 def _not_finite(rows: PyTree, size: int, gaps: bool) -> tuple[str, np.ndarray]:
-    """A sentence about the first number that is not finite (infinite, if ``gaps``), and a mask (N,) of such rows."""
+    """A message about the first number that is not finite, and a mask (N,) of rows with such numbers.
+
+    If ``gaps``, NaN is allowed and only infinite numbers count.
+    """
     bad, sentence = np.zeros(0, bool), ""
     for name, leaf in _named(rows).items():
         count, first = 0, []
@@ -578,7 +581,7 @@ def _not_finite(rows: PyTree, size: int, gaps: bool) -> tuple[str, np.ndarray]:
             column = f", column {first[1]}" if len(first) > 1 else ""
             sentence = (
                 f"{name} holds {count} {'numbers that are' if count > 1 else 'number that is'} not "
-                f"finite, the first ({leaf[tuple(first)]}) in row {first[0]}{column}. Mend or impute them, "
+                f"finite, the first ({leaf[tuple(first)]}) in row {first[0]}{column}. Correct or impute them, "
                 "or leave those rows out with Data(..., missing='drop')."
             )
     return sentence, bad

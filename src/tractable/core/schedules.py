@@ -19,7 +19,9 @@ def constant(step_size: float | jax.Array) -> Schedule:
 
 
 def polynomial(a: float, b: float, gamma: float = 0.55) -> Schedule:
-    """ε_t = a (b + t)^−γ (Welling & Teh 2011, section 4): drift ε/2, noise variance ε; 2 × BlackJAX's step size.
+    """ε_t = a (b + t)^−γ (Welling & Teh 2011, section 4).
+
+    The drift is ε/2 times the gradient and the noise variance is ε, so ε is twice BlackJAX's step size.
 
     Args:
         a: scale, > 0.

@@ -46,7 +46,7 @@ FACTORIES = {
         "variational_regression": "latent.variational_regression",
     }.items()
 }
-FEW = 1 << 14  # a program without a long loop runs faster than it compiles on at most this many numbers
+FEW = 1 << 14  # on at most so many numbers, a program without a long loop takes less time to run than to compile
 # XLA options on CPUs. COMPILE_FAST halves the time to compile, and loops run up to a quarter slower. COMPILE_FASTEST
 # takes a fifth of the time to compile and runs at a third of the speed. Both may round differently.
 COMPILE_FAST = {"xla_cpu_use_fusion_emitters": False}
@@ -87,13 +87,13 @@ def recorded(factory: Callable[P, T]) -> Callable[P, T]:
     @functools.wraps(factory)
     def lookup(*args: P.args, **kwargs: P.kwargs) -> T:
         check_spelling(f"{factory.__name__}()", kwargs, signature, vars(factory).get("removed", {}))
-        made = factory(*args, **kwargs)
+        result = factory(*args, **kwargs)
         bound = signature.bind(*args, **kwargs)
         bound.apply_defaults()
         with contextlib.suppress(TypeError, ValueError):  # no JSON, or an object without weak references
             arguments = json.loads(json.dumps(bound.arguments, allow_nan=False, default=_written))
-            remember(made, lookup, lambda: arguments)
-        return made
+            remember(result, lookup, lambda: arguments)
+        return result
 
     _recorded.add(lookup)
     return lookup
@@ -112,15 +112,15 @@ _recorded: set[Callable] = set()  # the only functions that loading a folder may
 _makers: weakref.WeakKeyDictionary[object, tuple[Callable, Callable]] = weakref.WeakKeyDictionary()
 
 
-def remember(made: T, factory: Callable[..., T], arguments: Callable[[], dict[str, object]]) -> T:
-    """Return ``made`` with a ``recipe``: to call ``factory`` with the dict that ``arguments()`` returns."""
-    _makers[made] = (factory, arguments)
-    return made
+def remember(result: T, factory: Callable[..., T], arguments: Callable[[], dict[str, object]]) -> T:
+    """Return ``result`` with a ``recipe``: to call ``factory`` with the dict that ``arguments()`` returns."""
+    _makers[result] = (factory, arguments)
+    return result
 
 
-def copy_recipe(source: object, made: T) -> T:
-    """Return ``made`` with the ``recipe`` of ``source``, if ``source`` has one."""
-    return remember(made, *_makers[source]) if source in _makers else made
+def copy_recipe(source: object, result: T) -> T:
+    """Return ``result`` with the ``recipe`` of ``source``, if ``source`` has one."""
+    return remember(result, *_makers[source]) if source in _makers else result
 
 
 class Compiled(Generic[T]):
@@ -131,9 +131,10 @@ class Compiled(Generic[T]):
     the argument.
 
     A program on few numbers takes longer to compile than to run, and is compiled with the XLA options ``if_few``, such
-    as COMPILE_FAST or COMPILE_FASTEST. Donated arrays are not counted, as they are room for results: a longer run then
-    has the same bits. Programs with a ``placement`` that divides rows among devices never use ``if_few``: the number of
-    rows on a device depends on the number of devices, and the bits must not.
+    as COMPILE_FAST or COMPILE_FASTEST. Donated arrays are memory for results, so they do not count here: otherwise a
+    longer run could get other options, and other bits. Programs with a ``placement`` that divides rows among devices
+    never use ``if_few``, because the number of rows on a device depends on the number of devices, and the bits of the
+    results must not.
     """
 
     def __init__(
@@ -146,9 +147,9 @@ class Compiled(Generic[T]):
             return function(**arguments | {name: _join(arguments[name], each) for name, each in arrays.items()})
 
         program.__name__ = function.__name__
-        made = functools.partial(jax.jit, program, static_argnames=static, donate_argnames=donate)
-        self._program = made()
-        self._made, self._options = made, if_few
+        self._jit = functools.partial(jax.jit, program, static_argnames=static, donate_argnames=donate)
+        self._program = self._jit()
+        self._options = if_few
 
     def __call__(self, *args: object, **kwargs: object) -> T:
         arrays, arguments = self._split(args, kwargs)
@@ -159,8 +160,8 @@ class Compiled(Generic[T]):
 
     @functools.cached_property
     def _if_few(self) -> Callable[..., T]:
-        """The program with the options ``if_few`` that the installed XLA knows; made on first use, as asking XLA is."""
-        return self._made(compiler_options={k: v for k, v in self._options.items() if k not in _unknown()})
+        """The program with those of the options ``if_few`` that the installed XLA knows; made when first used."""
+        return self._jit(compiler_options={k: v for k, v in self._options.items() if k not in _unknown()})
 
     def traced(self, *args: object, **kwargs: object) -> ClosedJaxpr:
         arrays, arguments = self._split(args, kwargs)
@@ -187,7 +188,7 @@ def compiled(
 
 @functools.cache
 def _unknown() -> frozenset[str]:
-    """The options above that the installed XLA refuses, as its releases drop some."""
+    """Those of the options above that the installed XLA refuses: new releases of XLA drop some options."""
 
     def accepts(**options: object) -> bool:
         try:
@@ -202,7 +203,7 @@ def _unknown() -> frozenset[str]:
 
 
 def _are_few(arrays: PyTree) -> bool:
-    """Whether the arrays hold few numbers, on a CPU and outside of a trace, where XLA's options do not apply."""
+    """Whether the arrays hold few numbers; False on an accelerator and in a trace, where the options do not apply."""
     leaves = jax.tree.leaves(arrays)
     if jax.default_backend() != "cpu" or any(isinstance(leaf, Tracer) for leaf in (jnp.asarray(0.0), *leaves)):
         return False
@@ -227,11 +228,11 @@ def _no_tuple(value: object) -> bool:
     return not isinstance(value, tuple)
 
 
-def recipe(made: object) -> dict[str, object] | None:
+def recipe(result: object) -> dict[str, object] | None:
     """The function of the library and its arguments that made an object, for JSON; None if unknown."""
-    if made not in _makers:
+    if result not in _makers:
         return None
-    factory, given = _makers[made]
+    factory, given = _makers[result]
     module = next((name for name, place in FACTORIES.items() if place == factory.__module__), None)
     if module is None or "<" in factory.__qualname__:
         return None

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable
 
-# Control characters but line ends and tabs: those of ASCII and Latin 1, and those that change the direction of writing.
+# Control characters except line ends and tabs: those of ASCII and Latin 1, and those that change the writing direction.
 CONTROL = re.compile("[\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f\\u200e\\u200f\\u2028-\\u202e\\u2066-\\u2069]")
 
 makers: list[Callable[[object], str]] = []  # at most one function that returns HTML; ``pages`` adds it when imported
@@ -20,4 +20,4 @@ def printable(text: str) -> str:
     >>> printable("\\x1b[2Jdose")
     '\\\\x1b[2Jdose'
     """
-    return CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+    return CONTROL.sub(lambda match: match[0].encode("unicode_escape").decode(), text)

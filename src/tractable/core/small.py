@@ -1,4 +1,7 @@
-"""Triangular factors of many small matrices, by loops over columns, as batched LAPACK calls may hang."""
+"""Triangular factors of many small matrices, computed by loops over columns.
+
+Two batched LAPACK calls in one program can wait for each other for ever (docs/decisions/042).
+"""
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +21,7 @@ def cholesky(matrices: jax.Array) -> jax.Array:
     matrices = (matrices + jnp.swapaxes(matrices, -1, -2)) / 2
 
     def column(lower: jax.Array, j: jax.Array) -> tuple[jax.Array, None]:
-        row = jax.lax.dynamic_index_in_dim(lower, j, -2, keepdims=False)  # of the columns known so far: (..., d)
+        row = jax.lax.dynamic_index_in_dim(lower, j, -2, keepdims=False)  # (..., d); the columns from j on are still 0
         left = jax.lax.dynamic_index_in_dim(matrices, j, -1, keepdims=False) - jnp.sum(lower * row[..., None, :], -1)
         pivot = jnp.sqrt(jax.lax.dynamic_index_in_dim(left, j, -1))
         new = jnp.where(_along(index >= j, left.ndim), left / pivot, 0)
@@ -40,9 +43,9 @@ def inverse(lower: jax.Array) -> jax.Array:
     def row(known: jax.Array, i: jax.Array) -> tuple[jax.Array, None]:
         coefficients = jax.lax.dynamic_index_in_dim(lower, i, -2, keepdims=False)  # (..., d)
         unit = _along(index == i, known.ndim - 1).astype(lower.dtype)
-        found = unit - jnp.sum(coefficients[..., :, None] * known, -2)  # rows from i on are still 0
-        found = found / jax.lax.dynamic_index_in_dim(coefficients, i, -1)
-        return jnp.where(_along(index == i, known.ndim - 1)[..., None], found[..., None, :], known), None
+        solution = unit - jnp.sum(coefficients[..., :, None] * known, -2)  # rows from i on are still 0
+        solution = solution / jax.lax.dynamic_index_in_dim(coefficients, i, -1)
+        return jnp.where(_along(index == i, known.ndim - 1)[..., None], solution[..., None, :], known), None
 
     return jax.lax.scan(row, jnp.zeros_like(lower), index)[0]
 

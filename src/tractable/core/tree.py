@@ -120,8 +120,8 @@ def names(tree: PyTree, labels: Mapping[str, Sequence[str]] | None = None) -> li
 def keys(tree: PyTree) -> list[str]:
     """The distinct keys of all dictionaries in a pytree."""
     paths = (path for path, _ in jax.tree_util.tree_flatten_with_path(tree)[0])
-    found = (key.key for path in paths for key in path if isinstance(key, jax.tree_util.DictKey))
-    return list(dict.fromkeys(map(str, found)))
+    dict_keys = (key.key for path in paths for key in path if isinstance(key, jax.tree_util.DictKey))
+    return list(dict.fromkeys(map(str, dict_keys)))
 
 
 def path_name(path: tuple) -> str:

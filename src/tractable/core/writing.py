@@ -68,7 +68,7 @@ def write_synced(path: Path, content: bytes | memoryview) -> None:
 
 
 def write_table(path: str | Path, table: "pd.DataFrame", *, index: bool = False) -> None:
-    """Write a table atomically: as Parquet if the suffix is .parquet, else as CSV that no spreadsheet runs."""
+    """Write a table atomically: as Parquet if the suffix is .parquet, else as CSV without cells that a program runs."""
     if Path(path).suffix == ".parquet":
         file = BytesIO()
         table.to_parquet(file, index=index)
@@ -98,7 +98,7 @@ def csv(table: "pd.DataFrame", *, index: bool = True) -> str:
     safe.columns = table.columns.map(_guarded)
     if index:
         safe.index = table.index.map(_guarded).rename(_guarded(table.index.name))
-    # pandas quotes text with a return only if it quotes all texts.
+    # pandas quotes text that has a carriage return only if it quotes all texts.
     return safe.to_csv(index=index, quoting=QUOTE_NONNUMERIC if returns else QUOTE_MINIMAL)
 
 

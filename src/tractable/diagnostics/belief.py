@@ -34,9 +34,9 @@ class Belief:
         position: (d,) a single θ, or None.
         info: traces of the run, each (chain, draw) or (start, step); "held-out scores" is (evaluation, 2), the step and
             the score.
-        weights: (chain, draw) of the draws; None if all are equal.
+        weights: weights of the draws, (chain, draw); None if all are equal.
         network: weights φ of an inference network, or None.
-        thin: steps per stored draw, or per value of a climb's traces.
+        thin: steps per stored draw, or per value of an optimisation's traces.
     """
 
     kind: ClassVar[str] = ""  # the name of the class in a saved folder

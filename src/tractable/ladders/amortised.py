@@ -1,4 +1,4 @@
-"""A ladder and its inference network, learnt together on minibatches."""
+"""The optimisation that all methods for ladders share: learn a ladder and its inference network on minibatches."""
 
 import functools
 import time
@@ -28,14 +28,14 @@ from tractable.ladders.bounds import bounds
 from tractable.ladders.checks import check_ladder, measure_ladder
 from tractable.ladders.ladder import Ladder, ladder_of
 
-FIRST = 10_000  # rows that set the starting biases
-LOOKED_AT, DRAWS = 1000, 100  # rows and draws that the report's bounds are computed from
-SCORED = 10  # draws per held-out row in the score that ends a climb
-LEARNT = ("theta", "phi")  # without parameters of the gradient's estimator
+FIRST_ROWS = 10_000  # the first rows of the data, at most so many; the starting biases are computed from them
+REPORT_ROWS, DRAWS = 1000, 100  # most rows that the report's bounds are computed from, and draws of h for each
+SCORE_DRAWS = 10  # draws of h for each held-out row, in the score that decides when the optimisation ends
+LEARNT_PARTS = ("theta", "phi")  # what the posterior keeps: not ψ, which only serves the gradient estimator
 
 
 class Amortising(Program):
-    """A program whose position is {θ, φ, …}; its trace keeps no positions."""
+    """The program of a compiled run whose position is {θ, φ, …}. The run records no positions: they are too large."""
 
     def observe(self, state: PyTree) -> jax.Array:
         return jnp.zeros(0)
@@ -48,7 +48,7 @@ class Amortising(Program):
 
 
 class Prepared(NamedTuple):
-    """What the loop needs for a climb."""
+    """What the compiled loop needs for an optimisation; it runs the steps in ``groups`` groups of equal size."""
 
     program: Amortising
     plan: Plan
@@ -58,7 +58,7 @@ class Prepared(NamedTuple):
     keys: jax.Array
 
     def begin(self, first: PyTree) -> PyTree:
-        """The loop's first states, from starting parameters with a leading axis of one."""
+        """The loop's first states, from starting parameters that have a leading axis of length one."""
         return loop.begin(self.program._replace(placement=ONE_DEVICE), self.tuned, None, self.keys, first)
 
 
@@ -67,15 +67,15 @@ class Amortised(Method):
     """The common fields of methods that learn a ladder's θ and its inference network's φ.
 
     Args:
-        epochs: passes over the data; a run ends with a whole block of steps.
+        epochs: passes over the data. Steps run in blocks, and a run ends at the end of a block.
         batch_size: rows per step.
         optimizer: "adam", whose learning rate falls to 0 along half a cosine over the run; or an optax optimiser.
-        learning_rate: Adam's, at the start.
+        learning_rate: Adam's learning rate at the start.
     """
 
     point: ClassVar[bool] = True
     sums_rows: ClassVar[bool] = True
-    pathwise: ClassVar[bool] = False  # differentiates draws of h
+    pathwise: ClassVar[bool] = False  # whether the method differentiates draws of h
     epochs: Count = 100
     batch_size: Count = 100
     optimizer: Literal["adam"] | Optimiser = "adam"
@@ -83,10 +83,10 @@ class Amortised(Method):
 
     def objective(self, ladder: Ladder) -> Objective:
         """The objective, a function of {"theta": θ, "phi": φ} and of the parameters that ``initial`` adds."""
-        raise SettingsError(f"{type(self).__name__} climbs nothing of its own; use AutoEncoding, NVIL or WakeSleep.")
+        raise SettingsError(f"{type(self).__name__} has no objective of its own; use AutoEncoding, NVIL or WakeSleep.")
 
     def needed(self, model: Model) -> Ladder:
-        """The ladder; raises ModelError where this method cannot learn the model."""
+        """The model as a ladder; raises ModelError where this method cannot learn the model."""
         name, ladder = type(self).__name__, ladder_of(model)
         if ladder is None:
             raise ModelError(
@@ -102,7 +102,7 @@ class Amortised(Method):
         return ladder
 
     def initial(self, ladder: Ladder, key: jax.Array, rows: PyTree) -> dict[str, PyTree]:
-        """The climb's starting parameters."""
+        """The starting parameters of the optimisation, made from the first rows of the data."""
         return ladder.initial(key, rows)
 
     def optimiser(self, steps: jax.Array) -> optax.GradientTransformation:
@@ -115,7 +115,7 @@ class Amortised(Method):
         return ascend(self.objective(self.needed(model)), self.optimiser(tuned["steps"]))
 
     def prepare(self, session: Session, key: jax.Array) -> "Prepared":
-        """What the loop needs for a climb over all epochs."""
+        """Prepare what the loop needs for an optimisation over all epochs."""
         plan = plan_batches(self, session.data, self.batch_size)
         ladder, streams = self.needed(session.model), not session.data.resident
         program = Amortising(ladder, self, streams, placement=session.placement)
@@ -131,35 +131,39 @@ class Amortised(Method):
         program, plan, shape, groups, tuned, keys = prepared = self.prepare(session, run_key)
         if data.given is not None:
             raise DataError("A ladder takes no inputs: give Data(x) without given=.")
-        began = time.perf_counter()
-        first = self.initial(ladder, start_key, data.take(slice(0, FIRST)).equally_counted().rows[0])
+        start_time = time.perf_counter()
+        first = self.initial(ladder, start_key, data.take(slice(0, FIRST_ROWS)).equally_counted().rows[0])
         first = jax.device_put(jax.tree.map(lambda a: np.asarray(a)[None], first))
         at, interrupted = climb(
             Climber(session, "climbing", program, shape, plan, keys), tuned, lambda: prepared.begin(first), [groups],
             None if session.held_out is None else functools.partial(self._score, ladder, session.held_out, look_key),
         )  # fmt: skip
-        climbed = time.perf_counter()
+        end_time = time.perf_counter()
         state = jax.device_put(jax.tree.map(lambda a: np.asarray(a)[0], at.states))
-        learnt = {name: state.position[name] for name in LEARNT}
-        found = measure_ladder(ladder, learnt, some_rows(data), look_key, DRAWS)
-        found["gradient signal"] = signal_at_end(program._replace(placement=ONE_DEVICE), plan, data, state, look_key)
-        found |= {"steps": at.groups * shape.group, "settled": self._settled(at.info["objective"])}
-        found |= at.found(shape.group)
-        seconds = {"climbing": climbed - began, "weighing": time.perf_counter() - climbed}
+        params = {name: state.position[name] for name in LEARNT_PARTS}
+        figures = measure_ladder(ladder, params, some_rows(data), look_key, DRAWS)
+        figures["gradient signal"] = signal_at_end(program._replace(placement=ONE_DEVICE), plan, data, state, look_key)
+        figures |= {"steps": at.groups * shape.group, "settled": self._settled(at.info["objective"])}
+        figures |= at.found(shape.group)
+        seconds = {"climbing": end_time - start_time, "weighing": time.perf_counter() - end_time}
         point = np.asarray(ladder.space.ravel(state.position["theta"]))
         network = jax.tree.map(np.asarray, state.position["phi"])
-        return Outcome(Coded(position=point, info=at.traces(shape.group), network=network), found, seconds, interrupted)
+        belief = Coded(position=point, info=at.traces(shape.group), network=network)
+        return Outcome(belief, figures, seconds, interrupted)
 
     def _settled(self, trace: np.ndarray) -> bool:
-        """Whether a trace (1, step) of a whole run no longer rises. A few steps, or small ones, cannot show it."""
+        """Whether the bound's trace (1, step) shows that it no longer rises; False where the run is too short to tell.
+
+        ``is_flat`` weights each step by its learning rate, because small steps alone would also make a trace flat.
+        """
         steps = trace.shape[1]
         pace = 1 + np.cos(np.pi * np.arange(steps) / steps) if self.optimizer == "adam" else np.ones(steps)
         return settled(trace) and is_flat(trace, pace)
 
     def _score(self, ladder: Ladder, held_out: Data, key: jax.Array, states: PyTree) -> np.ndarray:
-        """(m,) ELBO of the held-out rows in nats, at most a thousand of them."""
-        params = {name: jax.tree.map(lambda a: a[0], states.position[name]) for name in LEARNT}
-        return np.asarray(bounds(ladder, params, some_rows(held_out), key, SCORED).elbo, np.float64)
+        """(m,) ELBO in nats of each held-out row, for at most a thousand rows."""
+        params = {name: jax.tree.map(lambda a: a[0], states.position[name]) for name in LEARNT_PARTS}
+        return np.asarray(bounds(ladder, params, some_rows(held_out), key, SCORE_DRAWS).elbo, np.float64)
 
     def cost(self, belief: Belief, found: dict[str, Any], data: Data | None) -> Cost:
         return Cost(found["steps"] * self.share(data) * getattr(self, "samples", 1), 0.0)
@@ -170,18 +174,22 @@ class Amortised(Method):
         found = posterior.found
         if HELD_OUT_STEPS not in found:
             return out
-        stopped = found[HELD_OUT_STEPS] < found["steps"]  # later states predicted worse, so that it need not climb on
-        return [held_out_best(found), *[check for check in out if check.name != "trend" or not stopped]]
+        # Where an earlier state predicted the held-out rows best, it does not matter whether the bound still rises.
+        early = found[HELD_OUT_STEPS] < found["steps"]
+        return [held_out_best(found), *[check for check in out if check.name != "trend" or not early]]
 
 
 def some_rows(data: Data) -> Data:
-    """At most a thousand rows of weight 1 that represent the data."""
-    index = np.unique(np.linspace(0, data.size - 1, min(LOOKED_AT, data.size)).astype(int))
-    return data.take(index).equally_counted(LOOKED_AT)
+    """At most a thousand rows, evenly spaced in the data and each of weight 1, that represent the data."""
+    index = np.unique(np.linspace(0, data.size - 1, min(REPORT_ROWS, data.size)).astype(int))
+    return data.take(index).equally_counted(REPORT_ROWS)
 
 
 def signal_at_end(program: Amortising, plan: Plan, data: Data, state: PyTree, key: jax.Array) -> float:
-    """The gradient's signal, for θ and φ, at the climb's end point; for data on file, on the first batch."""
+    """The gradient's signal ‖E g‖² / tr Cov g, for θ and φ, at the end of the optimisation.
+
+    For data on file it is measured on the first batch alone.
+    """
     if not data.resident:
         data = data.take(slice(0, plan.width))
         plan = Plan(data.size, data.size)
@@ -193,6 +201,7 @@ def _signal(program: Amortising, plan: Plan, rows: PyTree, state: PyTree, key: j
     method: Any = program.method
     objective, params = method.objective(method.needed(program.model)), state.position
     memory = objective.remember(params)
-    if jax.tree.structure(state.seen) == jax.tree.structure(memory):  # they differ if beta was warmed up
+    # The objective without warm-up keeps no step number, so the memories differ in structure if beta was warmed up.
+    if jax.tree.structure(state.seen) == jax.tree.structure(memory):
         memory = state.seen
-    return signal(objective, plan, rows, params, memory, key, lambda tree: {name: tree[name] for name in LEARNT})
+    return signal(objective, plan, rows, params, memory, key, lambda tree: {name: tree[name] for name in LEARNT_PARTS})

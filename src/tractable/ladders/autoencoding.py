@@ -19,24 +19,27 @@ from tractable.ladders.checks import SIGMAS, trust_if
 from tractable.ladders.ladder import Ladder
 from tractable.ladders.pathwise import KL, Gradient, ImportanceGradient, autoencoding, check_costs, importance_weighted
 
-FOR_ITSELF = ("ELBO for itself", "ELBO for itself, error", "cost for itself")  # nats per row
-LOST = 0.05  # nats per row of the ELBO that free bits may cost
+# Figures in nats per row from maximising the plain ELBO for a while: its gain, the gain's error, the change of h's KL.
+FOR_ITSELF = ("ELBO for itself", "ELBO for itself, error", "cost for itself")
+MOST_LOST = 0.05  # nats per row of the ELBO that beta and free bits may cost before the check says caution
 
 
 @dataclass(frozen=True, kw_only=True)
 class AutoEncoding(Amortised):
-    """Variational autoencoders: climb the ELBO through reparameterised draws (Kingma & Welling 2014).
+    """Variational autoencoders: maximise the ELBO through reparameterised draws (Kingma & Welling 2014).
 
-    The trace is an estimate of the ELBO, though ``beta``, ``free_bits`` and ``warmup`` change the climbed objective
+    The ELBO is the evidence lower bound, E_q[log p(x, h) − log q(h | x)]. The trace always estimates the ELBO, even
+    where ``beta``, ``free_bits`` or ``warmup`` change the objective that is maximised
     (``ladders.pathwise.autoencoding`` has the equations).
 
     Args:
         samples: draws of h per row and step.
-        gradient: "reparameterised"; or "path", without the score of q, for kl="sampled": less noisy where q is near
-            the posterior.
-        kl: "closed", each layer's KL in closed form where that is correct; or "sampled".
-        beta: > 0, weight of the KL. 1 is the ELBO.
-        free_bits: ≥ 0, nats of KL per hidden unit, averaged over a batch, that cost nothing: keeps units in use.
+        gradient: "reparameterised"; or "path", which leaves out the score of q and is less noisy where q is near the
+            posterior. "path" needs kl="sampled".
+        kl: "closed" takes each layer's KL in closed form where that is correct; "sampled" estimates it from the draws.
+        beta: > 0, the weight of the KL. With 1 the objective is the ELBO.
+        free_bits: ≥ 0, nats of KL per hidden unit, averaged over a batch, that the objective does not count. This
+            keeps units in use.
         warmup: epochs, ≤ ``epochs``, over which the weight of the KL grows from 0 to ``beta``.
         Other fields as for ``Amortised``.
     """
@@ -77,7 +80,7 @@ class AutoEncoding(Amortised):
         return outcome._replace(found=outcome.found | self._gain_of_plain_elbo(session, outcome.belief))
 
     def _gain_of_plain_elbo(self, session: Session, belief: Any) -> dict[str, float]:
-        """How much the ELBO and the cost of h change when the plain ELBO is climbed for a tenth of the epochs more."""
+        """How much the ELBO and the KL of h change when the plain ELBO is maximised for a tenth of the epochs more."""
         ladder, data = self.needed(session.model), session.data
         plain = replace(self, free_bits=0.0, beta=1.0, warmup=0, epochs=max(1, self.epochs // 10))
         key = jax.random.fold_in(session.key, 1)
@@ -85,37 +88,38 @@ class AutoEncoding(Amortised):
         before = {"theta": ladder.space.unravel(jnp.asarray(belief.position)), "phi": belief.network}
         first = prepared.begin(jax.tree.map(lambda a: jnp.asarray(a)[None], before))
         at = loop.Start(first)
-        ended = loop.run(loop.Loop(program, shape, plan), data, tuned, keys, at, groups, collect=())
-        after = jax.tree.map(lambda a: a[0], ended.states.position)
+        result = loop.run(loop.Loop(program, shape, plan), data, tuned, keys, at, groups, collect=())
+        after = jax.tree.map(lambda a: a[0], result.states.position)
         first, second = (bounds(ladder, p, some_rows(data), key, DRAWS) for p in (before, after))
         gain = second.elbo - first.elbo
         cost = (second.costs - first.costs).sum(1)
-        measured = gain.mean(), gain.std() / math.sqrt(len(gain)), cost.mean()
-        return {name: float(value) for name, value in zip(FOR_ITSELF, measured, strict=True)}
+        values = gain.mean(), gain.std() / math.sqrt(len(gain)), cost.mean()
+        return {name: float(value) for name, value in zip(FOR_ITSELF, values, strict=True)}
 
     def checks(self, posterior: Learnt) -> list[Check]:
-        found = super().checks(posterior)
+        checks = super().checks(posterior)
         if "ELBO for itself" in posterior.found:
             gain, error, cost = (posterior.found[name] for name in FOR_ITSELF)
-            good = gain - SIGMAS * error <= LOST
-            sentence = f"nats a row that the ELBO gains when it alone is climbed; h then costs {abs(cost):.2g} "
-            sentence += "less" if cost < 0 else "more"
+            good = gain - SIGMAS * error <= MOST_LOST
+            sentence = "nats a row that the ELBO gains when it alone is maximised for a while; the KL of h is then "
+            sentence += f"{abs(cost):.2g} nats {'less' if cost < 0 else 'more'}"
             if not good:
-                sentence += ": free_bits= or beta= cost more than they gained. Bring them nearer to 0 and 1"
-            found.append(Check("ELBO for itself", gain, trust_if(good), sentence))
-        return found
+                sentence += ": free_bits= or beta= cost the ELBO too much. Bring them nearer to 0 and 1"
+            checks.append(Check("ELBO for itself", gain, trust_if(good), sentence))
+        return checks
 
 
 @dataclass(frozen=True, kw_only=True)
 class ImportanceWeighted(Amortised):
-    """Importance-weighted autoencoders: climb the K-sample bound through its draws (Burda et al. 2016).
+    """Importance-weighted autoencoders: maximise the K-sample bound through its draws (Burda et al. 2016).
 
-    The bound is tighter for θ. φ becomes a proposal for K draws, broader than the ELBO's q.
+    The K-sample bound E log (1/K) Σ_k p(x, h_k) / q(h_k | x) is nearer to log p(x) than the ELBO is. The network q
+    becomes an importance proposal for K draws, and is broader than the q of the ELBO.
 
     Args:
-        samples: K ≥ 1 draws of h per row and step; 1 is the ELBO.
-        gradient: of φ: "doubly" reparameterised (Tucker et al. 2019), or "reparameterised", whose signal-to-noise
-            ratio falls as K grows (Rainforth et al. 2018).
+        samples: K ≥ 1 draws of h per row and step. With K = 1 the bound is the ELBO.
+        gradient: the estimator of φ's gradient: "doubly" reparameterised (Tucker et al. 2019), or "reparameterised",
+            whose signal-to-noise ratio falls as K grows (Rainforth et al. 2018).
         Other fields as for ``Amortised``.
     """
 

@@ -24,7 +24,7 @@ def sigmoid_belief_network(
     weight_sd: float | None = None,
     redraw: bool = False,
 ) -> Ladder:
-    """A sigmoid belief network for binary data (Neal 1992), with a bottom-up inference network.
+    """Make a sigmoid belief network for binary data (Neal 1992), with a bottom-up inference network.
 
         h^L ~ Bernoulli(σ(b)),   h^i | h^{i+1} ~ Bernoulli(σ(W h^{i+1} + b)),   x | h¹ likewise
         q(h^i | h^{i−1}) of the same form, bottom up, each with its own weights; h⁰ = x
@@ -32,9 +32,9 @@ def sigmoid_belief_network(
     Args:
         visible: D ≥ 1, length of x, each entry 0 or 1.
         hidden: numbers of units of h¹, …, h^L, the first next to x.
-        between: widths of deterministic layers between two stochastic ones, from above to below; () for a linear map.
-            The inference network has the same widths in reverse.
-        family: of the hidden units: "bernoulli" or ``categorical(levels)``.
+        between: widths of the deterministic layers between two stochastic ones, from the upper to the lower; () for a
+            linear map. The inference network has the same widths in reverse.
+        family: family of the hidden units: "bernoulli" or ``categorical(levels)``.
         activation, weight_sd, redraw, and the returned Ladder: as for ``latent_gaussian``.
 
     Raises:
@@ -45,7 +45,7 @@ def sigmoid_belief_network(
     """
     units = {"hidden": _widths(hidden), "between": _widths(between), "visible": (visible,)}
     if not units["hidden"]:
-        raise ModelError("hidden= lists the units of one layer or more, the one next to x first; got none.")
+        raise ModelError("hidden= lists the number of units of one layer or more, that next to x first; got none.")
     for name, sizes in units.items():
         for size in sizes:
             check_units(name, size)
@@ -71,26 +71,26 @@ def latent_gaussian(
     weight_sd: float | None = None,
     redraw: bool = False,
 ) -> Ladder:
-    """The model of a variational autoencoder (Kingma & Welling 2014; Rezende, Mohamed & Wierstra 2014).
+    """Make the model of a variational autoencoder (Kingma & Welling 2014; Rezende, Mohamed & Wierstra 2014).
 
         z ~ N(0, I),    x ~ family(network(z)),    q(z | x) = N(μ(x), diag σ²(x))
 
     Both networks are perceptrons. With ``hidden=()``, a normal family and ``noise="shared"`` this is probabilistic PCA,
-    whose maximum is known.
+    whose maximum-likelihood estimate is known in closed form.
 
     Args:
         visible: D ≥ 1, length of a row of x.
         latent: length of z, ≥ 1.
-        hidden: widths of the hidden layers between z and x; the encoder has them from x on, the decoder in reverse.
-        family: of x given z: "bernoulli", "continuous bernoulli" (grey pixels in [0, 1]), "normal" (a separate sd for
-            every unit and row, at least 0.001), ``normal_noise(sd)``, "poisson", ``categorical(levels)``, or your own
-            ``Family``.
-        noise: "shared": for a normal x, one learnt sd for all units and rows; None otherwise.
+        hidden: widths of the hidden layers between x and z: the encoder has them in this order, the decoder in reverse.
+        family: family of x given z: "bernoulli", "continuous bernoulli" (grey pixels in [0, 1]), "normal" (a separate
+            sd for every unit and row, at least 0.001), ``normal_noise(sd)``, "poisson", ``categorical(levels)``, or
+            your own ``Family``.
+        noise: for a normal x, "shared" means one learnt sd for all units and rows. None for all else.
         activation: "tanh", "relu", … or a function of arrays.
         weight_sd, redraw: as for ``Ladder``.
 
     Returns:
-        A Ladder; the same arguments give the same one.
+        A Ladder; the same arguments give the same object.
 
     Raises:
         ModelError: sizes below 1, an unknown family or activation, or a noise that does not suit the family.
@@ -118,15 +118,16 @@ def hierarchical(
     weight_sd: float | None = None,
     redraw: bool = False,
 ) -> Ladder:
-    """A hierarchical variational autoencoder: L normal layers, each of which sets mean and sd of the layer below.
+    """Make a hierarchical variational autoencoder: L normal layers; each sets the mean and sd of the layer below.
 
         h^L ~ N(0, I),    h^i | h^{i+1} ~ N(μ_i, diag σ_i²),    x ~ family(network(h¹))
 
     Args:
-        latents: sizes of (h¹, …, h^L), from x on.
-        hidden: widths between x and h¹, between h¹ and h², …; one tuple per hidden layer, used in both directions.
+        latents: sizes of (h¹, …, h^L), the layer next to x first.
+        hidden: widths of the deterministic layers between x and h¹, between h¹ and h², …; one tuple per stochastic
+            layer, used in both directions.
         inference: "bottom-up": q(h¹ | x) q(h² | h¹) …; "top-down": q(h^L | x) … q(h¹ | h², x), the ladder of Sønderby
-            et al. 2016, which shares θ with the model (``ladders.top_down``) and uses its upper layers more.
+            et al. 2016, which shares θ with the model (``ladders.top_down``) and makes more use of the upper layers.
         Other arguments, Returns and Raises: as for ``latent_gaussian``; also ModelError if ``hidden`` has widths for
             another number of layers, or for an unknown inference.
 
@@ -139,9 +140,9 @@ def hierarchical(
     if not isinstance(hidden, Sequence) or len(hidden) != len(sizes) or not sizes:
         raise ModelError(f"hidden= has widths for each of the {len(sizes)} hidden layers {sizes}; got {hidden!r}.")
     if noise not in (None, "shared"):
-        raise ModelError(f"noise is None or 'shared'; got {noise!r}. A given sd is family=normal_noise(sd).")
+        raise ModelError(f"noise is None or 'shared'; got {noise!r}. For a known sd write family=normal_noise(sd).")
     if noise == "shared" and family != "normal":
-        raise ModelError(f"noise='shared' is of a 'normal' x; got family={family!r}.")
+        raise ModelError(f"noise='shared' needs family='normal'; got family={family!r}.")
     widths = tuple(map(_widths, hidden))
     return _ladder(visible, family, noise, sizes, "normal", widths, activation, inference, weight_sd, redraw)
 
@@ -152,7 +153,7 @@ def _ladder(
     widths: tuple[tuple[int, ...], ...], activation: str | Callable, inference: str, weight_sd: float | None,
     redraw: bool,
 ) -> Ladder:  # fmt: skip
-    """A ladder with hidden layers of one kind; ``widths`` of the networks between layers, from below to above."""
+    """A ladder with hidden layers of one ``kind``; ``widths`` are those of the networks between layers, from x up."""
     highest = standard_normal(hidden[-1]) if kind == "normal" else top(hidden[-1], kind)
     above = [family_of(kind).seen(size) for size in hidden]
     down = widths[0][::-1]

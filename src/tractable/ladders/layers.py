@@ -1,4 +1,7 @@
-"""One layer of a ladder: a distribution whose parameters a network computes from the layer above (or below)."""
+"""One layer of a ladder: a distribution whose parameters a network computes from the layer above (or below).
+
+η is the output of that network, from which a family makes the distribution of the layer's units.
+"""
 
 import functools
 import math
@@ -18,7 +21,7 @@ from tractable.core.tree import PyTree
 from tractable.ladders.units import BinaryUnits, ContinuousBernoulliLogits
 from tractable.networks.architecture import Network, mlp
 
-SD_FLOOR = 1e-3  # least sd of a normal layer with computed sd: without it x's likelihood is unbounded
+SD_FLOOR = 1e-3  # least sd of a normal layer whose sd is learnt: without it the likelihood of x is unbounded
 
 
 def _real(h: PyTree) -> jax.Array:
@@ -33,13 +36,13 @@ class Family(NamedTuple):
     """The kind of a layer's units.
 
     Attributes:
-        name: in messages and reports.
-        width: ``n -> `` length of η for n units.
+        name: the name in messages and reports.
+        width: ``n -> `` the length of η for n units.
         distribution: ``η (…, width(n)) -> `` the distribution of a layer, batch shape (…).
-        features: ``h -> (…, m)``, what a neighbouring layer's network sees of h.
-        seen: ``n -> m``, the number of features.
+        features: ``h -> (…, m)``, the input that h gives to a neighbouring layer's network.
+        seen: ``n -> m``, the number of features of n units.
         levels: number of values of a unit; 0 for a continuous unit or infinitely many values.
-        discrete: whether draws have no derivative.
+        discrete: whether units are discrete, so that draws have no derivative.
     """
 
     name: str
@@ -52,10 +55,12 @@ class Family(NamedTuple):
 
 
 class Layer(NamedTuple):
-    """p(h | above), or q(h | below): h ~ family(network(above)). Arrays carry any leading axes, (…, n).
+    """The distribution p(h | above), or q(h | below): h ~ family(network(above)).
+
+    Arrays may have any leading axes, (…, n).
 
     Attributes:
-        size: n, number of units.
+        size: n, the number of units.
         family: the units' kind.
         init: ``key -> params``.
         distribution: ``(params, above (…, m)) -> `` the layer's distribution, batch shape (…); ``above`` is None at the
@@ -69,11 +74,11 @@ class Layer(NamedTuple):
 
     @property
     def seen(self) -> int:
-        """m, the number of features that a neighbouring layer's network sees."""
+        """m, the number of features that a neighbouring layer's network takes as input."""
         return self.family.seen(self.size)
 
     def features(self, h: PyTree) -> jax.Array:
-        """What a neighbouring layer's network sees of h."""
+        """The features of h, (…, m), which a neighbouring layer's network takes as input."""
         return self.family.features(h)
 
 
@@ -103,7 +108,7 @@ poisson = Family("Poisson", _one_each, _poisson, lambda h: jnp.log1p(_real(h)), 
 FAMILIES = {"bernoulli": bernoulli, "normal": normal, "continuous bernoulli": continuous_bernoulli, "poisson": poisson}
 
 
-@shared  # one family per sd, so that its models are shared too
+@shared  # the same sd gives the same object, so that models made with it are the same object too
 def normal_noise(sd: float) -> Family:
     """Normal units with mean η and a given sd > 0."""
     if not (isinstance(sd, int | float) and math.isfinite(sd) and sd > 0):
@@ -117,7 +122,7 @@ def normal_noise(sd: float) -> Family:
 
 @shared
 def categorical(levels: int) -> Family:
-    """Units with ``levels`` values each, 0 … levels − 1; networks see them one-hot."""
+    """Units with ``levels`` values each, 0 … levels − 1; their features are one-hot."""
     if not is_whole(levels, 2):
         raise ModelError(f"categorical(levels) expects a whole number, 2 or more; got {levels!r}.")
 
@@ -126,8 +131,8 @@ def categorical(levels: int) -> Family:
         return dist.CategoricalLogits(logits, validate_args=False).to_event(1)
 
     def features(h: PyTree) -> jax.Array:
-        shares = jax.nn.one_hot(h, levels, dtype=jnp.result_type(float))
-        return shares.reshape(*shares.shape[:-2], -1)
+        one_hot = jax.nn.one_hot(h, levels, dtype=jnp.result_type(float))
+        return one_hot.reshape(*one_hot.shape[:-2], -1)
 
     def each(n: int) -> int:
         return n * levels
@@ -136,7 +141,7 @@ def categorical(levels: int) -> Family:
 
 
 def family_of(family: str | Family) -> Family:
-    """The family of this name; raises ModelError for unknown names."""
+    """The family of this name, or the family itself; raises ModelError for unknown names."""
     if isinstance(family, Family):
         return family
     if family not in FAMILIES:
@@ -156,15 +161,15 @@ def layer(
     activation: str | Callable = "tanh",
     network: Network | None = None,
 ) -> Layer:
-    """A layer below another layer, or above it in an inference network.
+    """Make a layer that lies below another layer, or above it in an inference network.
 
     Args:
         above: m, the number of features of the other layer (``Layer.seen``).
-        size: n ≥ 1 units.
+        size: n ≥ 1, the number of units.
         family: "bernoulli", "normal" (mean and softplus sd), "continuous bernoulli", "poisson",
             ``categorical(levels)``, ``normal_noise(sd)``, or your own ``Family``.
-        hidden: widths of deterministic layers between; () for a linear map.
-        activation: of the deterministic layers.
+        hidden: widths of the deterministic layers between the two; () for a linear map.
+        activation: activation of the deterministic layers.
         network: your own ``Network`` from (m,) to (family.width(n),), in place of the perceptron.
 
     Raises:
@@ -175,15 +180,15 @@ def layer(
     net = mlp(above, hidden, kind.width(size), activation) if network is None else network
     if network is not None:
         try:
-            made = jax.eval_shape(net.apply, net.params, jax.ShapeDtypeStruct((above,), jnp.result_type(float)))
+            output = jax.eval_shape(net.apply, net.params, jax.ShapeDtypeStruct((above,), jnp.result_type(float)))
         except (TypeError, ValueError) as error:
             raise ModelError(
-                f"The layer's network could not be called with the {above} numbers of its neighbour: {error}"
+                f"The layer's network could not be called with the {above} numbers of the neighbouring layer: {error}"
             ) from error
-        shape, wanted = getattr(made, "shape", type(made).__name__), (kind.width(size),)
-        if shape != wanted:
+        shape, expected = getattr(output, "shape", type(output).__name__), (kind.width(size),)
+        if shape != expected:
             raise ModelError(
-                f"{size} {kind.name} units take {wanted[0]} numbers; the layer's network returns shape {shape}."
+                f"{size} {kind.name} units take {expected[0]} numbers; the layer's network returns shape {shape}."
             )
     return Layer(
         size, kind, functools.partial(starting_weights, net),
@@ -194,12 +199,12 @@ def layer(
 def shared_noise(
     above: int, size: int, *, hidden: int | tuple[int, ...] = (), activation: str | Callable = "tanh"
 ) -> Layer:
-    """Normal units that share one learnt sd; with a linear network, the x of probabilistic PCA.
+    """Make a layer of normal units that share one learnt sd; with a linear network, the x of probabilistic PCA.
 
         η = network(above),   h ~ N(η, σ² I),   σ = 0.001 + softplus(ρ), starting at 1
 
     Args:
-        As for ``layer``; params are the perceptron's and ``noise``, ρ ().
+        As for ``layer``. The layer's parameters are those of the perceptron, and the scalar ρ by the name "noise".
     """
     _check_size(size)
     net = mlp(above, hidden, size, activation)
@@ -216,7 +221,7 @@ def shared_noise(
 
 
 def top(size: int, family: str | Family = "bernoulli") -> Layer:
-    """The top layer: its η is learnt, one for all data, and starts at 0 (normal units at sd 1)."""
+    """Make the top layer: one η for all data, which is learnt and starts at 0 (for normal units, mean 0 and sd 1)."""
     kind = family_of(family)
     _check_size(size)
 
@@ -230,7 +235,7 @@ def top(size: int, family: str | Family = "bernoulli") -> Layer:
 
 
 def standard_normal(size: int) -> Layer:
-    """The top of a latent Gaussian model, N(0, I), without parameters."""
+    """Make the top layer of a latent Gaussian model, N(0, I), which has no parameters."""
     _check_size(size)
 
     def distribution(params: PyTree, above: jax.Array | None) -> Distribution:
@@ -240,7 +245,7 @@ def standard_normal(size: int) -> Layer:
 
 
 def map_network(apply: Callable, params: PyTree, x: jax.Array) -> PyTree:
-    """Applies a network of one input over all leading axes of x (…, m)."""
+    """Apply a network, whose input is a vector (m,), over all leading axes of x (…, m)."""
     lead = x.shape[:-1]
     if not lead:
         return apply(params, x)

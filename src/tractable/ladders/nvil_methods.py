@@ -1,4 +1,4 @@
-"""NVIL and VIMCO: ladders of any layers, discrete ones above all, learnt by the score function."""
+"""NVIL and VIMCO, which learn ladders by the score function; layers may be of any kind, discrete ones included."""
 
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
@@ -14,19 +14,23 @@ from tractable.ladders.score import Reductions, begin_baselines, check, nvil, vi
 
 @dataclass(frozen=True, kw_only=True)
 class NVIL(Amortised):
-    """Neural variational inference and learning (Mnih & Gregor 2014): the ELBO, by the score function.
+    """Neural variational inference and learning (Mnih & Gregor 2014): maximise the ELBO by the score function.
+
+    The score function's gradient weights ∇ log q(h | x) by a learning signal, log p(x, h) − log q(h | x). The fields
+    below change the signals so that the gradient is less noisy.
 
     Args:
         samples: draws of h per row and step.
         centre: subtract the running mean of the learning signals.
-        baseline: subtract a perceptron's prediction from the layer below ("layers") or from x ("input"); or None.
+        baseline: subtract a perceptron's prediction of the signal, made from the layer below ("layers") or from x
+            ("input"); None for no baseline.
         normalise: divide signals by their running sd where that is above 1.
-        local: each layer's signal leaves out the terms that do not depend on the layer.
+        local: leave out of each layer's signal the terms that do not depend on the layer.
         leave_one_out: subtract the mean over a row's other samples − 1 draws instead of the running mean.
-        baseline_size: tanh units of a baseline's perceptron.
+        baseline_size: number of tanh units of a baseline's perceptron.
         Other fields as for ``Amortised``.
 
-    Which of these lower the variance depends on the model: ``ladders.variance.gradient_variance`` measures it.
+    Which of these lower the variance depends on the model; ``ladders.variance.gradient_variance`` measures it.
     """
 
     label: ClassVar[str] = "nvil"
@@ -45,7 +49,7 @@ class NVIL(Amortised):
 
     @property
     def switches(self) -> Reductions:
-        """How the learning signals are transformed."""
+        """The fields that say how the learning signals are transformed."""
         return Reductions(self.centre, self.baseline, self.normalise, self.local, self.leave_one_out)
 
     def needed(self, model: Model) -> Ladder:
@@ -66,11 +70,12 @@ class NVIL(Amortised):
 
 @dataclass(frozen=True, kw_only=True)
 class VIMCO(Amortised):
-    """Variational inference for Monte Carlo objectives (Mnih & Rezende 2016): the K-sample bound, in which each draw's
-    baseline comes from the other draws. There are no baselines to learn.
+    """Variational inference for Monte Carlo objectives (Mnih & Rezende 2016): maximise the K-sample bound.
+
+    Each draw's baseline is computed from the other draws, so there are no baselines to learn.
 
     Args:
-        samples: K ≥ 2 draws of h per row and step; more make the bound tighter.
+        samples: K ≥ 2 draws of h per row and step; the bound is tighter with more draws.
         Other fields as for ``Amortised``.
     """
 

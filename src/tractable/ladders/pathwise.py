@@ -1,4 +1,8 @@
-"""Bounds with gradients through reparameterised draws, h = h(φ, ε): variational autoencoders and their kin."""
+"""Variational and importance-weighted autoencoders: bounds with gradients through reparameterised draws h = h(φ, ε).
+
+The rows of a batch may be divided among devices. A "part" is the rows of one device; the sums over a batch are sums
+over its parts.
+"""
 
 import functools
 import math
@@ -23,18 +27,18 @@ KL = Literal["closed", "sampled"]
 
 
 def keys(key: jax.Array, count: int, params: PyTree) -> jax.Array:
-    """The ``draw`` of an objective whose noise is one key per step, from which each layer draws what it needs."""
+    """The ``draw`` of an objective whose noise is one random key per step."""
     return jax.random.split(key, count)
 
 
 def sum_terms(ladder: Ladder, params: PyTree, terms: Callable, batch: Batch) -> jax.Array:
-    """N/n Σ of the rows' terms, plus log p(θ); ``terms(params, part)`` are those of a part of the rows, (n,)."""
+    """N/n Σ of the rows' terms, plus log p(θ); ``terms(params, part)`` gives those of a part of the rows, (n,)."""
     total = batch.summed(lambda params, part: jnp.sum(part.counted(terms(params, part))), params)
     return batch.scale * total + ladder.log_prior(params["theta"])
 
 
 def value_of(ladder: Ladder, terms: Callable) -> Callable:
-    """``(noise, params, batch) -> sum_terms(...)`` of ``terms(noise, params, part)``."""
+    """The ``value(noise, params, batch)`` of an objective: ``sum_terms`` of ``terms(noise, params, part)``."""
     return lambda noise, params, batch: sum_terms(ladder, params, functools.partial(terms, noise), batch)
 
 
@@ -42,41 +46,47 @@ def sum_gradients(ladder: Ladder, params: PyTree, terms: Callable, batch: Batch)
     """The gradient of ``sum_terms``, and other sums over rows.
 
     Args:
-        terms: ``(params, part) -> (terms (n,), other sums over the part)``. Only the terms are differentiated, and
-            only within a part: what all rows share must be known before.
+        terms: ``(params, part) -> (terms (n,), other sums over the part)``. Only the terms are differentiated, and each
+            part on its own, so a row's term must not depend on rows of other parts.
     """
 
-    def of(params: PyTree, part: Batch) -> tuple[PyTree, PyTree]:
+    def gradient_of_part(params: PyTree, part: Batch) -> tuple[PyTree, PyTree]:
         def total(params: PyTree) -> tuple[jax.Array, PyTree]:
-            mine, others = terms(params, part)
-            return jnp.sum(part.counted(mine)), others
+            of_rows, others = terms(params, part)
+            return jnp.sum(part.counted(of_rows)), others
 
         return jax.grad(total, has_aux=True)(params)
 
-    gradient, others = batch.summed(of, params)
+    gradient, others = batch.summed(gradient_of_part, params)
     return with_prior(ladder, params, gradient, batch), others
 
 
 def with_prior(ladder: Ladder, params: PyTree, gradient: PyTree, batch: Batch) -> PyTree:
-    """N/n of a gradient summed over rows, and for θ that of log p(θ)."""
+    """N/n times a gradient that is summed over rows, plus, for θ, the gradient of log p(θ)."""
     gradient = jax.tree.map(lambda g: batch.scale * g, gradient)
     prior = jax.grad(ladder.log_prior)(params["theta"])
     return gradient | {"theta": jax.tree.map(jnp.add, gradient["theta"], prior)}
 
 
 def keyed_inputs(ladder: Ladder, noise: jax.Array, batch: Batch) -> tuple[jax.Array, PyTree]:
-    """Each row's key for its draws, (n,), and its x, (n, …): both depend on the row's place in the batch alone."""
+    """Each row's key for its draws, (n,), and its x, (n, …). Both depend only on the noise and on the row's place.
+
+    With redraw=True the ladder draws x from the row; otherwise x is the row.
+    """
     keys = jax.vmap(jax.random.split)(batch.keys(noise))
     return keys[:, 1], each_row(ladder.look, keys[:, 0], batch.data[0])
 
 
 def each_row(function: Callable, keys: jax.Array, *args: PyTree, axis: int = 0) -> PyTree:
-    """``function(key, *args)`` of every row; it takes and returns a single row, an axis of length one: the first of
-    what it takes, and ``axis`` of what it returns."""
+    """Apply ``function(key, *args)`` to every row.
+
+    The function sees one row at a time, as arrays whose first axis has length one. In what it returns, the row's axis
+    of length one is ``axis``.
+    """
 
     def one(key: jax.Array, *args: PyTree) -> PyTree:
-        found = function(key, *jax.tree.map(lambda a: a[None], args))
-        return jax.tree.map(lambda a: jnp.squeeze(a, axis), found)
+        result = function(key, *jax.tree.map(lambda a: a[None], args))
+        return jax.tree.map(lambda a: jnp.squeeze(a, axis), result)
 
     return jax.vmap(one, out_axes=axis)(keys, *args)
 
@@ -84,7 +94,7 @@ def each_row(function: Callable, keys: jax.Array, *args: PyTree, axis: int = 0) 
 def draw_rows(
     ladder: Ladder, keys: jax.Array, params: PyTree, x: PyTree, draws: int, *, pathwise: bool = False
 ) -> tuple:
-    """Draws of h ~ q(h | x), leading axes (draw, row), each row's by its own key."""
+    """Draw h ~ q(h | x) for every row by the row's own key; leading axes (draw, row)."""
     return each_row(lambda key, x: ladder.drawn(key, params, x, draws, pathwise=pathwise)[0], keys, x, axis=1)
 
 
@@ -95,23 +105,26 @@ def autoencoding(
     """The ELBO of a variational autoencoder, E_q[log p(x, h) − log q(h | x)] (Kingma & Welling 2014).
 
     By default the objective is the ELBO, log p(x) − KL(q(h | x) ‖ p(h | x)) summed over rows. With ``beta``,
-    ``free_bits`` or ``warmup`` it is
+    ``free_bits`` (λ) or ``warmup`` it is
 
         N/n Σ_rows log p(x | h¹)  −  min(1, t/warmup) β N Σ_j max(λ, mean over the batch of KL_j)
 
-    over hidden units j at step t. The reported value is always an estimate of the ELBO itself.
+    where the sum is over hidden units j, and t is the step. The reported value is always an estimate of the ELBO
+    itself.
 
-    Args: fields of ``methods.AutoEncoding``, with ``warmup`` in steps, a number or traced, and
-        gradient: "path" leaves out the score of q, which has mean zero: no noise is left where q is the posterior
-            (Roeder, Wu & Duvenaud 2017, eq. 8). It needs kl="sampled", in whose log q it stops the gradient.
-        kl: "closed": the closed form of KL(q(h^i | ·) ‖ p(h^i | h^{i+1})), where it exists and is right: for h^L, and
-            for i < L where h^{i+1} was drawn before h^i. Inferred from the bottom up, h^{i+1} is drawn after h^i and
-            depends on it; the KL at that h^{i+1} would have a biased gradient, so log q − log p at the draw is used.
-            "sampled": log q − log p at the draw everywhere.
-        beta: Higgins et al. 2017. Above 1 the objective is a looser bound, below 1 no bound.
+    Args: fields of ``methods.AutoEncoding``, with ``warmup`` in steps, a number or a traced array, and
+        gradient: "path" leaves out the score of q, which has mean zero; no noise is left where q is the posterior
+            (Roeder, Wu & Duvenaud 2017, eq. 8). It needs kl="sampled": it stops the gradient of log q's parameters.
+        kl: "closed" uses the closed form of KL(q(h^i | ·) ‖ p(h^i | h^{i+1})) where there is one and where it is valid:
+            for h^L, and for i < L where h^{i+1} was drawn before h^i. In inference from the bottom up, h^{i+1} is drawn
+            after h^i and depends on it. The KL at that h^{i+1} would have a biased gradient, so log q − log p at the
+            draw is used instead. "sampled" uses log q − log p at the draw everywhere.
+        beta: the weight of the KL (Higgins et al. 2017). Above 1 the objective is a looser bound of log p(x); below 1
+            it is no bound.
 
     Raises:
-        SettingsError: settings out of range, gradient="path" with kl="closed". ModelError: discrete layers.
+        SettingsError: settings out of range, or gradient="path" with kl="closed".
+        ModelError: discrete layers.
     """
     _check(ladder, samples, gradient, Gradient)
     expect("kl", kl, KL)
@@ -121,7 +134,7 @@ def autoencoding(
     closed = closed_layers(ladder) if kl == "closed" else frozenset()
 
     def parts(noise: jax.Array, params: PyTree, batch: Batch) -> tuple[jax.Array, list[jax.Array]]:
-        """Means over draws: log p(x | h¹) (n,), and for each layer the costs of its units (n, units)."""
+        """Means over draws: log p(x | h¹), (n,), and for each layer the costs (KL) of its units, (n, units)."""
 
         def of_row(key: jax.Array, x: PyTree) -> tuple[jax.Array, list[jax.Array]]:
             h, q = ladder.drawn(key, params, x, samples, pathwise=True)
@@ -147,13 +160,13 @@ def autoencoding(
     def slope(noise: jax.Array, params: PyTree, batch: Batch, step: jax.Array) -> tuple:
         weight = beta if steady else beta * jnp.minimum(1.0, jnp.asarray(step, jnp.result_type(float)) / warmup)
 
-        paid: list[Any] = [1.0] * ladder.depth  # per unit: 1 where its cost counts, 0 where it is below the free bits
+        counts: list[Any] = [1.0] * ladder.depth  # per unit: 1 where its cost counts, 0 where it is below the free bits
         if free_bits:
-            paid = _above(lambda params, part: parts(noise, params, part)[1], params, batch, free_bits)
+            counts = _above(lambda params, part: parts(noise, params, part)[1], params, batch, free_bits)
 
         def terms(params: PyTree, part: Batch) -> tuple[jax.Array, jax.Array]:
             likelihood, costs = parts(noise, params, part)
-            price = sum(jnp.sum(on * cost, -1) for on, cost in zip(paid, costs, strict=True))
+            price = sum(jnp.sum(on * cost, -1) for on, cost in zip(counts, costs, strict=True))
             return likelihood - weight * price, jnp.sum(part.counted(bound(likelihood, costs)))
 
         slopes, bound_value = sum_gradients(ladder, params, terms, batch)
@@ -163,17 +176,18 @@ def autoencoding(
 
 
 def importance_weighted(ladder: Ladder, *, samples: int = 5, gradient: str = "doubly") -> Objective:
-    """The K-sample bound of importance-weighted autoencoders, E log (1/K) Σ_k w_k, w_k = p(x, h_k) / q(h_k | x).
+    """The K-sample bound of importance-weighted autoencoders, E log (1/K) Σ_k w_k with w_k = p(x, h_k) / q(h_k | x).
 
-    It rises with K to log p(x), and at K = 1 it is the ELBO. It makes q a proposal, broader than an ELBO's q, whose
-    single draws say no more about h. Burda et al. 2016.
+    The bound rises with K to log p(x), and at K = 1 it is the ELBO (Burda et al. 2016). Its q is an importance proposal
+    for K draws, broader than the ELBO's q, so a single draw of it tells less about h.
 
     Args:
         samples: K ≥ 1 draws of h per row and step.
-        gradient: of φ. "reparameterised": ∇ of the bound through its draws, whose signal-to-noise ratio falls as 1/√K
-            (Rainforth et al. 2018). "doubly": Σ_k w̃_k² (∂log w_k/∂h_k) (∂h_k/∂φ), w̃ = w/Σw, equal in expectation,
-            and without noise where q is the posterior (Tucker et al. 2019). θ's gradient is Σ_k w̃_k ∇ log p(x, h_k)
-            either way; if the recognition network shares θ, the θ within q is treated like φ.
+        gradient: the estimator of φ's gradient. "reparameterised" is the gradient of the bound through its draws, whose
+            signal-to-noise ratio falls as 1/√K (Rainforth et al. 2018). "doubly" is
+            Σ_k w̃_k² (∂log w_k/∂h_k) (∂h_k/∂φ) with w̃ = w/Σw; it is equal in expectation, and has no noise where q is
+            the posterior (Tucker et al. 2019). θ's gradient is Σ_k w̃_k ∇ log p(x, h_k) in both cases. If the
+            inference network shares θ, the θ within q is treated like φ.
 
     Raises: as for ``autoencoding``.
     """
@@ -187,22 +201,22 @@ def importance_weighted(ladder: Ladder, *, samples: int = 5, gradient: str = "do
         return each_row(of_row, *keyed_inputs(ladder, noise, part))
 
     def slope(noise: jax.Array, params: PyTree, batch: Batch, memory: PyTree) -> tuple:
-        def of(params: PyTree, part: Batch) -> tuple[jax.Array, PyTree]:
+        def of_part(params: PyTree, part: Batch) -> tuple[jax.Array, PyTree]:
             keys, x = keyed_inputs(ladder, noise, part)
 
-            def weighed(theta: PyTree, h: tuple) -> jax.Array:  # log w (K, n), q's own parameters held
+            def log_weight(theta: PyTree, h: tuple) -> jax.Array:  # log w (K, n), with the parameters of q held fixed
                 q = _fixed_q(ladder, params, x, h)
                 return log_weights(ladder, {"theta": theta}, x, h, q)[0]
 
             h, back = jax.vjp(lambda params: draw_rows(ladder, keys, params, x, samples, pathwise=True), params)
-            log_w, pull = jax.vjp(weighed, params["theta"], h)
+            log_w, pull = jax.vjp(log_weight, params["theta"], h)
             bound_value, along = jax.value_and_grad(lambda log_w: jnp.sum(part.counted(k_sample(log_w))))(log_w)
             share = jax.nn.softmax(log_w, axis=0)
-            theta, through = pull(along)  # of draw k and row n: w̃_k ∂log w_k
+            theta, through = pull(along)  # ``through`` is w̃_k ∂log w_k/∂h_k for draw k of every row
             slopes = back(weigh_again(share, through))[0]
             return bound_value, slopes | {"theta": jax.tree.map(jnp.add, theta, slopes["theta"])}
 
-        bound_value, slopes = batch.summed(of, params)
+        bound_value, slopes = batch.summed(of_part, params)
         bound_value = batch.scale * bound_value + ladder.log_prior(params["theta"])
         return bound_value, with_prior(ladder, params, slopes, batch), memory
 
@@ -215,15 +229,18 @@ def k_sample(log_w: jax.Array) -> jax.Array:
 
 
 def weigh_again(share: jax.Array, slopes: PyTree) -> PyTree:
-    """w̃² ∂log w/∂h, from slopes (K, n, …) that w̃ (K, n) already weights once."""
+    """w̃² ∂log w/∂h from slopes w̃ ∂log w/∂h, (K, n, …), and w̃, (K, n)."""
     return jax.tree.map(lambda g: g * share.reshape(share.shape + (1,) * (g.ndim - 2)), slopes)
 
 
 def unit_costs(q: Distribution, density: Distribution, p: Distribution, h: PyTree, closed: bool) -> jax.Array:
-    """Costs of a layer's units, (draw, row, unit): KL(q ‖ p) of each, or log q − log p at its draw.
+    """The costs of a layer's units, (draw, row, unit): the closed form KL(q ‖ p), or log q − log p at the draw h.
+
+    A layer whose units are not independent has one cost, (draw, row, 1).
 
     Args:
-        density: the q whose log density is differentiated; for "path" with its parameters held fixed.
+        density: the q whose log density is differentiated; for gradient="path" its parameters are held fixed.
+        closed: whether to use the closed form where there is one.
     """
     layers: list[Any] = [q, density, p]
     independent = all(isinstance(d, dist.Independent) and d.reinterpreted_batch_ndims == 1 for d in layers)
@@ -239,7 +256,7 @@ def unit_costs(q: Distribution, density: Distribution, p: Distribution, h: PyTre
 
 
 def closed_layers(ladder: Ladder) -> frozenset[int]:
-    """Hidden layers, counted from 0, that are drawn after everything that their p depends on."""
+    """The hidden layers, counted from 0, that are drawn after the layer above, on which their p depends."""
     order: list[int] = []
 
     def walk(key: jax.Array) -> None:
@@ -253,18 +270,18 @@ def closed_layers(ladder: Ladder) -> frozenset[int]:
 
 
 def _fixed_q(ladder: Ladder, params: PyTree, x: PyTree, h: tuple) -> list:
-    """[q(h¹ | ·), …] with fixed parameters: its log density is differentiable in h alone."""
+    """[q(h¹ | ·), …] with fixed parameters: gradients of the log density pass through h alone."""
     fixed = jax.lax.stop_gradient({name: params[name] for name in ("theta", "phi")})
     return ladder.infer(fixed, jax.tree.map(lambda a: a[None], x), lambda i, _: h[i])[1]
 
 
 def _above(costs: Callable, params: PyTree, batch: Batch, free: float) -> list[jax.Array]:
-    """For each layer (units,), 1.0 where a unit's mean cost over unmasked rows exceeds ``free``, else 0.0."""
+    """For each layer (units,): 1.0 where a unit's mean cost over unmasked rows exceeds ``free``, else 0.0."""
 
-    def of(params: PyTree, part: Batch) -> tuple[jax.Array, list[jax.Array]]:
+    def sums(params: PyTree, part: Batch) -> tuple[jax.Array, list[jax.Array]]:
         return jnp.sum(part.mask), [jnp.sum(part.counted(cost), axis=0) for cost in costs(params, part)]
 
-    rows, totals = batch.summed(of, params)
+    rows, totals = batch.summed(sums, params)
     return [(total > free * rows).astype(total.dtype) for total in totals]
 
 
@@ -274,15 +291,15 @@ def _check(ladder: Ladder, samples: object, gradient: str, known: object) -> Non
     if ladder.discrete:
         i = ladder.discrete[0]
         raise ModelError(
-            f"This bound is climbed through draws of h, and layer {i} is {ladder.layers[i].family.name}, whose draws "
-            "have no derivative."
+            f"This bound's gradient passes through draws of h, and layer {i} is {ladder.layers[i].family.name}, whose "
+            "draws have no derivative. Use NVIL, VIMCO or wake–sleep."
         )
 
 
 def check_costs(gradient: str, kl: str) -> None:
-    """Raise where a gradient and a KL do not go together."""
+    """Raise a SettingsError where a gradient and a KL do not go together."""
     if gradient == "path" and kl == "closed":
         raise SettingsError(
-            "gradient='path' leaves out the score of log q at the draw, which a KL in closed form does not look at: "
+            "gradient='path' leaves out the score of log q at the draw, which a KL in closed form does not have: "
             "use it with kl='sampled'."
         )

@@ -18,7 +18,7 @@ from tractable.networks.architecture import activated, mlp
 def top_down(
     layers: Sequence[Layer], hidden: Sequence[tuple[int, ...]], *, activation: str | Callable = "tanh"
 ) -> Recognition:
-    """The inference network, drawn from h^L down, of a ``Ladder(layers, ...)`` with normal hidden layers.
+    """Make an inference network that draws from h^L down, for a ``Ladder(layers, ...)`` with normal hidden layers.
 
         d¹ = f₁(x),  d² = f₂(d¹), …                                     deterministic, from the bottom up
         q(h^L | x) = N(μ̂_L, σ̂_L²)
@@ -29,7 +29,7 @@ def top_down(
     Args:
         layers: [p(x | h¹), …, p(h^L)], the ladder's own; q depends on their θ too.
         hidden: widths of f_i for each of the L hidden layers; () for d^i = d^{i−1}.
-        activation: after each width.
+        activation: the activation of the deterministic layers.
 
     Raises:
         ModelError: hidden layers that are not normal, or widths for another number of layers.
@@ -61,17 +61,17 @@ def top_down(
         }
 
     def walk(theta: PyTree, phi: PyTree, x: jax.Array, choose: Choose) -> list:
-        climbed, d = [], x
+        from_x, d = [], x
         for i, (step, head) in enumerate(zip(steps, heads, strict=True)):
             d = d if step is None else squash(map_network(step.apply, phi[f"h{i + 1}"]["up"], d))
-            climbed.append(normal.distribution(map_network(head.apply, phi[f"h{i + 1}"]["head"], d)))
-        found: list = [None] * len(above)
+            from_x.append(normal.distribution(map_network(head.apply, phi[f"h{i + 1}"]["head"], d)))
+        of_layers: list = [None] * len(above)
         features = None
         for i in reversed(range(len(above))):
-            q = climbed[i]
-            found[i] = q if features is None else product(q, above[i].distribution(theta[f"h{i + 1}"], features))
-            features = above[i].features(choose(i, found[i]))
-        return found
+            q = from_x[i]
+            of_layers[i] = q if features is None else product(q, above[i].distribution(theta[f"h{i + 1}"], features))
+            features = above[i].features(choose(i, of_layers[i]))
+        return of_layers
 
     return Recognition(init, walk, upward=False)
 

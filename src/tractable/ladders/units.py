@@ -1,4 +1,4 @@
-"""Distributions of pixels: many binary units at once, and the continuous Bernoulli for grey pixels."""
+"""Distributions of pixels: a vector of many binary units, and the continuous Bernoulli for grey pixels."""
 
 import math
 from typing import Any, ClassVar
@@ -12,11 +12,11 @@ from numpyro.distributions import constraints
 from tractable.core.tree import PyTree
 from tractable.glm.families import BernoulliLogits
 
-FACTORS = 8  # factors, each at most 2, under one logarithm: no format overflows at 2⁸
+FACTORS = 8  # factors, each at most 2, multiplied before one logarithm is taken; 2⁸ overflows in no float format
 
 
 class BinaryUnits(dist.Independent):
-    """log p(h | η) = −Σ_i log(1 + e^{t_i}),  t = (1 − 2h) η;  h and η (…, n), h in {0, 1}."""
+    """Independent binary units: log p(h | η) = −Σ_i log(1 + e^{t_i}) with t = (1 − 2h) η; h in {0, 1} and η, (…, n)."""
 
     def __init__(self, logits: jax.Array) -> None:
         super().__init__(BernoulliLogits(logits, validate_args=False), 1, validate_args=False)
@@ -24,7 +24,7 @@ class BinaryUnits(dist.Independent):
     def log_prob(self, value: ArrayLike, intermediates: PyTree = None) -> jax.Array:
         base: Any = self.base_dist
         logits = base.logits
-        # Pixels of an unsigned type cannot be −1.
+        # The pixels are converted to floats first, since 1 − 2h can be −1 and an unsigned integer cannot.
         return -sum_softplus((1 - 2 * jnp.asarray(value, jnp.result_type(value, logits))) * logits)
 
 
@@ -32,28 +32,29 @@ class BinaryUnits(dist.Independent):
 def sum_softplus(t: jax.Array) -> jax.Array:
     """Σ_i log(1 + e^{t_i}) over the last axis.
 
-    It takes one logarithm per product of eight factors 1 + e^{−|t|}: exp and log1p of one t cost as much as the two
-    hundred multiplications behind it. A factor's rounding error, ½ ulp of 1, is below that of the sum.
+    It takes one logarithm per product of eight factors 1 + e^{−|t|}, because exp and log1p of a single t cost as much
+    as the two hundred multiplications that compute the t. The rounding error of a factor, half a unit in the last place
+    of 1, is below that of the sum.
     """
     n = t.shape[-1]
-    whole = n - n % FACTORS
+    end = n - n % FACTORS  # the t before ``end`` are multiplied in groups of eight; at most seven t are left over
     small = jnp.exp(-jnp.abs(t))
-    factors = (1 + small[..., :whole]).reshape(*t.shape[:-1], FACTORS, whole // FACTORS)
-    logs = jnp.sum(jnp.log(jnp.prod(factors, axis=-2)), axis=-1) + jnp.sum(jnp.log1p(small[..., whole:]), axis=-1)
+    factors = (1 + small[..., :end]).reshape(*t.shape[:-1], FACTORS, end // FACTORS)
+    logs = jnp.sum(jnp.log(jnp.prod(factors, axis=-2)), axis=-1) + jnp.sum(jnp.log1p(small[..., end:]), axis=-1)
     return jnp.sum(jnp.maximum(t, 0), axis=-1) + logs
 
 
 @sum_softplus.defjvp
 def _slope(primals: tuple, tangents: tuple) -> tuple[jax.Array, jax.Array]:
     (t,), (along,) = primals, tangents
-    # σ has all derivatives, even at t = 0, where |t| has none.
+    # Written by σ(t), which has all derivatives; the formula above uses |t|, which has none at t = 0.
     return sum_softplus(t), jnp.sum(jax.nn.sigmoid(t) * along, axis=-1)
 
 
 class ContinuousBernoulliLogits(dist.Distribution):
-    """p(x | λ) = C(λ) λ^x (1 − λ)^(1−x) on [0, 1], λ = σ(η), log C = log(η / tanh(η/2)).
+    """The continuous Bernoulli p(x | λ) = C(λ) λ^x (1 − λ)^(1−x) on [0, 1], λ = σ(η), log C = log(η / tanh(η/2)).
 
-    Loaiza-Ganem & Cunningham 2019.
+    The source is Loaiza-Ganem & Cunningham 2019.
     """
 
     arg_constraints: ClassVar = {"logits": constraints.real}
@@ -67,7 +68,7 @@ class ContinuousBernoulliLogits(dist.Distribution):
 
     def log_prob(self, value: ArrayLike, intermediates: PyTree = None) -> jax.Array:
         eta = self.logits
-        # log(η / tanh(η/2)), even in η and log 2 at 0; by a series where the quotient loses digits.
+        # log(η / tanh(η/2)) is even in η and log 2 at 0. Near 0 the quotient loses digits, so a series is used.
         near = jnp.abs(eta) < 0.05
         safe = jnp.where(near, 1.0, eta)
         square = jnp.square(jnp.where(near, eta, 0.0))
@@ -77,7 +78,7 @@ class ContinuousBernoulliLogits(dist.Distribution):
 
     def sample(self, key: jax.Array, sample_shape: tuple[int, ...] = ()) -> jax.Array:
         u = jax.random.uniform(key, (*sample_shape, *self.batch_shape), self.logits.dtype)
-        # The inverse of the distribution function (e^{ηx} − 1)/(e^η − 1); −η mirrors x.
+        # Inverts the distribution function (e^{ηx} − 1)/(e^η − 1) at |η|; for a negative η, x becomes 1 − x.
         size, below = jnp.abs(self.logits), self.logits < 0
         u = jnp.where(below, 1 - u, u)
         near = size < 1e-3

@@ -1,4 +1,7 @@
-"""Wake–sleep and reweighted wake–sleep: two halves, each climbing a log density at draws that are held fixed."""
+"""Wake–sleep and reweighted wake–sleep: one half updates θ and the other φ, each by a log density's gradient.
+
+The draws at which the densities are taken are held fixed. A "dream" is a draw (x, h) from the model.
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -17,52 +20,55 @@ from tractable.ladders.pathwise import draw_rows, each_row, k_sample, keyed_inpu
 def wake_sleep(ladder: Ladder) -> Objective:
     """Wake–sleep (Hinton, Dayan, Frey & Neal 1995).
 
-        wake:  θ climbs log p_θ(x, h), h ~ q_φ(h | x);      sleep:  φ climbs log q_φ(h | x), (x, h) ~ p_θ, dreamt
+        wake:   θ follows ∇ log p_θ(x, h) at h ~ q_φ(h | x), x from the data
+        sleep:  φ follows ∇ log q_φ(h | x) at a dream (x, h) ~ p_θ
 
-    θ's half is an unbiased gradient of the ELBO, φ's half one of −E_p(x) KL(p(h | x) ‖ q(h | x)), over dreams and not
-    over data. Together they are no gradient of any one objective: nothing is sure to rise, not even the ELBO. If q is
-    p(h | x), the wake half is the gradient of log p(x), as in EM. No draw is differentiated, so layers may be discrete.
+    The wake half is an unbiased estimate of the ELBO's gradient in θ. The sleep half is an unbiased estimate of the
+    gradient in φ of −E_p(x) KL(p(h | x) ‖ q(h | x)), an expectation over dreams and not over data. Together the halves
+    are the gradient of no single objective, so nothing is sure to rise, not even the ELBO. If q is p(h | x), the wake
+    half is the gradient of log p(x), as in EM. No draw is differentiated, so layers may be discrete.
 
-    Both halves are in the sum scale: each of a batch's n rows has one dream, and the sum over dreams is scaled by N/n
-    like that over rows, N dreams a pass. The traced value is the ELBO from one draw, in nats.
+    Both halves estimate sums over all N rows: each of a batch's n rows has one dream, and the sum over dreams is scaled
+    by N/n like the sum over rows. The traced value is the ELBO from one draw, in nats.
     """
-    return _climbed(ladder, 1, 0.0, 1.0)
+    return _objective(ladder, 1, 0.0, 1.0)
 
 
 def reweighted_wake_sleep(
     ladder: Ladder, *, samples: int = 5, wake_phi: float = 1.0, sleep_phi: float = 0.0
 ) -> Objective:
-    """Reweighted wake–sleep (Bornschein & Bengio 2015), with K draws of q(h | x) a row.
+    """Reweighted wake–sleep (Bornschein & Bengio 2015), with K draws of q(h | x) for each row.
 
         θ: Σ_k w̃_k ∇ log p_θ(x, h_k)
         φ: wake_phi Σ_k w̃_k ∇ log q_φ(h_k | x) + sleep_phi ∇ log q_φ(h | x),  the latter at a dream
 
     The weights w̃ sum to 1 and are held fixed. θ's half is an unbiased gradient of the K-sample bound
-    E log (1/K) Σ_k w_k (where q does not depend on θ). The halves aim at ∇ log p(x) for θ and, for φ, at
-    −∇ KL(p(h | x) ‖ q(h | x)) at data; self-normalised weights bias both by O(1/K). At K = 1 θ's half is the ELBO's
-    gradient, and φ's has mean 0. As in ``wake_sleep``, the halves climb no one objective, and each row has one dream.
-    (1, 0) is the paper's wake update, (0, 1) its sleep update. The traced value is the K-sample bound, in nats.
+    E log (1/K) Σ_k w_k (where q does not depend on θ). The halves approximate ∇ log p(x) for θ and
+    −∇ KL(p(h | x) ‖ q(h | x)) at the data for φ, both with a bias of O(1/K) from the self-normalised weights. At K = 1
+    θ's half is the ELBO's gradient, and φ's half has mean 0. As in ``wake_sleep``, the halves together maximise no
+    single objective, and each row has one dream. (wake_phi, sleep_phi) = (1, 0) is the paper's wake update of φ, and
+    (0, 1) its sleep update. The traced value is the K-sample bound, in nats.
 
     Args: fields of ``methods.ReweightedWakeSleep``; ``check`` raises for invalid ones.
     """
     check("reweighted_wake_sleep", samples, wake_phi, sleep_phi)
-    return _climbed(ladder, samples, wake_phi, sleep_phi)
+    return _objective(ladder, samples, wake_phi, sleep_phi)
 
 
 def check(name: str, samples: int, wake_phi: float | int, sleep_phi: float | int) -> None:
-    """Raise for invalid settings of reweighted wake–sleep."""
+    """Raise a SettingsError for invalid settings of reweighted wake–sleep."""
     expect(f"{name}(samples=...)", samples, Count)
     expect(f"{name}(wake_phi=...)", wake_phi, NotNegative)
     expect(f"{name}(sleep_phi=...)", sleep_phi, NotNegative)
     if wake_phi == sleep_phi == 0:
         raise SettingsError(
-            f"{name}(wake_phi=0, sleep_phi=0) would leave the inference network where it begins; make one of them > 0."
+            f"{name}(wake_phi=0, sleep_phi=0) would never update the inference network; make one of them > 0."
         )
     if wake_phi > 0 and samples < 2:
         raise SettingsError(
-            f"{name}(samples=1, wake_phi={wake_phi}) would move φ by noise alone: a single weight is always 1, and "
-            "∇ log q(h | x) has mean 0 where h ~ q. Take samples=2 or more, or learn φ from dreams (wake_phi=0, "
-            "sleep_phi=1)."
+            f"{name}(samples=1, wake_phi={wake_phi}) would update φ by noise alone: a single weight is always 1, and "
+            "∇ log q(h | x) has mean 0 where h ~ q. Take samples=2 or more, or learn φ from draws of the model "
+            "(wake_phi=0, sleep_phi=1)."
         )
 
 
@@ -70,23 +76,25 @@ def slope_at(
     ladder: Ladder, params: dict[str, PyTree], draw: Callable, batch: Batch, *, wake_phi: float = 0.0,
     sleep_phi: float = 1.0,
 ) -> tuple[jax.Array, dict[str, PyTree]]:  # fmt: skip
-    """The bound and the gradient of {θ, φ, …} at given draws; K = 1 with weights 0 and 1 gives wake–sleep's.
+    """The bound and the gradient of {θ, φ, …} at given draws.
+
+    With K = 1, wake_phi = 0 and sleep_phi = 1 these are wake–sleep's.
 
     Args:
-        draw: of a part of the batch's rows (x, h, dream): x (n, …); h, draws of q(h | x), leading axes (K, n); dream,
-            draws (x, h) of p, leading axis (n,), or None where sleep_phi is 0.
-        batch: its mask and scale; masked rows do not count, nor do their dreams. Its rows may lie over devices.
+        draw: gives (x, h, dream) for a part of the batch's rows: x (n, …); h, draws of q(h | x), leading axes (K, n);
+            dream, draws (x, h) of p, leading axis (n,), or None where sleep_phi is 0.
+        batch: masked rows do not count, nor do their dreams. The rows may be spread over devices.
     """
 
     def halves(params: dict[str, PyTree], part: Batch) -> tuple[jax.Array, jax.Array]:
         x, h, dream = draw(part)
         fixed = params | {"theta": jax.lax.stop_gradient(params["theta"])}  # an inference network may share θ
-        seen = jax.tree.map(lambda a: a[None], x)
-        log_p = tree.total(ladder.log_p(params["theta"], seen, h))  # (K, n)
-        log_q = tree.total(ladder.log_q(fixed, seen, h))
+        rows = jax.tree.map(lambda a: a[None], x)
+        log_p = tree.total(ladder.log_p(params["theta"], rows, h))  # (K, n)
+        log_q = tree.total(ladder.log_q(fixed, rows, h))
         log_w = jax.lax.stop_gradient(log_p - log_q)
-        weighed = log_p + wake_phi * log_q if wake_phi else log_p
-        terms = jnp.sum(jax.nn.softmax(log_w, axis=0) * weighed, axis=0)  # (n,)
+        densities = log_p + wake_phi * log_q if wake_phi else log_p
+        terms = jnp.sum(jax.nn.softmax(log_w, axis=0) * densities, axis=0)  # (n,)
         if sleep_phi and dream is not None:
             terms = terms + sleep_phi * tree.total(ladder.log_q(fixed, *jax.tree.map(lambda a: a[None], dream)))[0]
         return terms, jnp.sum(part.counted(k_sample(log_w)))
@@ -95,7 +103,7 @@ def slope_at(
     return batch.scale * bound + ladder.log_prior(params["theta"]), gradient
 
 
-def _climbed(ladder: Ladder, samples: int, wake_phi: float, sleep_phi: float) -> Objective:
+def _objective(ladder: Ladder, samples: int, wake_phi: float, sleep_phi: float) -> Objective:
     def slope(noise: jax.Array, params: PyTree, batch: Batch, memory: tuple) -> tuple[jax.Array, PyTree, tuple]:
         def draw(part: Batch) -> tuple[PyTree, tuple, Any]:
             keys, x = keyed_inputs(ladder, noise, part)

@@ -1,4 +1,4 @@
-"""Ladders of discrete layers, learnt by wake–sleep, from data and from dreams."""
+"""Wake–sleep and reweighted wake–sleep, which learn ladders from data and from dreams, draws (x, h) of the model."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -19,7 +19,7 @@ from tractable.ladders.wake_sleep import check, reweighted_wake_sleep, wake_slee
 class WakeSleep(Amortised):
     """Wake–sleep: θ learns from h inferred for the data, φ from dreams (Hinton, Dayan, Frey & Neal 1995).
 
-    θ and φ climb no common objective. The report says if the bound fell at the end.
+    θ and φ maximise no common objective. The report says whether the bound fell at the end.
 
     Args:
         As for ``Amortised``.
@@ -37,8 +37,8 @@ class WakeSleep(Amortised):
 
     def checks(self, posterior: Learnt) -> list[Check]:
         down = posterior.found["fell"]
-        sentence = "1 if the noisy bound of the last half falls, as it may: θ and φ climb no common objective. Lower "
-        sentence += "learning_rate="
+        sentence = "1 if the noisy bound falls in the last half of the run, which can happen because θ and φ maximise "
+        sentence += "no common objective; then lower learning_rate="
         return [*super().checks(posterior), Check("fall", float(down), "caution" if down else "trust", sentence)]
 
 

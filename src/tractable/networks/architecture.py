@@ -17,9 +17,9 @@ from tractable.core.settings import is_whole
 from tractable.core.shared import shared
 from tractable.core.tree import PyTree, path_name
 
-RELU_GAIN = 2.0  # He et al. 2015: half of a ReLU's second moment is lost
+RELU_GAIN = 2.0  # starting variance × fan-in: a ReLU halves the second moment, and 2 makes up for it (He et al. 2015)
 
-ACTIVATIONS: dict[str, tuple[Callable, float]] = {  # function, and the gain that keeps the scale of starting weights
+ACTIVATIONS: dict[str, tuple[Callable, float]] = {  # function, and the gain by which activations keep their scale
     "relu": (jax.nn.relu, RELU_GAIN),
     "gelu": (jax.nn.gelu, RELU_GAIN),
     "silu": (jax.nn.silu, RELU_GAIN),
@@ -39,10 +39,11 @@ class Network:
             starting weights.
         apply: ``(params, x) -> output`` for one x, without a batch axis; deterministic.
         example: one x, or its ``jax.ShapeDtypeStruct``; with it, wrong shapes raise at once.
-        output_axis: the axis of a weight that runs over a layer's outputs; the other axes are its fan-in. −1 for
-            x @ W (this library, Flax), 0 for W @ x (Equinox, PyTorch).
-        start: ``key -> params``, the starting weights. By default every leaf is drawn from a normal with the mean and
-            sd of the example's leaf, as its library initialised it; a constant leaf starts at that constant.
+        output_axis: the axis of a weight that runs over a layer's outputs; the size of the other axes is the fan-in. It
+            is −1 for x @ W (this library, Flax) and 0 for W @ x (Equinox, PyTorch).
+        start: ``key -> params``, the starting weights. By default every leaf of the weights is drawn from a normal with
+            the mean and sd of that leaf in ``params``, which its library initialised; a constant leaf starts at that
+            constant.
 
     Raises:
         ModelError: no weights; weights that are not real, or not finite.
@@ -65,31 +66,31 @@ class Network:
         for path, leaf in leaves:
             if not jnp.issubdtype(jnp.result_type(leaf), jnp.floating):
                 raise ModelError(
-                    f"The weight {path_name(path)!r} has dtype {jnp.result_type(leaf)}; expected real numbers. What is "
-                    "not learnt belongs inside apply, not among the params."
+                    f"The weight {path_name(path)!r} has dtype {jnp.result_type(leaf)}; expected real numbers. Keep "
+                    "arrays that are not learnt inside apply, not among the params."
                 )
             if not np.all(np.isfinite(np.asarray(leaf))):
                 raise ModelError(f"The weight {path_name(path)!r} is not finite: give example weights that are.")
 
     def __reduce__(self) -> tuple:
-        """Pickles the arguments only; the cache is rebuilt in the other process."""
+        """Pickle the arguments only; the cache is rebuilt in the other process."""
         return Network, (self.params, self.apply, self.example, self.output_axis, self.start)
 
 
 def mlp(
     features: int, hidden: int | Sequence[int], outputs: int, activation: str | Callable[[jax.Array], Any] = "relu"
 ) -> Network:
-    """A multilayer perceptron.
+    """Make a multilayer perceptron.
 
         h₀ = x,   hₗ = σ(hₗ₋₁ Wₗ + bₗ),   output = h_L W + b
 
-    Weights start as in He et al. 2015, N(0, g/fan_in) with g = 2 for ReLU and its kin and 1 for tanh, sigmoid and the
-    user's own functions; biases start at 0.
+    Weights start as in He et al. 2015, N(0, g/fan_in) with g = 2 for "relu", "gelu", "silu" and "elu", and g = 1 for
+    all other activations; biases start at 0.
 
     Args:
         features, outputs: lengths of x and of the output, ≥ 1.
         hidden: widths of the hidden layers, each ≥ 1; a number for one layer, () for a linear map.
-        activation: σ: "relu", "gelu", "silu", "elu", "tanh", "sigmoid", "identity", or a function of arrays.
+        activation: the function σ: "relu", "gelu", "silu", "elu", "tanh", "sigmoid", "identity", or your own.
 
     Returns:
         A Network with weights ``layer0``, ``layer1``, …, each with ``weight`` (in, out) and ``bias`` (out,). The same
@@ -112,7 +113,7 @@ def mlp(
 
 
 def activated(activation: str | Callable) -> tuple[Callable, float]:
-    """The function of this name, and its starting gain; raises ModelError for unknown names."""
+    """The activation of this name, and its starting gain; raises ModelError for unknown names."""
     if not isinstance(activation, str):
         return activation, 1.0
     if activation not in ACTIVATIONS:
@@ -125,7 +126,7 @@ def _mlp(widths: tuple[int, ...], activation: str | Callable) -> Network:
     dtype, (function, gain) = jnp.result_type(float), activated(activation)
     layers = {f"layer{i}": shape for i, shape in enumerate(itertools.pairwise(widths))}
     if len(layers) == 1:
-        gain = 1.0  # no activation, no loss of scale
+        gain = 1.0  # there is no activation, so no scale is lost
 
     def layer(key: jax.Array, shape: tuple[int, int]) -> dict[str, jax.Array]:
         weight = float(np.sqrt(gain / shape[0])) * jax.random.normal(key, shape, dtype)
@@ -152,18 +153,18 @@ def as_network(network: PyTree, example: PyTree) -> Network:
         return network if example is None else replace(network, example=example)
     if isinstance(network, tuple) and len(network) == 2 and callable(network[1]):
         return Network(network[0], network[1], example)
-    import equinox  # imported here because it is slow
+    import equinox  # imported here because the import is slow
 
     if not isinstance(network, equinox.Module):
         raise ModelError(
             "neural_network expects mlp(...), an Equinox module, or a pair (params, apply); got "
-            f"{type(network).__name__}. A Flax module goes through tractable.adapters.flax.from_nnx."
+            f"{type(network).__name__}. Convert a Flax module with tractable.adapters.flax.from_nnx."
         )
 
     def stateful(layer: equinox.Module) -> bool:
         return isinstance(layer, equinox.nn.StatefulLayer) and layer.is_stateful()
 
-    # The innermost layers have the most telling names.
+    # The error names the innermost layer of this kind, since its type's name says most.
     for layer in _layers(network, equinox.Module):
         kind = type(layer).__name__
         if stateful(layer) and not any(stateful(inner) for inner in _layers(layer, equinox.Module)[1:]):
@@ -177,26 +178,26 @@ def as_network(network: PyTree, example: PyTree) -> Network:
                 "Take it out, or switch it off with equinox.nn.inference_mode(network)."
             )
     if not callable(network):
-        raise ModelError(f"{type(network).__name__} cannot be called with an x; give it a __call__.")
+        raise ModelError(f"{type(network).__name__} cannot be called with an input x; give it a __call__ method.")
     params, static = equinox.partition(network, equinox.is_inexact_array)
     return Network(params, lambda params, x: equinox.combine(params, static)(x), example, output_axis=0)
 
 
 def _layers(module: PyTree, kind: type) -> list[Any]:
     """A module and all modules inside it."""
-    inside = jax.tree.leaves(module, is_leaf=lambda m: m is not module and isinstance(m, kind))
-    return [module, *(layer for m in inside if isinstance(m, kind) for layer in _layers(m, kind))]
+    modules = jax.tree.leaves(module, is_leaf=lambda m: m is not module and isinstance(m, kind))
+    return [module, *(layer for m in modules if isinstance(m, kind) for layer in _layers(m, kind))]
 
 
 def applied(network: Network, weights: PyTree, x: PyTree) -> PyTree:
-    """The output for one x; raises ModelError if the shape does not fit."""
-    got = jax.tree.map(jnp.shape, x)
+    """The network's output for one x; raises ModelError if the shape of x does not fit."""
+    shape = jax.tree.map(jnp.shape, x)
     if network.example is not None:
-        wanted = jax.tree.map(jnp.shape, network.example)
-        if got != wanted:
+        expected = jax.tree.map(jnp.shape, network.example)
+        if shape != expected:
             raise ModelError(
-                f"The network takes one input of shape {wanted}; got a row of shape {got}. Change the data's given, or "
-                "the network's first layer."
+                f"The network takes one input of shape {expected}; got a row of shape {shape}. Change the data's "
+                "given=, or the network's first layer."
             )
     try:
         return network.apply(weights, x)
@@ -204,29 +205,29 @@ def applied(network: Network, weights: PyTree, x: PyTree) -> PyTree:
         raise
     except (TypeError, ValueError) as error:
         raise ModelError(
-            f"The network could not be applied to one input of shape {got}, without a batch axis: {error}"
+            f"The network could not be applied to one input of shape {shape}, without a batch axis: {error}"
         ) from error
 
 
 def fan_in(shape: tuple[int, ...], output_axis: int) -> int:
-    """Inputs per output; 1 for vectors and scalars."""
+    """The number of inputs that each output sums over; 1 for vectors and scalars."""
     return int(np.prod(shape)) // shape[output_axis] if len(shape) > 1 else 1
 
 
 def spread(params: PyTree, key: jax.Array) -> PyTree:
-    """Weights drawn with the example's mean and sd, leaf by leaf; constant leaves stay."""
+    """Draw weights with the mean and sd of each leaf of ``params``; constant leaves stay as they are."""
     leaves, treedef = jax.tree.flatten(params)
     dtype = jnp.result_type(float)
-    drawn = []
+    new_leaves = []
     for leaf, k in zip(leaves, jax.random.split(key, len(leaves)), strict=True):
         values = np.asarray(leaf, np.float64)
         constant = values.size == 0 or np.ptp(values) == 0
         noise = 0.0 if constant else values.std() * jax.random.normal(k, values.shape, dtype)
-        drawn.append(jnp.asarray(values if constant else values.mean() + noise, dtype))
-    return jax.tree.unflatten(treedef, drawn)
+        new_leaves.append(jnp.asarray(values if constant else values.mean() + noise, dtype))
+    return jax.tree.unflatten(treedef, new_leaves)
 
 
 def check_units(name: str, count: object) -> None:
-    """Raises ModelError unless ``count`` is a whole number ≥ 1."""
+    """Raise a ModelError unless ``count`` is a whole number ≥ 1."""
     if not is_whole(count):
         raise ModelError(f"{name} counts units: expected a whole number, 1 or more; got {count!r}.")

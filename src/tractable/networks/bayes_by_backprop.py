@@ -1,4 +1,7 @@
-"""Bayes by Backprop: the ELBO of a mean field over weights, its KL divided among the batches of an epoch."""
+"""Bayes by Backprop: the ELBO of a mean field over weights, whose KL is divided among the batches of an epoch.
+
+The ELBO is the evidence lower bound, E_q[log p(y | w)] − KL(q(w) ‖ p(w)). Its second term is the complexity cost.
+"""
 
 import math
 from collections.abc import Callable
@@ -19,10 +22,10 @@ from tractable.networks.weight_noise import WeightNoise, flipout, local_reparame
 
 
 def kl_weight(weights: str, batch: Batch) -> Any:
-    """π_i, a batch's share of the complexity cost; Σ_i π_i = 1 over an epoch.
+    """π_i, the share of batch i in the complexity cost; Σ_i π_i = 1 over an epoch of M batches.
 
-    "uniform": 1/M. "geometric": 2^{M−i}/(2^M − 1) = 2^{−i}/(1 − 2^{−M}), i = 1..M in the order visited (Blundell et
-    al. 2015, section 3.4); the second form does not overflow.
+    "uniform" is 1/M. "geometric" is 2^{M−i}/(2^M − 1) = 2^{−i}/(1 − 2^{−M}) with i = 1..M in the order in which the
+    batches are used (Blundell et al. 2015, section 3.4). The code computes the second form, which does not overflow.
     """
     if weights == "uniform":
         return 1.0 / batch.count
@@ -33,37 +36,38 @@ def bayes_by_backprop(
     model: Model, *, samples: int = 1, kl_weights: str = "uniform", noise: str = "shared", size: int = 1,
     given: PyTree = None, likelihood: Callable | None = None,
 ) -> Objective:  # fmt: skip
-    """Minus the compression cost of Blundell et al. 2015, for any model: q(w) = N(μ, σ²), σ = softplus(ρ).
+    """Minus the compression cost F of Blundell et al. 2015, for any model: q(w) = N(μ, σ²), σ = softplus(ρ).
 
         −F_i = (1/S) Σ_s [ Σ_{n in batch i} log p(y_n|w_s) − π_i (log q(w_s) − log p(w_s)) ]   (eq. 8; a sum over rows)
 
-    The value is in the sum scale, M times that, so that the values of an epoch average to −F exactly, whatever the
-    batches' sizes and π. With M = 1 a batch stands alone: its likelihood counts N/n times, its cost once. A parameter
-    with a normal prior has its KL in closed form as cost; others, as under a scale mixture, have log q − log p at the
-    draw, with the direct gradient through log q kept. The objective's params are {"mean": tree, "rho": tree}, shaped
-    like the model's unconstrained parameters.
+    The objective's value is M times −F_i, an estimate of the sum over all rows. So the values of an epoch average to
+    −F exactly, whatever the batches' sizes and π. With M = 1 the likelihood of a batch counts N/n times and the cost
+    once. For a parameter with a normal prior the cost is the KL in closed form. For other parameters, as under a scale
+    mixture, it is log q − log p at the draw, differentiated through the draw and through the parameters of q. The
+    objective's parameters are {"mean": tree, "rho": tree}, with the shapes of the model's unconstrained parameters.
 
     Args:
         samples: S ≥ 1 draws a step.
         kl_weights: "uniform" or "geometric".
-        noise: "shared", one draw for the batch; "local", the local reparameterisation, and "flipout", which decorrelate
-            its rows (``tractable.networks.weight_noise``) and need a likelihood that goes ``Through`` a predictor.
-        size: rows of the largest batch; for the noise of "local" and "flipout".
-        given: one row of inputs (shapes suffice); for the same.
-        likelihood: ``(flat w, batch, k) -> Σ_n log p(y_n|w)`` of all rows, as a batch that counts k times tells; with
-            noise "shared". By default k times the batch's own.
+        noise: "shared", one draw of the weights for all rows of a batch; "local", the local reparameterisation, and
+            "flipout" make the rows' noise uncorrelated (``tractable.networks.weight_noise``), and need a likelihood
+            that goes ``Through`` a predictor.
+        size: rows of the largest batch; needed by "local" and "flipout".
+        given: one row of inputs, of which only the shapes are used; needed by "local" and "flipout".
+        likelihood: ``(flat w, batch, k) -> Σ_n log p(y_n|w)``, an estimate for all rows from a batch that counts k
+            times; for noise="shared" only. By default k times the batch's own log likelihood.
     """
     expect("samples", samples, Count)
     if likelihood is not None and noise != "shared":
-        raise ModelError(f"likelihood= is told one draw for all rows, so it goes with noise='shared'; got {noise!r}.")
+        raise ModelError(f"likelihood= takes one draw for all rows, so it needs noise='shared'; got {noise!r}.")
     fixed = _fixed(model, noise, given)._replace(likelihood=likelihood)
 
     def draw(key: jax.Array, count: int, phi: PyTree) -> PyTree:
-        drawn = _noise(fixed, key, count * samples, size)
-        return jax.tree.map(lambda a: a.reshape(count, samples, *a.shape[1:]), drawn)
+        flat_noise = _noise(fixed, key, count * samples, size)
+        return jax.tree.map(lambda a: a.reshape(count, samples, *a.shape[1:]), flat_noise)
 
     def value(noise: PyTree, phi: PyTree, batch: Batch | None) -> jax.Array:
-        if samples == 1:  # without vmap, as products with a batch axis of one are slower
+        if samples == 1:  # not by vmap, because matrix products with a batch axis of length one are slower
             likelihood, log_ratio = _once(fixed, jax.tree.map(lambda a: a[0], noise), phi, batch)
         else:
             likelihood, log_ratio = jax.vmap(lambda noise: _once(fixed, noise, phi, batch))(noise)
@@ -73,19 +77,19 @@ def bayes_by_backprop(
                 cost = cost + normal_kl(m, rho, *leaf.normal)
         if batch is None:
             return jnp.mean(likelihood) - cost
-        return batch.count * (_alone(batch) * jnp.mean(likelihood) - kl_weight(kl_weights, batch) * cost)
+        return batch.count * (_times(batch) * jnp.mean(likelihood) - kl_weight(kl_weights, batch) * cost)
 
     return Objective(draw, value)
 
 
 class _Leaf(NamedTuple):
-    """One of a model's parameters under Bayes by Backprop."""
+    """One of a model's parameters (a leaf of their pytree) under Bayes by Backprop."""
 
     name: str
     like: jax.ShapeDtypeStruct
-    normal: tuple[Any, Any] | None  # centre and scale of a normal prior, whose cost is in closed form
-    inside: bool  # its noise differs between examples, so there is no one value of it outside the predictor
-    source: str  # of its ε: "own", "layers"; "none" where neither cost nor likelihood uses a draw
+    normal: tuple[Any, Any] | None  # centre and scale of a normal prior, whose KL is in closed form; else None
+    inside: bool  # whether its noise differs between rows; such a parameter has no single value outside the predictor
+    source: str  # where ε comes from: "own", "layers" (``WeightNoise``), or "none" where nothing uses a draw
 
 
 class _Fixed(NamedTuple):
@@ -93,13 +97,13 @@ class _Fixed(NamedTuple):
 
     model: Model
     leaves: list[_Leaf]
-    structure: Any  # of the parameters
-    layered: WeightNoise | None  # of "local" and "flipout"
-    likelihood: Callable | None = None  # of all rows, by a batch
+    structure: Any  # the structure of the parameters' pytree
+    layered: WeightNoise | None  # the noise of "local" and "flipout"
+    likelihood: Callable | None = None  # the user's estimate of all rows' log likelihood from a batch
 
 
-def _alone(batch: Batch) -> jax.Array:
-    """N/n for a batch that stands alone, else 1: how often its likelihood counts where costs are divided."""
+def _times(batch: Batch) -> jax.Array:
+    """How often a batch's likelihood counts against its share of the cost: N/n if M = 1, else once."""
     return jnp.where(batch.count == 1, batch.scale, 1.0)
 
 
@@ -117,62 +121,62 @@ def _fixed(model: Model, noise: str, given: PyTree) -> _Fixed:
 
 
 def _noise(fixed: _Fixed, key: jax.Array, count: int, size: int) -> PyTree:
-    """``count`` draws of (ε by name of leaf, noise of the layers)."""
+    """``count`` draws of the noise: (ε by name of leaf, noise of the layers)."""
     own = {leaf.name: leaf.like for leaf in fixed.leaves if leaf.source == "own"}
     key, layer_key = jax.random.split(key)
-    mine = tree.normal_like(key, own, count) if own else {}
-    theirs = () if fixed.layered is None else fixed.layered.draw(layer_key, count, size)
-    return mine, theirs
+    own_noise = tree.normal_like(key, own, count) if own else {}
+    layer_noise = () if fixed.layered is None else fixed.layered.draw(layer_key, count, size)
+    return own_noise, layer_noise
 
 
 def _once(fixed: _Fixed, noise: PyTree, phi: PyTree, batch: Batch | None) -> tuple[jax.Array, jax.Array]:
     """For one draw: the batch's log likelihood, and the Monte-Carlo part of log p − log q."""
-    own, theirs = noise
+    own_noise, by_layer = noise
     means, rhos = jax.tree.leaves(phi["mean"]), jax.tree.leaves(phi["rho"])
-    sds, drawn = [softplus(rho) for rho in rhos], []
+    sds, values = [softplus(rho) for rho in rhos], []
     for leaf, m, s in zip(fixed.leaves, means, sds, strict=True):
         if leaf.source == "none":
-            drawn.append(m)
+            values.append(m)
         else:
-            drawn.append(m + s * (own if leaf.source == "own" else theirs.batch)[leaf.name])
-    log_ratio = _log_ratio(fixed, drawn, means, rhos)
+            values.append(m + s * (own_noise if leaf.source == "own" else by_layer.batch)[leaf.name])
+    log_ratio = _log_ratio(fixed, values, means, rhos)
     if batch is None:
         return jnp.zeros((), means[0].dtype), log_ratio
     if fixed.layered is None:
-        unconstrained, times = jax.tree.unflatten(fixed.structure, drawn), batch.count * _alone(batch)
+        unconstrained, times = jax.tree.unflatten(fixed.structure, values), batch.count * _times(batch)
         if fixed.likelihood is not None:
             return fixed.likelihood(fixed.model.space.ravel(unconstrained), batch, times) / times, log_ratio
         params = fixed.model.constrain(unconstrained)
         return batch_log_likelihood(fixed.model, params, batch), log_ratio
     n = batch.mask.shape[0]
-    cut = theirs._replace(
-        example=jax.tree.map(lambda a: a[:n], theirs.example), signs=jax.tree.map(lambda a: a[:n], theirs.signs)
+    of_batch = by_layer._replace(
+        example=jax.tree.map(lambda a: a[:n], by_layer.example), signs=jax.tree.map(lambda a: a[:n], by_layer.signs)
     )
     y, x = batch.data
-    eta = fixed.layered.call(cut, phi["mean"], jax.tree.unflatten(fixed.structure, sds), x)
+    eta = fixed.layered.call(of_batch, phi["mean"], jax.tree.unflatten(fixed.structure, sds), x)
     # Parameters that only the predictor may use are NaN outside it.
-    shown = [jnp.full_like(w, jnp.nan) if leaf.inside else w for leaf, w in zip(fixed.leaves, drawn, strict=True)]
-    seen, likelihood = fixed.model.constrain(jax.tree.unflatten(fixed.structure, shown)), fixed.model.through
+    masked = [jnp.full_like(w, jnp.nan) if leaf.inside else w for leaf, w in zip(fixed.leaves, values, strict=True)]
+    params, likelihood = fixed.model.constrain(jax.tree.unflatten(fixed.structure, masked)), fixed.model.through
     assert likelihood is not None  # ``_layers`` has checked it
-    terms = jax.vmap(lambda e, y: log_prob_of(likelihood.observe(seen, e), y))(eta, y)
+    terms = jax.vmap(lambda e, y: log_prob_of(likelihood.observe(params, e), y))(eta, y)
     return jnp.sum(batch.counted(terms)), log_ratio
 
 
-def _log_ratio(fixed: _Fixed, drawn: list, means: list, rhos: list) -> jax.Array:
-    """log p(w) − log q(w) of one draw, over the parameters whose cost has no closed form."""
+def _log_ratio(fixed: _Fixed, values: list, means: list, rhos: list) -> jax.Array:
+    """log p(w) − log q(w) of one draw, over the parameters whose KL is not in closed form."""
     model, log_ratio = fixed.model, jnp.zeros((), means[0].dtype)
     if all(leaf.normal is not None for leaf in fixed.leaves):
         return log_ratio
-    unconstrained = jax.tree.unflatten(fixed.structure, drawn)
+    unconstrained = jax.tree.unflatten(fixed.structure, values)
     params = model.constrain(unconstrained)
     if model.prior_is_callable:
         log_ratio = model.log_prior(params) + model.log_jacobian(unconstrained, params)
-        each = [0.0] * len(drawn)
+        log_priors = [0.0] * len(values)
     else:
-        each = model.log_priors(params, unconstrained)
-    for leaf, value, w, m, rho in zip(fixed.leaves, each, drawn, means, rhos, strict=True):
+        log_priors = model.log_priors(params, unconstrained)
+    for leaf, log_prior, w, m, rho in zip(fixed.leaves, log_priors, values, means, rhos, strict=True):
         if leaf.normal is None:
-            log_ratio += value - jnp.sum(log_normal(w - m, rho))
+            log_ratio += log_prior - jnp.sum(log_normal(w - m, rho))
     return log_ratio
 
 
@@ -180,8 +184,8 @@ def _log_ratio(fixed: _Fixed, drawn: list, means: list, rhos: list) -> jax.Array
 def normal_kl(mean: jax.Array, rho: jax.Array, centre: ArrayLike, scale: ArrayLike) -> jax.Array:
     """Σ KL(N(μ, σ²) ‖ N(m, s²)) = Σ [ ½ (σ² + (μ − m)²)/s² − ½ − log(σ/s) ]; m and s are constants.
 
-    The gradient is written by hand, (μ − m)/s² and (σ/s² − 1/σ) dσ/dρ: one pass over memory, where automatic
-    differentiation of the terms makes several.
+    The gradient is written by hand, (μ − m)/s² and (σ/s² − 1/σ) dσ/dρ, because this takes one pass over memory and
+    automatic differentiation takes several.
     """
     sd = softplus(rho)
     square = (jnp.square(sd) + jnp.square(mean - centre)) / (2 * jnp.square(scale))
@@ -216,8 +220,8 @@ def _layers(model: Model, noise: str, given: PyTree) -> WeightNoise:
     likelihood = model.through
     if likelihood is None or given is None:
         raise ModelError(
-            f"noise={noise!r} looks inside the network, so it expects a likelihood that goes Through a predictor, as "
-            "that of tr.models.neural_network does, and data with a given. Use noise='shared'."
+            f"noise={noise!r} works inside the network, so it expects a likelihood that goes Through a predictor, as "
+            "that of tr.models.neural_network does, and data with a given. Otherwise use noise='shared'."
         )
     make = {"local": local_reparameterisation, "flipout": flipout}[noise]
     return make(lambda u, x: likelihood.predictor(model.constrain(u), x), model.space.shapes, given)

@@ -25,27 +25,28 @@ from tractable.engine.drawing import chain_keys, starts
 from tractable.engine.method import Outcome, Program, Session, on_all_rows, plan_batches
 from tractable.engine.staged_climb import Problem
 from tractable.networks.bayes_by_backprop import bayes_by_backprop
-from tractable.networks.spread import begun, pairs, spread
+from tractable.networks.spread import first_state, pairs, spread
 from tractable.points.points import MAP
 from tractable.vi.methods import Variational, anchored
 
-MAXIMA, SMALL = 6, 5_000  # maxima climbed to per start, for networks of at most SMALL weights
-KNOWN, ROUGHLY = 0.01, 0.1  # relative error of every 1/σ² at which the search for σ ends, after a climb and before it
-LEAST, SHARE = 20_000, 0.25  # gradients that it may take, or a share of the climb's, whichever is more
-WIDE = 0.1  # σ at which the search begins: from far narrower ones it does not get away
+# The search for σ (networks/spread.py) is described in docs/decisions/020, the start at a maximum in 019.
+SMALL, MAXIMA = 5_000, 6  # most weights of a small network; maxima searched per start there, the highest being used
+KNOWN, ROUGHLY = 0.01, 0.1  # relative error of every 1/σ² at which the search for σ ends: after and before the climb
+LEAST, SHARE = 20_000, 0.25  # most gradients of the search: so many, or this share of the climb's if that is more
+WIDE = 0.1  # σ at which the search begins; a search that begins at far smaller σ makes no progress
 
 
 class Found(NamedTuple):
-    """What a search for σ found."""
+    """The result of a search for σ."""
 
     log_sd: np.ndarray  # (d,)
-    gradients: int  # that it took, of a batch each
+    gradients: int  # number of batch gradients that the search took
     error: float  # largest relative error of a 1/σ²
     interrupted: bool
 
 
 class Spreads(Program):
-    """A program whose position is log σ."""
+    """The program of a compiled run that searches for σ: its position is log σ."""
 
     def __call__(self, rows: PyTree, tuned: PyTree) -> Kernel:
         target = log_posterior(self.model, flat=True)
@@ -57,28 +58,30 @@ class Spreads(Program):
 
 @dataclass(frozen=True, kw_only=True)
 class BayesByBackprop(Variational):
-    """q(w) = N(μ, σ²), σ = softplus(ρ), by Blundell et al. 2015.
+    """Bayes by Backprop (Blundell et al. 2015): independent normals over the weights, q(w) = N(μ, σ²), σ = softplus(ρ).
 
-    For networks: cheap per step, with one μ and one ρ per weight. A mean field ignores the correlations and the
-    symmetries of weights; where the network is small, NUTS or SGLD on the same model shows what that costs. After the
-    climb, and before it, σ is found by ``networks.spread`` for up to 5,000 weights: a climb stops where its noise hides
-    0.01 nats, a σ 10 % off, and widens a σ that began too narrow by 0.3 % a step.
+    The method is for networks: a step is cheap, with one μ and one ρ per weight. Independent normals (a mean field)
+    ignore the correlations and the symmetries of weights. Where the network is small, NUTS or SGLD on the same model
+    shows how much that matters. For networks of up to 5,000 weights, ``networks.spread`` computes σ before the
+    stochastic optimisation and again after it. The optimisation alone is inexact: it stops where its noise hides a gain
+    of 0.01 nats, which is what a σ that is 10 % off costs, and it widens a σ that began too small by only 0.3 % a step.
 
     Args:
         batch_size: rows per step, or all rows if there are fewer.
-        epochs: most passes over the data; None stops when stages of the climb no longer gain.
-        kl_weights: "uniform", π_i = 1/M, or "geometric", 2^{M−i}/(2^M − 1).
-        samples: draws of the weights per step; None takes 4 for networks of up to 5,000 weights, and 1 elsewhere.
-        noise: "shared", one draw for all rows of a batch; "local" and "flipout" decorrelate the rows, at a price.
-        learning_rate: of Adam; None takes 0.01 where a step has 4 draws by default, and 0.003 elsewhere.
-        start: "map" first climbs to maxima a posteriori (six per start for networks up to 5,000 weights) and begins
-            at the highest: a lower one can cost the bound a hundred nats. A model without a ``start`` of its own (one
-            of the library's networks has one), of up to 1,000 parameters and with data in memory, begins at the mode
-            with the curvature there, as by ``MeanField``. "random" is the network's own start. From
-            there the climb often learns a large noise and prunes units before it fits the data, and ends in a local
-            maximum hundreds of nats lower.
-        sd: > 0, starting σ of every weight with start="random", or of more than 5,000 weights. Elsewhere a search
-            finds the σ that suit the starting μ.
+        epochs: most passes over the data; None stops when the stages of the optimisation no longer gain.
+        kl_weights: "uniform", π_i = 1/M, or "geometric", 2^{M−i}/(2^M − 1): the share of the KL in batch i of M.
+        samples: draws of the weights per step; None takes 4 for networks of up to 5,000 weights, and 1 for others.
+        noise: "shared", one draw of the weights for all rows of a batch; "local" and "flipout" make the rows' noise
+            uncorrelated, and cost more time per step.
+        learning_rate: Adam's; None takes 0.01 where a step has 4 draws by default, and 0.003 elsewhere.
+        start: "map" first searches maxima a posteriori (six per start for networks of up to 5,000 weights) and begins
+            at the highest, because a lower one can cost the bound a hundred nats. "random" begins at the network's own
+            starting weights; from there the optimisation often learns a large noise and prunes units before it fits the
+            data, and ends in a local maximum hundreds of nats lower. A model without a ``start`` of its own (the
+            library's networks have one), of up to 1,000 parameters and with data in memory, begins at the mode with the
+            curvature there, as for ``MeanField``.
+        sd: > 0, starting σ of every weight with start="random", or where there are more than 5,000 weights. Elsewhere
+            ``networks.spread`` finds the σ for the starting μ.
         Other fields as for ``Variational``.
     """
 
@@ -111,8 +114,8 @@ class BayesByBackprop(Variational):
         plan = plan_batches(self, data, min(self.batch_size, data.size))
         if self.kl_weights == "geometric" and plan.count > 126:
             warnings.warn(
-                f"kl_weights='geometric' over {plan.count} batches: all but the first 126 weights are below "
-                "the smallest single-precision number, so most batches bear no complexity cost. Use 'uniform' or "
+                f"kl_weights='geometric' over {plan.count} batches: all but the first 126 KL weights are below "
+                "the smallest single-precision number, so the other batches have no complexity cost. Use 'uniform' or "
                 "larger batches.",
                 TractableWarning,
                 stacklevel=3,
@@ -121,7 +124,7 @@ class BayesByBackprop(Variational):
 
     @property
     def sums_rows(self) -> bool:
-        return self.noise == "shared"  # else every row has noise of its own
+        return self.noise == "shared"  # with other noise every row has a draw of its own
 
     def family(self, size: int) -> Approximation:
         return approximations.mean_field(size)
@@ -147,7 +150,7 @@ class BayesByBackprop(Variational):
         return model.start is None and super().at_mode(model, data)
 
     def corrects(self, model: Model, data: Data | None) -> bool:
-        # Geometric costs sum to the whole over an epoch alone, which batches of any number need not be.
+        # Geometric KL weights sum to 1 only over an epoch, and a correction sums over any number of batches.
         shared = self.noise == "shared" and self.kl_weights == "uniform"
         return shared and super().corrects(model, data)
 
@@ -159,7 +162,7 @@ class BayesByBackprop(Variational):
         return {"mean": model.space.ravel(phi["mean"]), "rho": model.space.ravel(phi["rho"])}
 
     def learn(self, session: Session) -> Outcome:
-        """As ``Variational``, with the draws and the learning rate that suit the model's size where None is given."""
+        """Learn as ``Variational``; where draws and learning rate are None, the model's size decides them."""
         small = session.model.space.size <= SMALL and not self.at_mode(session.model, session.data)
         samples, rate = (4, 0.01) if small else (1, 0.003)
         sized = replace(self, samples=self.samples or samples, learning_rate=self.learning_rate or rate)
@@ -196,22 +199,22 @@ class BayesByBackprop(Variational):
         return points, jnp.asarray(sds, points.dtype)
 
     def finish(self, problem: Problem, phi: PyTree, steps: int) -> tuple[PyTree, dict[str, Any]]:
-        """σ as ``spread`` finds it for networks of at most SMALL weights, unless that loses on the climb's.
+        """Replace σ by the one that ``spread`` finds, for small networks, unless the bound is then clearly lower.
 
-        A σ that is 10 % off costs 0.01 nats, less than a climb can tell from its noise.
+        A σ that is 10 % off costs 0.01 nats, less than the noise of the stochastic optimisation shows.
         """
         model, session = problem.session.model, problem.session
         if model.space.size > SMALL:
             return phi, {}
         flat, most = self.flat(model, phi), max(LEAST, int(SHARE * steps * (self.samples or 1)))
         log_sd = np.log(np.logaddexp(0, np.asarray(flat["rho"])))
-        found = self._spread(session, problem.climber.plan, problem.climber.keys[0], flat["mean"], log_sd, most, KNOWN)
-        if found.interrupted:
+        search = self._spread(session, problem.climber.plan, problem.climber.keys[0], flat["mean"], log_sd, most, KNOWN)
+        if search.interrupted:
             return phi, {}
-        new = self.positions(model, flat["mean"][None], jnp.exp(found.log_sd)[None])
+        new = self.positions(model, flat["mean"][None], jnp.exp(search.log_sd)[None])
         before, after = (problem.vector(phis) for phis in (jax.tree.map(lambda a: a[None], phi), new))
         gain, chance = problem.bound.gain(problem.tuned, problem.tree, before, after)
-        found_by_search = {"gradients for σ": found.gradients, "error of 1/σ²": found.error, "gain by σ": gain}
+        found_by_search = {"gradients for σ": search.gradients, "error of 1/σ²": search.error, "gain by σ": gain}
         lost = gain < -max(self.tolerance, SIGMAS * chance)
         return phi if lost else jax.tree.map(lambda a: a[0], new), found_by_search
 
@@ -219,22 +222,25 @@ class BayesByBackprop(Variational):
         self, session: Session, plan: Plan | None, key: jax.Array, mean: jax.Array, log_sd: np.ndarray, most: int,
         known: float,
     ) -> "Found":  # fmt: skip
-        """σ about ``mean`` (d,), from ``log_sd`` (d,), until every 1/σ² is ``known``, by at most ``most`` gradients."""
+        """Search σ around ``mean`` (d,), starting at ``log_sd`` (d,).
+
+        The search ends when the relative error of every 1/σ² is at most ``known``, or after ``most`` gradients.
+        """
         model, data = session.model, session.data
         streams = plan is not None and data is not None and not data.resident
         program, each = Spreads(model, self, streams, placement=session.placement), 2 * pairs(model.space.size)
-        # Whatever the climb's length, so that one program serves all.
+        # The shape does not depend on the climb's length, so that one compiled program serves all climbs.
         shape, keys = loop.shape(1_000, 10, model.space.size, 1), chain_keys(key, 1)
-        states, done, error = jax.device_put(begun(log_sd[None].astype(mean.dtype))), 0, math.inf
+        states, done, error = jax.device_put(first_state(log_sd[None].astype(mean.dtype))), 0, math.inf
         last = -(-most // (each * shape.group))
         while done < last and error > known:
-            ran = loop.run(
+            run = loop.run(
                 loop.Loop(program, shape, plan), data, {"mean": mean}, keys, loop.Start(states, done),
                 min(max(2, 2 * done), last), loop.Host(stop=session.stop), ("info",),
             )  # fmt: skip
-            if ran.interrupted or session.stop():
+            if run.interrupted or session.stop():
                 return Found(log_sd, done * shape.group * each, error, True)
-            states, done, error = ran.states, ran.groups, float(ran.info["error"][0, -1])
+            states, done, error = run.states, run.groups, float(run.info["error"][0, -1])
         return Found(np.asarray(states.position)[0], done * shape.group * each, error, False)
 
     def most(self, plan: Plan | None) -> int:

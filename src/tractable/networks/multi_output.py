@@ -1,4 +1,4 @@
-"""Several targets of the same rows, each with its own coefficients and further parameters."""
+"""Models of several targets of the same rows, each target with its own coefficients and further parameters."""
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
@@ -15,20 +15,20 @@ from tractable.glm.families import FAMILIES, MULTI_OUTPUT
 from tractable.glm.linear import generalised_linear
 from tractable.networks.network import SD_FLOOR
 
-DF = 4.0  # degrees of freedom of student-t
+DF = 4.0  # degrees of freedom of the student-t likelihood
 
 
 def side_by_side(parts: Mapping[str, Model], family: str) -> Model:
-    """A model of y (K,) made of a model for each of its numbers; they share only x.
+    """Make a model of y (K,) from a model for each of its K numbers; these models share only x.
 
         y_k | x ~ family(η_k, θ_k),   η_k of x and θ_k,   p(θ) = Π_k p_k(θ_k)   so that   p(θ | y) = Π_k p(θ_k | y_k)
 
-    Correlated residuals are not modelled: each target has its own noise. Methods climb or draw all θ_k together;
-    ``INLA`` fits one after another.
+    Correlated residuals are not modelled: each target has its own noise. Methods learn or draw all θ_k at once, except
+    ``INLA``, which fits the parts one after another.
 
     Args:
         parts: models by name, in the order of y's numbers; their likelihoods go ``Through`` a predictor.
-        family: the family of all targets, a name of ``SEVERAL``.
+        family: the family of all targets, one of ``glm.families.MULTI_OUTPUT``.
 
     Returns:
         A Model whose parameters are those of each part under its name: {"a": {"weights", "intercept", "noise"}, …}.
@@ -48,11 +48,11 @@ def side_by_side(parts: Mapping[str, Model], family: str) -> Model:
 def with_stacked_predictors(
     models: Mapping[str, Model], observe: Callable[..., dist.Distribution], **fields: Any
 ) -> Model:
-    """A model whose η (K,) has one predictor from each part; parameters are named ``name.parameter``."""
+    """Make a model whose η (K,) has one predictor from each part; parameters are named ``name.parameter``."""
     predictors: dict[str, Callable] = {}
     for name, part in models.items():
         if part.through is None:
-            raise ModelError(f"The part {name!r} has a likelihood that does not go Through a predictor.")
+            raise ModelError(f"Each part's likelihood must go Through a predictor; that of {name!r} does not.")
         predictors[name] = part.through.predictor
 
     def predictor(params: dict[str, Any], x: PyTree) -> jax.Array:
@@ -72,7 +72,9 @@ def several_linear(
     names: Sequence[str], features: int, family: str = "normal", weight_scale: float | None = 2.5,
     intercept_scale: float = 5.0,
 ) -> Model:  # fmt: skip
-    """``generalised_linear`` for each target, joined by ``side_by_side``. Equal arguments give the same Model object.
+    """Make a ``generalised_linear`` model for each target and join them by ``side_by_side``.
+
+    Equal arguments give the same Model object.
 
     >>> several_linear(["height", "weight"], 1).names[:3]
     ['height.intercept', 'height.noise', 'height.weights[0]']
@@ -85,9 +87,10 @@ def several_linear(
 def multi_output_likelihood(
     likelihood: str, count: int
 ) -> tuple[Callable[..., dist.Distribution], dict[str, dist.Distribution]]:
-    """The likelihood of ``count`` numbers per row, each with its own noise, and the noises' priors.
+    """The likelihood of ``count`` numbers per row, each with its own noise, and the priors of these noises.
 
-    The numbers are independent given the network, whose hidden layers they share. Equal arguments give the same object.
+    The numbers are independent given the network's output, and share the network's hidden layers. Equal arguments give
+    the same object.
     """
 
     def observe(output: jax.Array, extra: dict[str, jax.Array]) -> dist.Distribution:

@@ -1,4 +1,4 @@
-"""Bayesian neural networks: networks with unknown weights, their likelihoods and the priors of the weights."""
+"""Bayesian neural networks: models that consist of a network with unknown weights, a likelihood and priors."""
 
 import functools
 from collections.abc import Callable
@@ -21,13 +21,13 @@ from tractable.networks.architecture import Network, applied, as_network, fan_in
 
 __all__ = ["Network", "ScaleMixture", "mlp", "neural_network", "scale_mixture"]
 
-NARROW = float(np.exp(-6.0))
+NARROW = float(np.exp(-6.0))  # default sd of a scale mixture's narrow component, from Blundell et al. 2015
 SD_FLOOR = 1e-3  # least sd of a heteroscedastic network: without it the likelihood is unbounded
-SCALE = 2.0  # prior scale of learnt scales s, which may be twice the default, or far smaller
+SCALE = 2.0  # scale of the half-normal prior of learnt scales s: they may be about twice the default, or far smaller
 
 
 class ScaleMixture(dist.Distribution):
-    """π N(0, wide²) + (1 − π) N(0, narrow²): made by `scale_mixture`."""
+    """The distribution π N(0, wide²) + (1 − π) N(0, narrow²), which ``scale_mixture`` makes."""
 
     arg_constraints: ClassVar = {
         "share": constraints.unit_interval,
@@ -41,16 +41,16 @@ class ScaleMixture(dist.Distribution):
         super().__init__((), (), validate_args=validate_args)
 
     def log_prob(self, value: ArrayLike, intermediates: PyTree = None) -> jax.Array:
-        # In the tails the narrow density underflows long before its log density does.
+        # Computed from log densities, because the narrow density underflows in the tails.
         return jnp.logaddexp(
             jnp.log(self.share) + dist.Normal(0.0, self.wide).log_prob(value),
             jnp.log1p(-self.share) + dist.Normal(0.0, self.narrow).log_prob(value),
         )
 
     def sample(self, key: jax.Array, sample_shape: tuple[int, ...] = ()) -> jax.Array:
-        which, normal = jax.random.split(key)
-        wide = jax.random.bernoulli(which, self.share, sample_shape)
-        return jnp.where(wide, self.wide, self.narrow) * jax.random.normal(normal, sample_shape)
+        component_key, normal_key = jax.random.split(key)
+        wide = jax.random.bernoulli(component_key, self.share, sample_shape)
+        return jnp.where(wide, self.wide, self.narrow) * jax.random.normal(normal_key, sample_shape)
 
     @property
     def mean(self) -> jax.Array:
@@ -63,11 +63,11 @@ class ScaleMixture(dist.Distribution):
 
 @shared
 def scale_mixture(share: Real = 0.5, wide: Real = 1.0, narrow: Real = NARROW) -> ScaleMixture:
-    """A normal spike and a normal slab: a prior under which most weights are near 0 and a few are free.
+    """Make a spike-and-slab prior of two normals, under which most weights are near 0 and a few are free.
 
         p(w) = π N(w; 0, σ₁²) + (1 − π) N(w; 0, σ₂²),   independent weights;   variance π σ₁² + (1 − π) σ₂²
 
-    Blundell et al. 2015, equation 7; they choose π from ¼, ½, ¾, −log σ₁ from 0, 1, 2 and −log σ₂ from 6, 7, 8.
+    It is equation 7 of Blundell et al. 2015, who choose π from ¼, ½, ¾, −log σ₁ from 0, 1, 2 and −log σ₂ from 6, 7, 8.
 
     Args:
         share: π in (0, 1), weight of the wide component.
@@ -85,13 +85,14 @@ def scale_mixture(share: Real = 0.5, wide: Real = 1.0, narrow: Real = NARROW) ->
     """
     positive(wide=wide, narrow=narrow)
     if not 0 < share < 1:
-        raise ModelError(f"share is the wide component's, between 0 and 1; got {share}.")
+        raise ModelError(f"share is the wide component's weight, a number between 0 and 1; got {share}.")
     if narrow > wide:
         raise ModelError(f"narrow is the smaller sd; got narrow={narrow} and wide={wide}. Swap them.")
     return ScaleMixture(float(share), float(wide), float(narrow))
 
 
-LIKELIHOODS: dict[str, tuple[str, Callable[[tuple[int, ...]], bool]]] = {  # the output's shape, in words and checked
+# For each likelihood the shape of the network's output in words, and a function that says whether a shape is right.
+LIKELIHOODS: dict[str, tuple[str, Callable[[tuple[int, ...]], bool]]] = {
     "normal": ("(), (1,) or (D,)", lambda shape: 0 not in shape),
     "student-t": ("(), (1,) or (D,)", lambda shape: 0 not in shape),
     "heteroscedastic": ("(2,), a mean and a raw scale", lambda shape: shape == (2,)),
@@ -110,7 +111,7 @@ PRIORS = ("scaled", "relevance")  # named priors of the weights
 
 
 def _of(likelihood: str, output: jax.Array, params: dict[str, Any], df: float) -> dist.Distribution | None:
-    """The distribution of one datum."""
+    """The distribution of one datum given the network's output."""
     if likelihood == "categorical":
         return dist.CategoricalLogits(output)
     if likelihood == "heteroscedastic":
@@ -131,7 +132,7 @@ def neural_network(
     noise: Real | None = None, df: Real = 4.0, extra: dict[str, dist.Distribution] | None = None,
     example: PyTree = None,
 ) -> Model:  # fmt: skip
-    """A model of y given the output of a network f with unknown weights w.
+    """Make a model of y given the output of a network f with unknown weights w.
 
         normal:           y ~ N(f(x), noise²)                      f: () or (1,) for a scalar y, (D,) for y (D,)
         student-t:        y ~ f(x) + noise · t_df                  the same
@@ -144,41 +145,43 @@ def neural_network(
 
     Standardise x, and y if it is a measurement.
 
-    The prior "scaled" is N(0, 1/fan_in) for weights and N(0, 1) for biases (the fan-in is the product of all axes but
-    the outputs'; vectors and scalars have a fan-in of 1). At standardised inputs, |x|² = D, a ReLU network's output
-    then has variance 2 exactly, whatever its widths and depth, and a tanh network's between 1 and 2. With one sd for
-    all weights, functions grow with the width (Neal 1996). Embeddings, and layers whose weights multiply each other,
-    need a prior of their own.
+    The prior "scaled" is N(0, 1/fan_in) for weights and N(0, 1) for biases. The fan-in is the product of all axes but
+    the outputs'; vectors and scalars have a fan-in of 1. At standardised inputs, |x|² = D, a ReLU network's output
+    then has variance 2 exactly, whatever its widths and depth, and a tanh network's output has a variance between 1 and
+    2. If all weights had the same sd instead, the functions would grow with the width (Neal 1996). Embeddings, and
+    layers whose weights multiply each other, need a prior of their own.
 
     The prior "relevance" learns the size of weights, and which inputs matter (MacKay 1995; Neal 1996, chapter 4):
 
         w = s · v,   v ~ "scaled",   s ~ HalfNormal(2)
 
-    with one s per array of weights, and one per input for the first matrix applied to x. Since s and v trade off,
-    chains must be longer; long chains predicted tables of about ten inputs better than under "scaled", and tables of
-    few inputs worse. A joint maximum over s and v overfits: do not use it with MAP or Laplace.
+    There is one s per array of weights, but one s per input for the first matrix applied to x. Chains must be longer,
+    because only the product s · v matters for the likelihood. In an experiment (docs/decisions/034) long chains
+    predicted tables of about ten inputs better than under "scaled", and tables of few inputs worse. A joint maximum
+    over s and v overfits: do not use this prior with MAP or Laplace.
 
     Args:
         network: a Network, such as ``mlp(8, (50,), 1)``; an Equinox module called with one x; or a pair
-            ``(params, apply)`` whose layers compute x @ W. A Flax module: ``tractable.adapters.flax.from_nnx``.
+            ``(params, apply)`` whose layers compute x @ W. ``tractable.adapters.flax.from_nnx`` converts a Flax module.
         likelihood: a name above, or ``(output, extra) -> distribution`` of one datum.
-        prior: of the weights: "scaled"; "relevance"; an sd > 0 for all weights; a scalar distribution for all weights,
-            such as ``scale_mixture()``; ``(path, shape) -> distribution``, with paths such as "layer0.weight"; or a
-            pytree of distributions with the structure of the weights.
+        prior: the prior of the weights: "scaled"; "relevance"; an sd > 0 for all weights; a scalar distribution for all
+            weights, such as ``scale_mixture()``; ``(path, shape) -> distribution``, with paths such as "layer0.weight";
+            or a pytree of distributions with the structure of the weights.
         noise: the sd (for student-t the scale), > 0; None learns it under HalfNormal(1).
         df: > 0, degrees of freedom of student-t.
         extra: priors, by name, of the further parameters of your own likelihood function.
-        example: one x; with it, a network that does not fit its likelihood raises here, not in ``infer``.
+        example: one x; if it is given, a network that does not fit its likelihood raises here, not in ``infer``.
 
     Returns:
-        A Model with ``weights`` (the network's own pytree; v under "relevance", with ``scales``, the same pytree of s,
-        each () or (D,)) and, if learnt, ``noise`` () or the ``extra``. Methods start at the network's own starting
-        weights, at scales of 1, and at a noise within a factor e of 1. The same Network and arguments give the same
-        Model, and a second fit compiles nothing; a pair or a module gives a new one each time.
+        A Model whose parameters are ``weights`` (the network's own pytree) and, if learnt, ``noise`` () or the
+        ``extra``. Under "relevance" ``weights`` is v, and ``scales`` is a pytree of the same structure with every s,
+        () or (D,). Methods start at the network's own starting weights, at scales of 1, and at a noise within a factor
+        e of 1. The same Network and arguments give the same Model, for which a second fit compiles nothing; a pair or a
+        module gives a new Model each time.
 
     Raises:
-        ModelError: an unknown likelihood or prior; settings of another likelihood; a network whose output does not
-            fit; layers that keep a state or drop units at random.
+        ModelError: an unknown likelihood or prior; a setting that belongs to another likelihood; a network whose output
+            does not fit; layers that keep a state or drop units at random.
 
     >>> model = neural_network(mlp(3, (2,), 1))
     >>> model.names[:4]
@@ -190,25 +193,25 @@ def neural_network(
         if likelihood not in LIKELIHOODS:
             raise ModelError(f"likelihood is one of {', '.join(LIKELIHOODS)}, or a function; got {likelihood!r}.")
         if extra:
-            raise ModelError(f"extra= is for a likelihood of your own; {likelihood!r} has its parameters already.")
+            raise ModelError(f"extra= is for a likelihood function of your own; {likelihood!r} takes none.")
     if noise is not None:
         if likelihood not in NOISY:
             raise ModelError("noise= is for likelihood='normal' and 'student-t'; leave it out, or use extra=.")
         positive(noise=noise)
     for name in ("weights", "scales") if _is_relevance(prior) else ("weights",):
         if name in (extra or {}):
-            raise ModelError(f"{name!r} names the network's own parameters; call that of extra= something else.")
+            raise ModelError(f"{name!r} names the network's own parameters; rename the parameter in extra=.")
     arguments = (network, jnp.result_type(float), likelihood, prior, noise, float(df), tuple((extra or {}).items()))
-    return _made(network, _model, arguments)
+    return _cached(network, _model, arguments)
 
 
 def _model(
     network: Network, precision: np.dtype, likelihood: str | Callable, prior: PyTree, noise: Real | None, df: float,
     extra: tuple,
 ) -> Model:  # fmt: skip
-    """The Model for checked arguments; ``precision`` is only part of the cache's key."""
+    """The Model for checked arguments. ``precision`` is only there as a part of the cache's key."""
     arguments = (network, precision, likelihood, _is_relevance(prior), noise, df, extra)
-    others, through, start = _made(network, _parts, arguments)
+    others, through, start = _cached(network, _parts, arguments)
     return Model({"weights": _priors(prior, network), **others}, through, start=start)
 
 
@@ -216,7 +219,10 @@ def _parts(
     network: Network, precision: np.dtype, likelihood: str | Callable, relevance: bool, noise: Real | None, df: float,
     extra: tuple,
 ) -> tuple[dict[str, PyTree], Through, Callable]:  # fmt: skip
-    """What models of one network share whatever the weights' prior: priors of the others, likelihood and start."""
+    """What all models of one network share, whatever the weights' prior.
+
+    These are the priors of the other parameters, the likelihood and the starting values.
+    """
     others = dict(extra)
     if likelihood in NOISY:
         others |= {"noise": dist.HalfNormal(1.0)} if noise is None else {}
@@ -224,13 +230,13 @@ def _parts(
         others |= FAMILIES[likelihood].others(0)
     scales = _scale_priors(network) if relevance else None
 
-    def scaled(scale: jax.Array, weight: jax.Array) -> jax.Array:  # s · v, with one scale or one per input
+    def scale_weight(scale: jax.Array, weight: jax.Array) -> jax.Array:  # s · v, with one scale or one per input
         return weight * (jnp.expand_dims(scale, network.output_axis) if jnp.ndim(scale) else scale)
 
     def predictor(params: dict[str, Any], x: PyTree) -> jax.Array:
         weights = params["weights"]
         if scales is not None:
-            weights = jax.tree.map(scaled, params["scales"], weights)
+            weights = jax.tree.map(scale_weight, params["scales"], weights)
         return applied(network, weights, x)
 
     def observe(params: dict[str, Any], output: jax.Array) -> dist.Distribution | None:
@@ -241,11 +247,11 @@ def _parts(
 
     def start(key: jax.Array) -> dict[str, Any]:
         key, *keys = jax.random.split(key, 1 + len(others))
-        begun = network.start(key) if network.start is not None else spread(network.params, key)
-        begun = {"weights": begun, **{n: _near(d, k) for (n, d), k in zip(others.items(), keys, strict=True)}}
+        weights = network.start(key) if network.start is not None else spread(network.params, key)
+        first = {"weights": weights, **{n: _near(d, k) for (n, d), k in zip(others.items(), keys, strict=True)}}
         if scales is not None:
-            begun["scales"] = jax.tree.map(lambda d: jnp.ones(d.shape()), scales, is_leaf=is_distribution)
-        return begun
+            first["scales"] = jax.tree.map(lambda d: jnp.ones(d.shape()), scales, is_leaf=is_distribution)
+        return first
 
     if network.example is not None:
         output = jax.eval_shape(functools.partial(applied, network), network.params, network.example)
@@ -255,13 +261,13 @@ def _parts(
 
 
 def _check_output(likelihood: str, output: PyTree) -> None:
-    wanted, fits = LIKELIHOODS[likelihood]
+    expected, fits = LIKELIHOODS[likelihood]
     shape = getattr(output, "shape", None)
     if shape is None:
         raise ModelError(f"The network should return one array; got {type(output).__name__}.")
     if not fits(shape):
         raise ModelError(
-            f"likelihood={likelihood!r} needs a network whose output for one x has shape {wanted}; got {shape}. "
+            f"likelihood={likelihood!r} needs a network whose output for one x has shape {expected}; got {shape}. "
             "Change the network's last layer, or the likelihood."
         )
 
@@ -272,14 +278,14 @@ def _priors(prior: PyTree, network: Network) -> PyTree:
     leaves, treedef = jax.tree_util.tree_flatten_with_path(network.params)
     for path, leaf in leaves:
         name, shape = path_name(path), jnp.shape(leaf)
-        found = prior_of(name, shape)
-        if not is_distribution(found):
-            raise ModelError(f"The prior of the weight {name!r} is {type(found).__name__}; expected a distribution.")
-        if found.shape() not in ((), shape):
+        one = prior_of(name, shape)
+        if not is_distribution(one):
+            raise ModelError(f"The prior of the weight {name!r} is {type(one).__name__}; expected a distribution.")
+        if one.shape() not in ((), shape):
             raise ModelError(
-                f"The prior of the weight {name!r} has shape {found.shape()}; expected {shape}, or () for each number."
+                f"The prior of the weight {name!r} has shape {one.shape()}; expected {shape}, or () for each number."
             )
-        priors.append(found if found.shape() == shape else found.expand(shape))
+        priors.append(one if one.shape() == shape else one.expand(shape))
     return jax.tree.unflatten(treedef, priors)
 
 
@@ -292,8 +298,8 @@ def _prior_of_each(prior: PyTree, network: Network) -> Callable[[str, tuple[int,
     if is_distribution(prior):
         if prior.shape() != ():
             raise ModelError(
-                f"A prior for all weights is of one number; got {type(prior).__name__} of shape {prior.shape()}. For "
-                "others give (path, shape) -> distribution."
+                "A prior for all weights is a distribution of one number, of shape (); got "
+                f"{type(prior).__name__} of shape {prior.shape()}. For other priors give (path, shape) -> distribution."
             )
         return lambda path, shape: prior
     if isinstance(prior, float | int | np.number):
@@ -306,8 +312,8 @@ def _prior_of_each(prior: PyTree, network: Network) -> Callable[[str, tuple[int,
                 "A pytree of priors has the structure of the weights, "
                 f"{jax.tree.structure(network.params)}; got {structure}."
             )
-        named = {path_name(path): leaf for path, leaf in leaves}
-        return lambda path, shape: named[path]
+        by_name = {path_name(path): leaf for path, leaf in leaves}
+        return lambda path, shape: by_name[path]
     if callable(prior):
         return prior
     raise ModelError(
@@ -321,12 +327,12 @@ def _is_relevance(prior: PyTree) -> bool:
 
 
 def _scale_priors(network: Network) -> PyTree:
-    """Priors of s: (D,) for the first matrix whose fan-in is x's length D, () for every other array of weights."""
+    """Priors of s: (D,) for the first matrix whose fan-in is the length D of x, () for every other array of weights."""
     features = np.shape(network.example)[:1] if network.example is not None else ()
     leaves, treedef = jax.tree.flatten(network.params)
     shapes = [jnp.shape(leaf) for leaf in leaves]
-    meets = [len(shape) == 2 and (fan_in(shape, network.output_axis),) == features for shape in shapes]
-    first = meets.index(True) if any(meets) else -1
+    takes_x = [len(shape) == 2 and (fan_in(shape, network.output_axis),) == features for shape in shapes]
+    first = takes_x.index(True) if any(takes_x) else -1
     one = dist.HalfNormal(SCALE)
     return jax.tree.unflatten(treedef, [one.expand(features) if i == first else one for i in range(len(shapes))])
 
@@ -338,8 +344,8 @@ def _near(prior: dist.Distribution, key: jax.Array) -> jax.Array:
     return bijection(jax.random.uniform(key, like.shape, like.dtype, -1.0, 1.0))
 
 
-def _made(network: Network, function: Callable, arguments: tuple) -> Any:
-    """``function(*arguments)``, kept with the network where the arguments can be hashed."""
+def _cached(network: Network, function: Callable, arguments: tuple) -> Any:
+    """``function(*arguments)``, cached in the network if the arguments can be hashed."""
     try:
         hash(arguments)
     except TypeError:

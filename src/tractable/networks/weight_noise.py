@@ -1,9 +1,10 @@
-"""Noise on the weights of a network that the examples of a minibatch do not share.
+"""Noise on the weights of a network that differs between the examples of a minibatch (docs/decisions/037).
 
 For independent weights w ~ N(mean, sd²), the gradient of Σ_n E[ℓ_n(f(w, x_n))] over a minibatch is estimated from one
-draw of the noise. Its expectation depends only on the joint law of each single example's activations, which is right
-here; its variance depends on the correlation between examples. ``apply`` is traced once, and its contractions with
-weights are replaced when it is evaluated over the batch.
+draw of the noise. The estimate's expectation depends only on the joint distribution of each single example's
+activations, which all functions here keep exact. Its variance depends on the correlation between examples, which they
+reduce. ``apply`` is traced once. A contraction is a matrix product or a convolution; when the trace is evaluated over
+the batch, its contractions with weights are replaced.
 """
 
 import functools
@@ -17,8 +18,8 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, jaxpr_as
 from tractable.core import tree
 from tractable.core.tree import PyTree
 
-CALLS = (primitives.jit_p, primitives.closed_call_p, primitives.remat_p)  # opened, to find the weights inside
-RELABELS = (
+CALLS = (primitives.jit_p, primitives.closed_call_p, primitives.remat_p)  # calls whose inner equations are inlined
+RELABELS = (  # primitives that only rearrange or cast a weight
     primitives.transpose_p, primitives.reshape_p, primitives.squeeze_p, primitives.broadcast_in_dim_p,
     primitives.convert_element_type_p, primitives.copy_p,
 )  # fmt: skip
@@ -32,9 +33,9 @@ class WeightNoise(NamedTuple):
             examples.
         call: ``(noise, mean, sd, x) -> outputs`` with the noise of one evaluation; ``mean`` and ``sd`` (≥ 0) are
             pytrees like the parameters; every leaf of ``x`` and of the outputs has a leading axis of n examples.
-            Deterministic; sd = 0 gives ``apply(mean, x_n)``, with finite gradients.
-        transformed: names of the leaves whose noise the examples do not share.
-        shared: the other leaves' names, each with the reason.
+            The function is deterministic; sd = 0 gives ``apply(mean, x_n)``, with finite gradients.
+        transformed: names of the leaves whose noise differs between the examples.
+        shared: names of the leaves whose noise the examples share, each with the reason.
     """
 
     draw: Callable
@@ -47,8 +48,8 @@ class Noise(NamedTuple):
     """The noise of a WeightNoise, by name of leaf; all normals are N(0, 1)."""
 
     batch: dict[str, jax.Array]  # normals that the examples share, shaped like the leaf
-    example: dict[str, jax.Array]  # normals (n, …)
-    signs: dict[str, tuple[jax.Array, jax.Array]]  # ±1 (n, …): of the inputs of a contraction, and of its outputs
+    example: dict[str, jax.Array]  # normals of each example, (n, …)
+    signs: dict[str, tuple[jax.Array, jax.Array]]  # ±1, (n, …), for the inputs of a contraction and for its outputs
 
 
 class _Leaf(NamedTuple):
@@ -56,32 +57,32 @@ class _Leaf(NamedTuple):
 
     name: str
     like: jax.ShapeDtypeStruct
-    way: str = "shared"  # or "own", "local", "flipout"
-    why: str = ""  # of "shared"
-    output: Any = None  # of "local": ShapeDtypeStruct of the contraction's output
-    signs: tuple = ()  # of "flipout": ShapeDtypeStructs for the contraction's activation and output
+    way: str = "shared"  # or "own" (a draw for each example), "local", "flipout"
+    why: str = ""  # the reason for "shared"
+    output: Any = None  # for "local": ShapeDtypeStruct of the contraction's output
+    signs: tuple = ()  # for "flipout": ShapeDtypeStructs of the signs for the contraction's activation and output
 
 
 class _Random(NamedTuple):
     """A random weight before its contraction."""
 
     mean: jax.Array
-    spread: jax.Array  # "local": sd; "flipout": sd ε
-    noise: Any  # "local": ε of the outputs; "flipout": signs of the activation and of the output
+    spread: jax.Array  # sd for "local"; sd × ε for "flipout"
+    noise: Any  # ε of the outputs for "local"; signs for the activation and for the output for "flipout"
 
 
 class _Use(NamedTuple):
-    """An equation that a weight enters, at most relabelled (transposed, reshaped, cast) before."""
+    """An equation of the trace that a weight enters, at most transposed, reshaped or cast before."""
 
-    eqn: JaxprEqn | None  # None: the weight leaves the network as it is
-    position: int
+    eqn: JaxprEqn | None  # None if the weight is itself an output of the network
+    position: int  # the weight's position among the equation's operands
     meets_data: bool  # whether another operand depends on the example
 
 
 def shared_draw(apply: Callable, params: PyTree, x: PyTree) -> WeightNoise:
-    """One draw of the weights for the whole batch: w = mean + sd ε, ε ~ N(0, I), output_n = apply(w, x_n).
+    """Use one draw of the weights for the whole batch: w = mean + sd ε, ε ~ N(0, I), output_n = apply(w, x_n).
 
-    Part of the variance of a gradient over n examples does not fall as 1/n. Blundell et al. 2015, section 3.
+    Part of the variance of a gradient over n examples then does not fall as 1/n (Blundell et al. 2015, section 3).
 
     Args:
         apply: ``(params, x) -> outputs`` for one example; any JAX function, any pytree of outputs.
@@ -92,7 +93,7 @@ def shared_draw(apply: Callable, params: PyTree, x: PyTree) -> WeightNoise:
 
 
 def independent_draws(apply: Callable, params: PyTree, x: PyTree) -> WeightNoise:
-    """A draw of the weights for each example, at n × the memory and time: a reference for the others.
+    """Use a draw of the weights for each example, which takes n times the memory and time: a reference for tests.
 
     Arguments as for ``shared_draw``.
     """
@@ -100,18 +101,18 @@ def independent_draws(apply: Callable, params: PyTree, x: PyTree) -> WeightNoise
 
 
 def local_reparameterisation(apply: Callable, params: PyTree, x: PyTree) -> WeightNoise:
-    """Draws the products of activations and weights instead of the weights.
+    """Draw the products of activations and weights instead of the weights (Kingma, Salimans & Welling 2015, eq. 6).
 
         (x·W)_n = x_n·M + √(x_n²·S²) ε_n,   ε_n ~ N(0, I) of the output's shape
 
-    for W used once, in a contraction over all axes of an activation: a dense layer. A weight added to an activation (a
-    bias) is drawn for each example. All other weights share a draw over the batch (``shared`` says why): a weight
-    applied at several positions of an example (rows of a (T, d) input, a convolution), or used twice, correlates its
-    products, which separate draws for them would not. Kingma, Salimans & Welling 2015, eq. 6.
+    This applies to a W that is used once, in a contraction over all axes of an activation: a dense layer. A weight that
+    is added to an activation (a bias) is drawn for each example. All other weights share a draw over the batch, for the
+    reason that ``shared`` gives. If a weight is applied at several positions of an example (rows of a (T, d) input, a
+    convolution), or used twice, its products are correlated, and separate draws of the products would not be.
 
     An sd whose square underflows (below 1e-19 in float32) counts as 0. Calls under ``jax.jit`` and ``jax.checkpoint``
-    are opened, which loses the latter's saving of memory; scans and functions with custom derivatives are not opened.
-    Arguments as for ``shared_draw``.
+    are inlined, so ``jax.checkpoint`` saves no memory there. Scans and functions with custom derivatives are not
+    inlined. The arguments are those of ``shared_draw``.
 
     >>> layer = lambda params, x: x @ params["w"] + params["b"]
     >>> params = {"w": jnp.zeros((3, 2)), "b": jnp.zeros(2)}
@@ -125,7 +126,7 @@ def local_reparameterisation(apply: Callable, params: PyTree, x: PyTree) -> Weig
 
     def contraction(leaf: _Leaf, eqn: JaxprEqn, position: int) -> _Leaf:
         if eqn.primitive is primitives.conv_general_dilated_p:
-            return leaf._replace(why="is convolved: the positions of an example share it")
+            return leaf._replace(why="is convolved, so the positions of an example share it")
         if _aval(eqn.invars[1 - position]).ndim > len(_axes(eqn, position)[0]):
             return leaf._replace(why="is applied at several positions of an example, which share it")
         output = _aval(eqn.outvars[0])
@@ -135,16 +136,17 @@ def local_reparameterisation(apply: Callable, params: PyTree, x: PyTree) -> Weig
 
 
 def flipout(apply: Callable, params: PyTree, x: PyTree) -> WeightNoise:
-    """One perturbation of the weights for the batch, with signs drawn for each example.
+    """Use one perturbation of the weights for the batch, with signs drawn for each example (Wen et al. 2018, eq. 4).
 
         (x·W)_n = x_n·M + ((x_n ∘ s_n)·ΔW) ∘ r_n,   ΔW = sd ε,   ε ~ N(0, I),   s_n, r_n uniform on ±1
 
-    for W used once, in a contraction with an activation or as the filter of a convolution. ΔW ∘ s_n r_nᵀ has the law of
-    ΔW for any s_n and r_n, and all positions of an example share these (in a convolution they run over channels). So
-    flipout is right where local reparameterisation is not, and costs a second product instead of a normal for each
-    output. A weight added to an activation (a bias) is drawn for each example; all others share a draw (``shared`` says
-    why). A layer's perturbations of two examples are uncorrelated, not independent: they share ε.
-    Wen, Vicol, Ba, Tran & Grosse 2018, eq. 4. Arguments and opened calls as for ``local_reparameterisation``.
+    This applies to a W that is used once, in a contraction with an activation or as the filter of a convolution.
+    ΔW ∘ s_n r_nᵀ has the distribution of ΔW for any s_n and r_n, and all positions of an example share these signs (in
+    a convolution there is one sign per channel). So flipout is valid in cases where local reparameterisation is not. It
+    costs a second product instead of a normal for each output. A weight that is added to an activation (a bias) is
+    drawn for each example. All other weights share a draw, for the reason that ``shared`` gives. A layer's
+    perturbations of two examples are uncorrelated but not independent, because they share ε. Arguments and inlined
+    calls are as for ``local_reparameterisation``.
 
     >>> layer = lambda params, x: x @ params["w"] + params["b"]
     >>> flipout(layer, {"w": jnp.zeros((3, 2)), "b": jnp.zeros(2)}, jnp.zeros((7, 3))).transformed
@@ -166,7 +168,7 @@ def flipout(apply: Callable, params: PyTree, x: PyTree) -> WeightNoise:
 
 
 def _local(product: Callable, axes: tuple, weight: _Random, activation: jax.Array) -> jax.Array:
-    """mean + √variance ε, with a gradient of 0 where the variance is 0."""
+    """Local reparameterisation of a product, mean + √variance ε; its gradient is 0 where the variance is 0."""
     variance = product(activation * activation, weight.spread * weight.spread)
     positive = variance > 0
     sd = jnp.where(positive, jnp.sqrt(jnp.where(positive, variance, 1.0)), 0.0)
@@ -174,37 +176,41 @@ def _local(product: Callable, axes: tuple, weight: _Random, activation: jax.Arra
 
 
 def _flipout(product: Callable, axes: tuple, weight: _Random, activation: jax.Array) -> jax.Array:
-    """mean + the batch's perturbation, with the signs of its inputs and outputs flipped."""
-    mean, (inwards, outwards) = product(activation, weight.mean), weight.noise
-    turned = product(activation * _along(inwards, axes[0], activation.ndim), weight.spread)
-    return mean + turned * _along(outwards, axes[1], mean.ndim)
+    """Flipout of a product: mean plus the batch's perturbation, with signs on its inputs and its outputs."""
+    mean, (input_signs, output_signs) = product(activation, weight.mean), weight.noise
+    perturbation = product(activation * _along(input_signs, axes[0], activation.ndim), weight.spread)
+    return mean + perturbation * _along(output_signs, axes[1], mean.ndim)
 
 
 def _axes(eqn: JaxprEqn, position: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The axes of a contraction's activation, and of its output, along which each index has its own weights."""
+    """The axes of a contraction's activation, and those of its output, along which every index has its own weights."""
     numbers = eqn.params["dimension_numbers"]
     if eqn.primitive is primitives.conv_general_dilated_p:
         return (numbers.lhs_spec[1],), (numbers.out_spec[1],)  # channels
-    contracted, batched = numbers
-    axes_in = tuple(sorted((*contracted[1 - position], *batched[1 - position])))
-    # The output's axes: batched, free of the first operand, free of the second.
-    free = _aval(eqn.invars[position]).ndim - len(contracted[position]) - len(batched[position])
+    sum_axes, batched = numbers
+    axes_in = tuple(sorted((*sum_axes[1 - position], *batched[1 - position])))
+    # The output's axes are the batched ones, the remaining ones of the first operand, and those of the second.
+    free = _aval(eqn.invars[position]).ndim - len(sum_axes[position]) - len(batched[position])
     first = len(batched[0]) if position == 0 else _aval(eqn.outvars[0]).ndim - free
     return axes_in, tuple(range(first, first + free))
 
 
 def _aval(atom: Var | Literal) -> Any:
-    """Shape and dtype of an equation's input or output."""
+    """The shape and dtype of an equation's input or output."""
     return atom.aval
 
 
 def _along(signs: jax.Array, axes: Sequence[int], ndim: int) -> jax.Array:
-    """``signs`` with axes of length one added wherever ``axes`` has none."""
+    """``signs`` broadcast to ``ndim`` axes: its own axes are put at ``axes``, with axes of length one elsewhere."""
     return jnp.expand_dims(signs, tuple(i for i in range(ndim) if i not in axes))
 
 
 def _by_use(contraction: Callable, leaf: _Leaf, uses: list[_Use]) -> _Leaf:
-    """Biases and scales: a draw for each example; one single contraction: as ``contraction`` says; others: shared."""
+    """How a leaf is made random, from its uses in the trace.
+
+    A leaf that is added to or multiplied with an activation has a draw for each example. For a leaf that enters one
+    contraction, and nothing else, ``contraction`` decides. All other leaves share a draw.
+    """
     if len(uses) != 1:
         return leaf._replace(why=f"is used {len(uses)} times" if uses else "is not used")
     eqn, position, meets_data = uses[0]
@@ -225,12 +231,12 @@ def _by_use(contraction: Callable, leaf: _Leaf, uses: list[_Use]) -> _Leaf:
 def _weight_noise(
     apply: Callable, params: PyTree, x: PyTree, decide: Callable, rule: Callable | None = None
 ) -> WeightNoise:
-    """``decide`` says how each leaf is made random; ``rule`` computes the contractions."""
+    """The WeightNoise in which ``decide`` says how each leaf is made random, and ``rule`` computes the contractions."""
     params, x = jax.eval_shape(lambda *a: a, params, x)
     jaxpr, consts, outputs = _trace(apply, params, x)
     paths = jax.tree_util.tree_flatten_with_path(params)[0]
-    every = zip(paths, _uses(jaxpr, len(paths)), strict=True)
-    leaves = [decide(_Leaf(tree.path_name(path), shape), uses) for (path, shape), uses in every]
+    paths_and_uses = zip(paths, _uses(jaxpr, len(paths)), strict=True)
+    leaves = [decide(_Leaf(tree.path_name(path), shape), uses) for (path, shape), uses in paths_and_uses]
 
     def draw(key: jax.Array, count: int, size: int) -> Noise:
         key_normals, key_signs = jax.random.split(key)
@@ -259,7 +265,7 @@ def _weight_noise(
             values = _evaluate(jaxpr, consts, [*weights, *jax.tree.leaves(x)], functools.partial(_contract, rule))
             return jax.tree.unflatten(outputs, values)
 
-        # The weights are not mapped, so they stay matrices: a contraction over the batch is one matrix product.
+        # vmap does not map the weights, so they stay matrices, and a contraction over the batch is one matrix product.
         return jax.vmap(one)(noise.example, noise.signs, x_batch)
 
     shared = {leaf.name: leaf.why for leaf in leaves if leaf.way == "shared"}
@@ -267,18 +273,21 @@ def _weight_noise(
 
 
 def _trace(apply: Callable, params: PyTree, x: PyTree) -> tuple[Jaxpr, list, Any]:
-    """``apply`` for one example as equations, with calls opened; its constants; the structure of its outputs."""
+    """``apply`` for one example as a jaxpr with calls inlined; its constants; the structure of its outputs."""
     closed, outputs = jax.make_jaxpr(apply, return_shape=True)(params, x)
 
-    def opened(*leaves: Any) -> list:
+    def inline_calls(*leaves: Any) -> list:
         return _evaluate(closed.jaxpr, closed.consts, leaves, _open)
 
-    flat = jax.make_jaxpr(opened)(*jax.tree.leaves((params, x)))
+    flat = jax.make_jaxpr(inline_calls)(*jax.tree.leaves((params, x)))
     return flat.jaxpr, flat.consts, jax.tree.structure(outputs)
 
 
 def _evaluate(jaxpr: Jaxpr, consts: Sequence, args: Sequence, special: Callable) -> list:
-    """The jaxpr's outputs; ``special(eqn, inputs, plain)`` gives each equation's, ``plain`` computes it unchanged."""
+    """Evaluate a jaxpr: its outputs.
+
+    ``special(eqn, inputs, plain)`` gives the outputs of each equation; ``plain(*inputs)`` computes it unchanged.
+    """
     values: dict[Var, Any] = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*consts, *args), strict=True))
 
     def read(atom: Var | Literal) -> Any:
@@ -291,22 +300,25 @@ def _evaluate(jaxpr: Jaxpr, consts: Sequence, args: Sequence, special: Callable)
 
 
 def _plain(jaxpr: Jaxpr, eqn: JaxprEqn, *inputs: Any) -> list:
-    """One equation unchanged, as a jaxpr of its own, so that a custom derivative keeps its rule."""
+    """Compute one equation unchanged, as a jaxpr of its own, so that a custom derivative keeps its rule."""
     values = {atom: value for atom, value in zip(eqn.invars, inputs, strict=True) if not isinstance(atom, Literal)}
-    alone = jaxpr.replace(constvars=[], invars=[*values], outvars=eqn.outvars, eqns=[eqn])
-    return jaxpr_as_fun(ClosedJaxpr(alone, ()))(*values.values())
+    single = jaxpr.replace(constvars=[], invars=[*values], outvars=eqn.outvars, eqns=[eqn])
+    return jaxpr_as_fun(ClosedJaxpr(single, ()))(*values.values())
 
 
 def _open(eqn: JaxprEqn, inputs: Sequence, plain: Callable) -> list:
-    """The equations inside a call, one by one."""
+    """Evaluate the equations inside a call one by one; other equations unchanged."""
     if eqn.primitive not in CALLS:
         return plain(*inputs)
     inner = eqn.params["call_jaxpr" if eqn.primitive is primitives.closed_call_p else "jaxpr"]
-    return _evaluate(getattr(inner, "jaxpr", inner), getattr(inner, "consts", ()), inputs, _open)  # closed or not
+    return _evaluate(getattr(inner, "jaxpr", inner), getattr(inner, "consts", ()), inputs, _open)  # inner may be closed
 
 
 def _contract(rule: Callable | None, eqn: JaxprEqn, inputs: Sequence, plain: Callable) -> list:
-    """Relabels a random weight, or contracts it by ``rule``; a weight is ``_Random`` only if that is its sole use."""
+    """Evaluate an equation: rearrange a random weight, or contract it by ``rule``; other equations unchanged.
+
+    A weight is ``_Random`` only if a single contraction is its only use.
+    """
     position = next((i for i, value in enumerate(inputs) if isinstance(value, _Random)), None)
     if position is None or rule is None:
         return plain(*inputs)
@@ -321,7 +333,7 @@ def _contract(rule: Callable | None, eqn: JaxprEqn, inputs: Sequence, plain: Cal
 
 
 def _uses(jaxpr: Jaxpr, count: int) -> list[list[_Use]]:
-    """The equations that each of the first ``count`` inputs, the weights, enters; the other inputs are data."""
+    """For each weight the equations that it enters; the first ``count`` inputs are weights, the others are data."""
     uses: list[list[_Use]] = [[] for _ in range(count)]
     weight_of = {var: index for index, var in enumerate(jaxpr.invars[:count])}
     data = set(jaxpr.invars[count:])

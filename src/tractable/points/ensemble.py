@@ -26,18 +26,18 @@ from tractable.points.points import MAP
 
 @dataclass(frozen=True, kw_only=True)
 class DeepEnsemble(Method):
-    """An equal mixture of ``size`` members, each learnt by ``member`` from its own starting point.
+    """An equal mixture of ``size`` members, each learnt by the method ``member`` from its own starting point.
 
     With MAP members this is the ensemble of Lakshminarayanan, Pritzel & Blundell 2017 (without adversarial examples).
-    It is not a posterior: it shows how much solutions differ, often a good guide to where predictions can be trusted,
-    but without guarantee. Members are not chains: R-hat does not apply, and the spread of a single parameter means
-    nothing where networks have symmetries.
+    It is not a posterior: it shows how much solutions differ, which is often a good guide to where predictions can be
+    trusted, but without guarantee. Members are not chains: R-hat does not apply, and the sd of a single parameter over
+    members means nothing where networks have symmetries.
 
     Args:
         member: the method of each member.
-        size: members, ≥ 2.
-        n_jobs: number of processes that learn members, as for ``compare``; it changes no number, and is not part of
-            what a run is. Members are learnt one by one, since each may stop at its own time.
+        size: number of members, ≥ 2.
+        n_jobs: number of processes that learn members, as for ``compare``. It changes no result, so it is not part of
+            a run's identity. Within a process members are learnt one by one, since each may stop at its own time.
     """
 
     label: ClassVar[str] = "ensemble"
@@ -56,7 +56,7 @@ class DeepEnsemble(Method):
 
     @property
     def draws(self) -> int:
-        """Kept draws per member."""
+        """The number of draws that each member contributes."""
         return getattr(self.member, "draws", 1)
 
     @property
@@ -74,7 +74,7 @@ class DeepEnsemble(Method):
         return {"method": self.label, "size": self.size, "member": self.member.settings()}
 
     def learn(self, session: Session) -> Outcome:
-        began = time.perf_counter()
+        start_time = time.perf_counter()
         member = self.member
         if isinstance(member, Drawing):
             member = dataclasses.replace(member, chains=1)  # each chain is a member
@@ -82,37 +82,34 @@ class DeepEnsemble(Method):
         parallel = many_processes(self.n_jobs, "DeepEnsemble")
         shared = session.alone()._replace(stop=_never, saver=session.saver) if parallel else session
         shared = shared._replace(model=None, data=None)
-        work = functools.partial(_learnt, member=member, model=session.model, data=session.data, session=shared)
-        for ended in finished(
-            work, range(self.size), self.n_jobs, "DeepEnsemble", lambda: bool(ends) and session.stop()
-        ):
-            ended.tell()
-            if ended.lost:
-                raise RunError(f"Member {ended.index} of the ensemble was lost. {ended.lost}")
-            if ended.result is not None:
-                ends[ended.index] = ended.result
+        work = functools.partial(_learn_member, member=member, model=session.model, data=session.data, session=shared)
+        for job in finished(work, range(self.size), self.n_jobs, "DeepEnsemble", lambda: bool(ends) and session.stop()):
+            job.tell()
+            if job.lost:
+                raise RunError(f"Member {job.index} of the ensemble was lost. {job.lost}")
+            if job.result is not None:
+                ends[job.index] = job.result
                 session.say("learning members", len(ends), self.size)
         draws, objectives, climbs, evaluations = [], [], [], 0.0
         for i, outcome in sorted(ends.items()):
             belief = outcome.belief
             if belief.position is None and not belief.count:
                 raise RunError(f"Member {i} of the ensemble was stopped before its first draw.")
-            found: Any = belief.positions[0] if belief.positions is not None else belief.position[None]  # pyright: ignore
-            draws.append(np.asarray(found, jnp.result_type(float))[: self.draws])
+            points: Any = belief.positions[0] if belief.positions is not None else belief.position[None]  # pyright: ignore
+            draws.append(np.asarray(points, jnp.result_type(float))[: self.draws])
             objectives.append(outcome.found.get("objective", np.nan))
             climbs += np.asarray(belief.info.get("objective", np.zeros((0, 0)))).tolist()
             evaluations += outcome.found.get("evaluations", np.nan)
-        found = {f"objective {i}": float(value) for i, value in enumerate(objectives)} | {
-            "evaluations": evaluations,
-            "climb": climbs,
-        }
-        seconds = {"learning": time.perf_counter() - began}
+        figures: dict[str, Any] = {f"objective {i}": float(value) for i, value in enumerate(objectives)}
+        figures |= {"evaluations": evaluations, "climb": climbs}
+        seconds = {"learning": time.perf_counter() - start_time}
         length = min(len(d) for d in draws)
-        return Outcome(Draws(positions=np.stack([d[:length] for d in draws])), found, seconds, len(draws) < self.size)
+        positions = np.stack([d[:length] for d in draws])
+        return Outcome(Draws(positions=positions), figures, seconds, len(draws) < self.size)
 
     def checks(self, posterior: Learnt) -> list[Check]:
         values = np.array([v for k, v in posterior.found.items() if k.startswith("objective ")], float)
-        sentence = "solutions, not draws of a posterior: judge by held-out predictions"
+        sentence = "solutions, which are not draws of a posterior: judge the ensemble by held-out predictions"
         out = [Check("members", float(posterior.chains), "caution", sentence)]
         if len(values) and np.all(np.isfinite(values)):
             spread = float(np.ptp(values))
@@ -120,10 +117,10 @@ class DeepEnsemble(Method):
         return out
 
 
-def _learnt(i: int, *, member: Method, model: Model, data: Data | None, session: Session) -> Outcome:
-    """One member, saved in a folder of its own inside the ensemble's."""
+def _learn_member(i: int, *, member: Method, model: Model, data: Data | None, session: Session) -> Outcome:
+    """Learn member i, which is saved in a folder of its own inside the ensemble's."""
     with contextlib.ExitStack() as stack:
-        if session.stop is _never:  # another process than the ensemble's, or a thread
+        if session.stop is _never:  # in another process, or another thread, than the ensemble's
             session = session._replace(stop=stack.enter_context(interruptible()))
         inner = session._replace(model=model, data=data).inside(f"member-{i}")
         outcome = member.learn(inner._replace(key=jax.random.fold_in(session.key, i)))

@@ -21,27 +21,28 @@ from tractable.diagnostics.importance import khat_check, log_weights, weigh
 from tractable.diagnostics.learnt import Learnt
 from tractable.engine.method import Check, Outcome, Session
 from tractable.engine.search import curvature
-from tractable.points.points import AWAY, MAP, chosen
+from tractable.points.points import AWAY, MAP, choose_best
 
-DENSE = 5000  # parameters up to which a covariance is formed
-ROWS = 64  # rows whose Jacobians are held at once
-PROBED = 8  # rows that test which parameters the predictor is linear in
+DENSE = 5000  # most parameters for which a dense covariance is formed
+ROWS = 64  # most rows whose Jacobians are in memory at once
+PROBED = 8  # number of rows for the test that finds the parameters in which the predictor is linear
 
 
 @dataclass(frozen=True, kw_only=True)
 class Laplace(MAP):
-    """q(z) = N(mode, Λ⁻¹), Λ = −∇² log p(z|y) at the mode of the *unconstrained* density (MacKay 1992).
+    """Laplace's approximation: q(z) = N(mode, Λ⁻¹), Λ = −∇² log p(z|y) at the mode of the *unconstrained* density z.
 
-    A cheap reference: one climb and one curvature. It is right if the posterior is normal around that mode, and it
-    ignores other modes. For networks Λ is the generalised Gauss–Newton matrix, which is never indefinite, and
-    predictions use the network linearised in its weights, for which that Λ is exact (Immer et al. 2021).
+    It is a cheap reference: one maximisation and one matrix of second derivatives (MacKay 1992). It is right if the
+    posterior is normal around that mode, and it ignores other modes. For networks Λ is the generalised Gauss–Newton
+    matrix, which is never indefinite. Predictions then use the network linearised in its weights, for which that Λ is
+    exact (Immer et al. 2021; docs/decisions/035).
 
     Args:
-        structure: "full", a dense Λ, up to 5000 parameters; "diagonal"; "last-layer", dense over the parameters in
-            which the last layers are linear, the others held at the mode.
-        curvature: "hessian"; "gauss-newton", Σ_n J_nᵀ (−∇²_η log p(y_n|η_n)) J_n and the prior's own curvature, for
-            a likelihood that goes ``Through`` a predictor; "auto", "gauss-newton" for networks, else "hessian".
-        draws: independent draws of q in the posterior.
+        structure: "full", a dense Λ, for at most 5000 parameters; "diagonal"; "last-layer", a dense Λ over the
+            parameters in which the predictor is linear, with all others fixed at the mode.
+        curvature: "hessian"; "gauss-newton", Σ_n J_nᵀ (−∇²_η log p(y_n|η_n)) J_n plus the prior's own curvature, for
+            a likelihood that goes ``Through`` a predictor η; "auto", "gauss-newton" for networks, else "hessian".
+        draws: number of independent draws of q in the posterior.
         Other fields as for ``MAP``.
     """
 
@@ -59,23 +60,24 @@ class Laplace(MAP):
 
     def learn(self, session: Session) -> Outcome:
         model, data = session.model, session.data
-        began = time.perf_counter()
-        at = self.climbed(session._replace(held_out=None), jacobian=True)  # to the maximum, whatever predicts best
-        best, found = chosen(at.maxima)
-        climbed = time.perf_counter()
+        start_time = time.perf_counter()
+        # The curvature needs the maximum, so held-out rows do not end this climb early.
+        at = self.climbed(session._replace(held_out=None), jacobian=True)
+        best, figures = choose_best(at.maxima)
+        mode_time = time.perf_counter()
         family, phi, eigenvalue = self.fit(model, data, jnp.asarray(best.position, jnp.result_type(float)))
-        found |= {"eigenvalue": eigenvalue, "condition": eigenvalue}
+        figures |= {"eigenvalue": eigenvalue, "condition": eigenvalue}
         q = approximations.of(family, phi)
         weights = log_weights(model, data, q, phi, jax.random.fold_in(session.key, 1)) if q.whole else None
         draws = approximations.drawn(q, phi, draws_key(session.key), self.draws)
-        found[AWAY] = float(np.std((np.asarray(draws, np.float64) - best.position) @ best.gradient))
-        seconds = {"climbing": climbed - began, "curvature": time.perf_counter() - climbed}
+        figures[AWAY] = float(np.std((np.asarray(draws, np.float64) - best.position) @ best.gradient))
+        seconds = {"climbing": mode_time - start_time, "curvature": time.perf_counter() - mode_time}
         phi = jax.tree.map(np.asarray, phi)
         fitted = Fitted(positions=np.asarray(draws)[None], family=family, phi=phi, log_weights=weights, info=at.info)
-        return Outcome(fitted, found, seconds, at.interrupted)
+        return Outcome(fitted, figures, seconds, at.interrupted)
 
     def fit(self, model: Model, data: Data | None, mode: jax.Array) -> tuple[str, PyTree, float]:
-        """(family, φ, smallest eigenvalue of Λ, or smallest entry of its diagonal)."""
+        """Compute Λ at the mode: (q's family, φ, and the smallest eigenvalue of Λ or of its diagonal)."""
         size = model.space.size
         through = model.through is not None and data is not None
         gauss = self.curvature == "gauss-newton" or (self.curvature == "auto" and through and model.start is not None)
@@ -95,15 +97,15 @@ class Laplace(MAP):
             index = last_layer(model, data)
         if len(index) > DENSE:
             raise SettingsError(
-                f"Laplace(structure={self.structure!r}) forms a covariance of {len(index)} numbers; at most {DENSE}. "
-                "Use structure='last-layer' or 'diagonal'."
+                f"Laplace(structure={self.structure!r}) forms a covariance of {len(index)} numbers; at most {DENSE} "
+                "are possible. Use structure='last-layer' or 'diagonal'."
             )
         if gauss:
             precision = np.asarray(_gauss_newton(model, mode, rows, tuple(index.tolist())), np.float64)
         else:
             precision = np.asarray(self._hessian(model, mode, rows), np.float64)[np.ix_(index, index)]
         if not np.all(np.isfinite(precision)):
-            raise ModelError("The curvature at the mode is not finite: give parameters or data in another unit.")
+            raise ModelError("The curvature at the mode is not finite: rescale the parameters or the data.")
         values, basis = np.linalg.eigh(precision)
         _check_curved(float(values[0]), float(values[-1]))
         root = jnp.asarray(np.linalg.cholesky((basis / values) @ basis.T), mode.dtype)
@@ -115,7 +117,7 @@ class Laplace(MAP):
 
     def _hessian(self, model: Model, mode: jax.Array, rows: PyTree) -> jax.Array:
         if mode.size > DENSE:
-            raise SettingsError(f"A Hessian of {mode.size} numbers is not formed; use curvature='gauss-newton'.")
+            raise SettingsError(f"A Hessian of {mode.size} parameters is too large; use curvature='gauss-newton'.")
         return curvature(model, mode, None if rows is None else whole(rows), prior=True, jacobian=True)
 
     def predictive(self, model: Model, belief: Belief) -> Model:
@@ -132,9 +134,9 @@ class Laplace(MAP):
 def _check_curved(least: float, largest: float = math.inf) -> None:
     if not least > (1e-10 * largest if math.isfinite(largest) else 0):
         raise ModelError(
-            f"The curvature at the mode has an eigenvalue of {least:.3g}: a ridge or a saddle, around which there is "
-            "no normal. Give the flat direction a proper prior, or curvature='gauss-newton'; fix the noise where a "
-            "flexible model learns it from few rows, which drives it to zero; or use NUTS."
+            f"The curvature at the mode has an eigenvalue of {least:.3g}: a ridge or a saddle, around which no normal "
+            "fits. Give the flat direction a proper prior, or use curvature='gauss-newton'. If a flexible model learns "
+            "its noise from few rows, the noise goes to zero: fix it. Otherwise use NUTS."
         )
 
 
@@ -148,9 +150,12 @@ def linearised(model: Model, mode: jax.Array) -> Model:
 
 @dataclass(frozen=True)
 class Tangent:
-    """The predictor's tangent; equal for models of one form, which share compiled programs."""
+    """The predictor's tangent at the mode.
 
-    form: Any  # a Model
+    Two tangents are equal if their models differ in arrays only, so that such models share compiled programs.
+    """
+
+    form: Any  # a Model without its arrays
 
     def __call__(self, arrays: tuple, mode: jax.Array, params: PyTree, x: PyTree) -> jax.Array:
         model = self.form.join_arrays(arrays)
@@ -161,8 +166,11 @@ class Tangent:
 
 
 def last_layer(model: Model, data: Data | None) -> np.ndarray:
-    """Indices of the parameters in which η is jointly affine, searched from the last leaf back, and of those that do
-    not enter η."""
+    """The indices of the parameters in which η is jointly affine, and of those that do not enter η.
+
+    Leaves of the parameters are tried from the last to the first: η is affine in a set of parameters if its value
+    halfway between two random points is the mean of its values there.
+    """
     likelihood = model.through
     if likelihood is None or data is None:
         raise ModelError("structure='last-layer' expects a likelihood that goes Through a predictor, and data.")
@@ -178,31 +186,31 @@ def last_layer(model: Model, data: Data | None) -> np.ndarray:
     def outputs(z: jax.Array) -> jax.Array:
         return jax.vmap(lambda x: likelihood.predictor(model.params(z), x))(rows)
 
-    def moved(mask: np.ndarray, by: jax.Array) -> jax.Array:
-        return jnp.where(mask, by, base)
+    def replace_base(mask: np.ndarray, new: jax.Array) -> jax.Array:
+        return jnp.where(mask, new, base)
 
-    chosen, unused = np.zeros(len(leaves), bool), np.zeros(len(leaves), bool)
+    affine, unused = np.zeros(len(leaves), bool), np.zeros(len(leaves), bool)
     for i in reversed(range(len(leaves))):
         mask = np.zeros(model.space.size, bool)
         mask[ends[i] - sizes[i] : ends[i]] = True
-        if np.allclose(outputs(moved(mask, first)), outputs(base), rtol=0, atol=0):
+        if np.allclose(outputs(replace_base(mask, first)), outputs(base), rtol=0, atol=0):
             unused[i] = True
             continue
-        trial = chosen.copy()
+        trial = affine.copy()
         trial[i] = True
         mask = np.repeat(trial, sizes)
-        a, b = outputs(moved(mask, first)), outputs(moved(mask, second))
-        middle = outputs(moved(mask, (first + second) / 2))
+        a, b = outputs(replace_base(mask, first)), outputs(replace_base(mask, second))
+        middle = outputs(replace_base(mask, (first + second) / 2))
         if np.allclose(middle, (a + b) / 2, rtol=1e-3, atol=1e-4 * float(jnp.abs(a).max())):
-            chosen = trial
-    if not chosen.any():
-        raise ModelError("The predictor is linear in none of its parameters: there is no last layer. Use 'full'.")
-    return np.flatnonzero(np.repeat(chosen | unused, sizes))
+            affine = trial
+    if not affine.any():
+        raise ModelError("The predictor is linear in no parameter, so there is no last layer; use structure='full'.")
+    return np.flatnonzero(np.repeat(affine | unused, sizes))
 
 
 @compiled("model", "index", if_few=COMPILE_FASTEST)
 def _gauss_newton(model: Model, mode: jax.Array, rows: PyTree, index: tuple | None) -> jax.Array:
-    """Dense Λ of the parameters at ``index``; if that is None, the diagonal of Λ for all."""
+    """The dense Gauss–Newton Λ for the parameters at ``index``; if that is None, the diagonal of Λ for all."""
     likelihood: Any = model.through
     (y, x), weights = split_weights(rows)
     keep = None if index is None else jnp.asarray(index)
@@ -220,14 +228,14 @@ def _gauss_newton(model: Model, mode: jax.Array, rows: PyTree, index: tuple | No
     def scaled_jacobian(row: tuple) -> jax.Array:
         """√(−∇²_η log p) J of one row, (outputs, d)."""
         y, x = row
-        now = eta(mode, x)
-        values, basis = jnp.linalg.eigh(-jax.hessian(lambda e: log_prob(mode, e, y))(now))
+        at_mode = eta(mode, x)
+        values, basis = jnp.linalg.eigh(-jax.hessian(lambda e: log_prob(mode, e, y))(at_mode))
         jacobian = jax.jacrev(eta)(mode, x)
         jacobian = jacobian if keep is None else jacobian[:, keep]
         return jnp.sqrt(jnp.maximum(values, 0))[:, None] * (basis.T @ jacobian)
 
-    def own(z: jax.Array) -> jax.Array:
-        """Prior, log-determinant, and likelihood at fixed η: the terms whose curvature is not the network's."""
+    def rest(z: jax.Array) -> jax.Array:
+        """log p(z, y) with η fixed at the mode: the prior, the log-determinant and the rest of the likelihood."""
         unconstrained = model.space.unravel(z)
         params = model.constrain(unconstrained)
         etas = jax.vmap(lambda x: eta(mode, x))(x)
@@ -235,8 +243,9 @@ def _gauss_newton(model: Model, mode: jax.Array, rows: PyTree, index: tuple | No
         data = jnp.sum(terms if weights is None else jnp.where(weights > 0, weights * terms, 0))
         return model.log_prior(params) + model.log_jacobian(unconstrained, params) + data
 
-    # Each parameter has its own prior, so this part is diagonal, unless several parameters stand beside the network.
-    gradient = jax.grad(own)
+    # This part of Λ is taken as diagonal. It is, since each parameter has its own prior, unless the likelihood has more
+    # than one parameter besides the predictor's.
+    gradient = jax.grad(rest)
     size = mode.size
     diagonal = jax.jvp(gradient, (mode,), (jnp.ones(size, mode.dtype),))[1]
     diagonal = jnp.maximum(-diagonal, 0)

@@ -1,4 +1,7 @@
-"""Point estimates: maximum likelihood and maximum a posteriori."""
+"""Point estimates: maximum likelihood and maximum a posteriori.
+
+A "climb" is the maximisation of a density from one starting point.
+"""
 
 import math
 import time
@@ -29,16 +32,17 @@ from tractable.engine.session import Counter
 
 HELD_ROWS = 10_000  # most held-out rows read from file
 
-
-AWAY = "sds from the maximum"  # key in ``found``: √(gᵀ Λ⁻¹ g) of the gradient g at the end of the climb
-NEAR = 0.05  # of those sds, up to which an end is the maximum: rounding of many large terms leaves a gradient
+# Key in ``found`` of √(gᵀ Λ⁻¹ g), with the gradient g at the end of the climb: how many posterior sds the end point is
+# away from the maximum, by a quadratic approximation.
+AWAY = "sds from the maximum"
+NEAR = 0.05  # of those sds: an end point counts as the maximum up to here, since rounding leaves a small gradient
 
 
 class Climbed(NamedTuple):
-    """The end points of all starts."""
+    """The end points of the climbs from all starts."""
 
     maxima: list[Maximum]
-    info: dict[str, np.ndarray]  # traces
+    info: dict[str, np.ndarray]  # the climbs' traces
     found: dict[str, Any]  # the held-out score, where rows are held out
     interrupted: bool
 
@@ -48,17 +52,18 @@ class MAP(Method):
     """Maximum a posteriori: argmax_θ log p(θ) + Σ log p(y_n|θ), the density of the *user's* θ.
 
     Args:
-        optimizer: "lbfgs" (all rows at every step; exact zeros under Laplace priors), or "adam" or an optax
-            optimiser, which use minibatches if ``batch_size`` is given.
+        optimizer: "lbfgs", which uses all rows at every step and finds exact zeros under Laplace priors; or "adam" or
+            an optax optimiser, which use minibatches if ``batch_size`` is given.
         steps: most iterations.
-        batch_size: rows per step for optax optimisers; None takes all.
-        tolerance: of the gradient's largest component, per datum.
-        starts: climbs from random starting points; the best is kept and the report says whether they agree. If
-            verification finds a higher maximum, the climb is rerun from there.
+        batch_size: rows per step for optax optimisers; None takes all rows.
+        tolerance: the climb ends when the gradient's largest component, per datum, is below this.
+        starts: number of climbs from random starting points. The best end point is the result, and the report says
+            whether the end points agree. If verification finds a higher maximum, the climb is rerun from there.
 
-    Reports standard errors from the observed information for at most 1000 parameters, if verification confirms that
-    they are the posterior's sds around its mean; ``infer(..., verify=None)`` shows them unverified. Otherwise a maximum
-    says nothing of its width: use it as a starting point, or where N is far above the number of parameters.
+    For at most 1000 parameters the report gives standard errors from the observed information, if verification confirms
+    that they are the posterior's sds around its mean; ``infer(..., verify=None)`` shows them unverified. Without
+    standard errors a maximum does not say how wide the posterior is: use it as a starting point, or where the number of
+    rows is far above the number of parameters.
     """
 
     label: ClassVar[str] = "map"
@@ -80,10 +85,10 @@ class MAP(Method):
 
     @property
     def sums_rows(self) -> bool:
-        return self.optimizer != "lbfgs"  # whose line search is on the host
+        return self.optimizer != "lbfgs"  # the line search of L-BFGS runs on the host
 
     def objective(self, model: Model) -> Objective:
-        """The objective to climb."""
+        """The objective to maximise."""
         return log_joint(model, prior=self.prior, flat=True)
 
     def kernel(self, model: Model, rows: PyTree, tuned: PyTree) -> Kernel:
@@ -98,69 +103,70 @@ class MAP(Method):
     def learn(self, session: Session) -> Outcome:
         if not self.prior and session.model.likelihood is None:
             raise ModelError("MLE needs a likelihood; for a log density alone use MAP.")
-        began = time.perf_counter()
-        climbed = self.climbed(session)
-        best, found = chosen(climbed.maxima)
-        found |= climbed.found or standard_errors(session.model, session.data, best.position, self.prior)
-        if "information" in found:
-            found[AWAY] = math.sqrt(max(0.0, best.gradient @ np.linalg.solve(found["information"], best.gradient)))
-        seconds = {"climbing": time.perf_counter() - began}
-        return Outcome(point_belief(best.position, climbed.info, found), found, seconds, climbed.interrupted)
+        start_time = time.perf_counter()
+        climbs = self.climbed(session)
+        best, figures = choose_best(climbs.maxima)
+        figures |= climbs.found or standard_errors(session.model, session.data, best.position, self.prior)
+        if "information" in figures:
+            figures[AWAY] = math.sqrt(max(0.0, best.gradient @ np.linalg.solve(figures["information"], best.gradient)))
+        seconds = {"climbing": time.perf_counter() - start_time}
+        return Outcome(point_belief(best.position, climbs.info, figures), figures, seconds, climbs.interrupted)
 
     def climbed(self, session: Session, jacobian: bool = False) -> "Climbed":
-        """The end points of all starts, by L-BFGS, or by the optimiser, whose loop is saved as it goes.
+        """Climb from all starts: by L-BFGS, or by an optax optimiser in a compiled loop that is saved as it runs.
 
         Args:
-            jacobian: climb the density of the unconstrained position instead; ``objective`` must then match.
+            jacobian: maximise the density of the unconstrained position instead; ``objective`` must then be that
+                density.
         """
         positions = starts_of(session, session.key, self.starts)
         if self.optimizer != "lbfgs":
-            return self._followed(session, positions, jacobian)
+            return self._climb_by_optax(session, positions, jacobian)
         count = Counter(session, "climbing", len(positions) * self.steps)
         ends = Ends(self.steps, self.tolerance, session.stop)
-        found = [
+        maxima = [
             maximum(session.model, session.data, position, self.prior, jacobian, ends, count)
             for position in np.asarray(positions)
         ]
-        traces = {"objective": pad_traces([one.trace for one in found])}
-        return Climbed(found, traces, {}, session.stop())
+        traces = {"objective": pad_traces([one.trace for one in maxima])}
+        return Climbed(maxima, traces, {}, session.stop())
 
-    def _followed(self, session: Session, positions: jax.Array, jacobian: bool) -> "Climbed":
-        """The end points by an optax optimiser, inside the compiled loop."""
+    def _climb_by_optax(self, session: Session, positions: jax.Array, jacobian: bool) -> "Climbed":
+        """Climb from all starts by an optax optimiser, in the compiled loop."""
         model, data, plan = session.model, session.data, self.plan(session.data)
         program = Program(model, self, plan is not None and not data.resident, placement=session.placement)
-        alone, keys = program._replace(placement=ONE_DEVICE), chain_keys(session.key, self.starts)
+        on_one_device, keys = program._replace(placement=ONE_DEVICE), chain_keys(session.key, self.starts)
         rows = None if data is None or plan is not None else data.arrays()
         shape = loop.shape(self.steps, 1, model.space.size, self.starts)
         at, interrupted = climb(
             Climber(session, "climbing", program, shape, plan, keys), None,
-            lambda: loop.begin(alone, None, rows, keys, positions), [-(-self.steps // shape.group)],
+            lambda: loop.begin(on_one_device, None, rows, keys, positions), [-(-self.steps // shape.group)],
             None if session.held_out is None else lambda states: _score(model, states, session.held_out),
         )  # fmt: skip
-        found = []
+        maxima = []
         for position in np.asarray(at.states.position):
             value, gradient = total_of(model, position, data, self.prior, jacobian)
             slope = float(np.max(np.abs(gradient)))
             gradient = np.asarray(gradient)
-            found.append(Maximum(np.asarray(position), float(value), slope, self.steps, gradient, np.zeros(0)))
-        return Climbed(found, at.traces(shape.group), at.found(shape.group), interrupted)
+            maxima.append(Maximum(np.asarray(position), float(value), slope, self.steps, gradient, np.zeros(0)))
+        return Climbed(maxima, at.traces(shape.group), at.found(shape.group), interrupted)
 
     def checks(self, posterior: Learnt) -> list[Check]:
         found, size = posterior.found, max(1, posterior.rows)
         if HELD_OUT_STEPS in found:
-            return [held_out_best(found, "caution", ": not a maximum, but a point to predict with")]
+            return [held_out_best(found, "caution", ": the point predicts best, but it is not a maximum")]
         slope = found["slope"] / size
-        # A stochastic climb stops within its noise, and float32 sums carry only so many digits.
+        # The tolerance is wider for a stochastic climb, which ends with noise, and for sums in float32, which round.
         tolerance = self.tolerance * (100 if self.optimizer != "lbfgs" else 1)
         if jnp.result_type(float) == jnp.float32:
             tolerance = max(tolerance, 1e-5)
-        away = found.get(AWAY, math.inf)
+        distance = found.get(AWAY, math.inf)
         verdict = (
-            "trust" if slope <= tolerance or away <= NEAR
-            else "caution" if slope <= 1e3 * tolerance or away <= 10 * NEAR else "reject"
+            "trust" if slope <= tolerance or distance <= NEAR
+            else "caution" if slope <= 1e3 * tolerance or distance <= 10 * NEAR else "reject"
         )  # fmt: skip
-        sds = f": the end of the climb is {away:.2g} sds from it" if math.isfinite(away) else ""
-        out = [Check("gradient", slope, verdict, f"largest component of the gradient a datum; 0 at a maximum{sds}")]
+        sds = f": the end of the climb is {distance:.2g} sds from it" if math.isfinite(distance) else ""
+        out = [Check("gradient", slope, verdict, f"largest component of the gradient per datum; 0 at a maximum{sds}")]
         out += curvature(found, ridge=1e-6)
         if self.starts > 1:
             gap = found["agreement"]
@@ -171,24 +177,24 @@ class MAP(Method):
 
 @dataclass(frozen=True, kw_only=True)
 class MLE(MAP):
-    """Maximum likelihood: argmax_θ Σ log p(y_n|θ). The prior only gives the parameters' names, shapes and supports.
+    """Maximum likelihood: argmax_θ Σ log p(y_n|θ).
 
-    Args: as for MAP.
+    The prior only gives the parameters' names, shapes and supports. Arguments are as for ``MAP``.
     """
 
     label: ClassVar[str] = "mle"
     prior: ClassVar[bool] = False
 
 
-def chosen(maxima: list[Maximum]) -> tuple[Maximum, dict[str, Any]]:
-    """The best end point of several starts, and figures for the report.
+def choose_best(maxima: list[Maximum]) -> tuple[Maximum, dict[str, Any]]:
+    """The highest end point of several climbs, and figures for the report.
 
     Raises:
         ModelError: the best end point holds numbers that are not finite.
     """
     best = max(maxima, key=lambda m: m.value if np.isfinite(m.value) else -np.inf)
     if not np.all(np.isfinite(best.position)):
-        raise ModelError(f"No climb from {len(maxima)} starts stayed finite; is the density bounded?")
+        raise ModelError(f"No climb from {len(maxima)} starts stayed finite; check that the density is bounded above.")
     return best, {
         "objective": best.value,
         "slope": best.slope,
@@ -198,13 +204,13 @@ def chosen(maxima: list[Maximum]) -> tuple[Maximum, dict[str, Any]]:
 
 
 def _score(model: Model, states: PyTree, held_out: Data) -> np.ndarray:
-    """(m,) log likelihood of every held-out row, at the start that predicts them best."""
-    seen = held_out if held_out.resident else held_out.take(slice(0, HELD_ROWS))
-    scores = np.asarray(_scores(model, states.position, seen.arrays()), np.float64)
+    """The log likelihood of every held-out row, (m,), at the climb (of one start) that predicts them best."""
+    rows = held_out if held_out.resident else held_out.take(slice(0, HELD_ROWS))
+    scores = np.asarray(_scores(model, states.position, rows.arrays()), np.float64)
     return scores[np.argmax(scores.sum(1))]
 
 
 @compiled("model", if_few=COMPILE_FASTEST)
 def _scores(model: Model, positions: jax.Array, rows: PyTree) -> jax.Array:
-    """(start, m) log likelihood of every row."""
+    """The log likelihood of every row at every start's position, (start, m)."""
     return jax.lax.map(lambda z: counted_log_likelihoods(model, model.params(z), rows), positions)

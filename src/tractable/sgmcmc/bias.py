@@ -1,4 +1,7 @@
-"""Predicts how far a stochastic-gradient sampler with a fixed step size is from its target."""
+"""Predicts how far the draws of a stochastic-gradient sampler with a fixed step size are from its target.
+
+H is the curvature −∇² log p(θ|D) of the target, V the covariance of one stochastic gradient (docs/decisions/031).
+"""
 
 from typing import Any, NamedTuple
 
@@ -12,21 +15,21 @@ from tractable.core.shared import COMPILE_FASTEST, compiled
 from tractable.diagnostics.learnt import Predicted
 
 DENSE = 400  # most parameters for which H and V are measured as matrices
-ALL_WINDOWS = 1 << 21  # largest rows × batch size for which V is the covariance over all batches
-WINDOW_BYTES = 1 << 29  # and the most that those rows may take: each is in as many batches as a batch has rows
-ROWS = 4096  # single rows from which V is measured otherwise
-FEW_ROWS = 256  # the same, where only diagonals are measured
+ALL_WINDOWS = 1 << 21  # V is the covariance over all batches if rows × batch size are at most so many
+WINDOW_BYTES = 1 << 29  # and if all batches, with each row in as many as a batch has rows, take at most so many bytes
+ROWS = 4096  # otherwise V is measured from so many single rows
+FEW_ROWS = 256  # or from so many, where only diagonals are measured
 
 
 class Measured(NamedTuple):
-    """What decides the bias, at one position or averaged over several; (d, d), or the diagonals (d,)."""
+    """H and V at one position, or averaged over several; matrices (d, d), or their diagonals (d,)."""
 
     curvature: np.ndarray  # H = −∇² log posterior
     noise: np.ndarray  # V, the covariance of one stochastic gradient
 
 
 def stationary(
-    measured: Measured,
+    measurement: Measured,
     step_size: float,
     scale: np.ndarray | float = 1.0,
     *,
@@ -35,29 +38,30 @@ def stationary(
     epoch: int | None = None,
     injected: np.ndarray | None = None,
 ) -> Predicted:
-    """The stationary covariance Σ of SGLD (friction 1) or SGHMC near a normal target with precision H, by Lyapunov.
+    """Predict the stationary covariance Σ of SGLD (friction 1) or SGHMC for a normal target with precision H.
 
         θ' − μ = (I − (ε/2) P H)(θ − μ) + (ε/2) P ξ + √ε L z,   Cov ξ = V,   P = L Lᵀ
 
-    In one dimension, with P = 1, Σ = (1/h) (1 + εV/4) / (1 − εh/4), stable iff ε < 4/h. If batches visit every row once
-    an epoch, their noise sums to zero over it, with covariance −V/(M − 1) between two of them: Σ is then smaller than
-    for independent batches, and averaged here over the phases of an epoch. O(d) where H and V are diagonals.
+    Σ solves the Lyapunov equation of this recursion. In one dimension, with P = 1, Σ = (1/h) (1 + εV/4) / (1 − εh/4),
+    and the recursion is stable iff ε < 4/h. If the batches of an epoch contain every row once, their noise sums to zero
+    over the epoch, with covariance −V/(M − 1) between two batches. Σ is then smaller than for independent batches, and
+    it is averaged here over the steps of an epoch. The time is O(d) where H and V are diagonals.
 
     Args:
-        measured: H and V.
+        measurement: H and V.
         step_size: ε.
         scale: L, a number, (d,) or (d, d).
         friction: α of SGHMC.
         temperature: T of the injected noise; the target's covariance is T H⁻¹.
-        epoch: M batches an epoch, each row once; None where batches are independent.
-        injected: S, the scale of the injected noise where it is not √ε L.
+        epoch: M, the number of batches in an epoch that contains each row once; None where batches are independent.
+        injected: S, the scale of the injected noise, where it is not √ε L.
 
     >>> one = Measured(np.array([4.0]), np.array([32.0]))
     >>> round(float(stationary(one, 0.1).covariance[0]), 6)   # (1/4)(1 + 0.8)/(1 − 0.1)
     0.5
     """
-    matrix = measured.curvature.ndim == 2
-    h, v = _whitened(measured, scale)
+    matrix = measurement.curvature.ndim == 2
+    h, v = _whitened(measurement, scale)
     if matrix:
         values, basis = np.linalg.eigh(h)
         v = basis.T @ v @ basis
@@ -69,46 +73,47 @@ def stationary(
     if injected is not None:
         white = np.linalg.solve(_dense(scale, len(injected)), injected) if injected.ndim == 2 else injected / scale
         heat = temperature * (basis.T @ white @ white.T @ basis if matrix and basis is not None else white**2)
-    across = np.broadcast_to(scale, values.shape) if basis is None else _dense(scale, len(values)) @ basis
+    to_parameters = np.broadcast_to(scale, values.shape) if basis is None else _dense(scale, len(values)) @ basis
 
-    def back(whitened: np.ndarray) -> np.ndarray:
-        return across @ whitened @ across.T if matrix else np.square(across) * whitened
+    def unwhiten(whitened: np.ndarray) -> np.ndarray:
+        return to_parameters @ whitened @ to_parameters.T if matrix else np.square(to_parameters) * whitened
 
-    target = back(temperature * unit / values)
+    target = unwhiten(temperature * unit / values)
     if not (np.all(values > 0) and step_size * values.max() < (4 if friction >= 1 else 4 * (2 - friction))):
         return Predicted(np.full_like(target, np.inf), target, np.full(len(values), np.inf), np.inf)
     white, batches = _memories(step_size * first / 2, step_size * second / 2, friction, epoch)
     whitened = friction * heat * white + step_size**2 / 4 * v * batches
-    covariance = back(whitened)
-    variances, wanted = (np.diag(covariance), np.diag(target)) if matrix else (covariance, target)
-    inflation = np.sqrt(np.maximum(variances, 0) / wanted) - 1
-    # With correlated parameters a stiff direction may be many times too wide while every marginal sd is right.
-    ratios = np.linalg.eigvalsh(whitened * np.sqrt(first * second) / temperature) if matrix else variances / wanted
+    covariance = unwhiten(whitened)
+    variances, right = (np.diag(covariance), np.diag(target)) if matrix else (covariance, target)
+    inflation = np.sqrt(np.maximum(variances, 0) / right) - 1
+    # The worst linear combination is reported too: with correlated parameters, a direction of large curvature may be
+    # many times too wide while every marginal sd is right.
+    ratios = np.linalg.eigvalsh(whitened * np.sqrt(first * second) / temperature) if matrix else variances / right
     return Predicted(covariance, target, inflation, float(np.abs(np.sqrt(np.maximum(ratios, 0)) - 1).max()))
 
 
-def largest_step(measured: Measured, scale: np.ndarray | float, tolerance: float, **settings: Any) -> float:
-    """The largest ε at which no linear combination's sd is predicted to be off by more than ``tolerance``."""
-    h, _ = _whitened(measured, scale)
+def largest_step(measurement: Measured, scale: np.ndarray | float, tolerance: float, **settings: Any) -> float:
+    """Find the largest ε at which the predicted sd of every linear combination is off by at most ``tolerance``."""
+    h, _ = _whitened(measurement, scale)
     top = max(np.linalg.eigvalsh(h).max() if h.ndim == 2 else h.max(), 1e-300)
     low, high = 1e-9 / top, 3.9 / top
-    if stationary(measured, high, scale, **settings).worst <= tolerance:
+    if stationary(measurement, high, scale, **settings).worst <= tolerance:
         return high
     for _ in range(60):
         middle = np.sqrt(low * high)
-        if stationary(measured, middle, scale, **settings).worst <= tolerance:
+        if stationary(measurement, middle, scale, **settings).worst <= tolerance:
             low = middle
         else:
             high = middle
     return float(low)
 
 
-def reduced_noise(measured: Measured, step_size: float, scale: np.ndarray | float) -> np.ndarray | None:
-    """S with S Sᵀ = εP − (ε²/4) P (V + H) P: injected noise that makes the stationary covariance H⁻¹ itself.
+def reduced_noise(measurement: Measured, step_size: float, scale: np.ndarray | float) -> np.ndarray | None:
+    """S with S Sᵀ = εP − (ε²/4) P (V + H) P, the scale of injected noise that makes the stationary covariance H⁻¹.
 
-    For a normal target and independent batches. None where ε is so large that S Sᵀ is not positive definite.
+    This holds for a normal target and independent batches. None where ε is so large that S Sᵀ is not positive definite.
     """
-    h, v = _whitened(measured, scale)
+    h, v = _whitened(measurement, scale)
     if h.ndim == 1:
         left = step_size - step_size**2 / 4 * (v + h)
         return None if left.min() <= 0 else np.broadcast_to(scale, h.shape) * np.sqrt(left)
@@ -119,10 +124,12 @@ def reduced_noise(measured: Measured, step_size: float, scale: np.ndarray | floa
 
 
 def _memories(first: np.ndarray, second: np.ndarray, friction: float, epoch: int | None) -> tuple[Any, Any]:
-    """Σ_kl r_k r'_l C(k − l), the noise that stays, of white and of batch noise, for every pair of pulls x = εh/2.
+    """The variance of the position per unit of white noise and of batch noise: Σ_kl r_k r'_l C(k − l).
 
-    A kick moves the position by r_k = Σ_s w_s (1 − y_s)^k after k steps. Batches that visit every row once an epoch
-    have C(l) = −(1 − l/M)/(M − 1) at lags 0 < l < M, averaged over the phases of an epoch, so that
+    C is the noise's autocovariance. The sum is computed for every pair of values x = εh/2, the share of its distance to
+    the mode by which a step moves the position back. After k steps a unit of noise has shrunk to
+    r_k = Σ_s w_s (1 − y_s)^k. If the batches of an epoch contain every row once, C(l) = −(1 − l/M)/(M − 1) at lags
+    0 < l < M, averaged over the steps of an epoch, so that
 
         Σ_kl (1 − y)^k (1 − y')^l C(k − l) = (u(y) + u(y')) / (y + y' − y y'),   u(y) = ½ + Σ_l C(l) (1 − y)^l
 
@@ -132,31 +139,34 @@ def _memories(first: np.ndarray, second: np.ndarray, friction: float, epoch: int
     batches: Any = 0.0
     for weight, y in _responses(first, friction):
         for other, z in _responses(second, friction):
-            carried = weight * other / (y + z - y * z)
-            white = white + carried.real
-            batches = batches + (carried * (_unspent(y, epoch) + _unspent(z, epoch))).real
+            total = weight * other / (y + z - y * z)
+            white = white + total.real
+            batches = batches + (total * (_half_sum(y, epoch) + _half_sum(z, epoch))).real
     return white, batches
 
 
 def _responses(pull: np.ndarray, friction: float) -> list[tuple[Any, np.ndarray]]:
-    """(w_s, y_s): weights, and roots of y² − (α + x) y + x; for SGLD, where α = 1, the root 0 is left out."""
+    """The (w_s, y_s) of ``_memories`` for x = ``pull``: weights, and the roots of y² − (α + x) y + x.
+
+    For SGLD, where α = 1, the root 0 is left out.
+    """
     if friction >= 1:
         return [(1.0, pull)]
     total = friction + pull
     gap = total**2 - 4 * pull
-    least = 1e-8 * total**2  # keeps off critical damping, where the two roots coincide
+    least = 1e-8 * total**2  # avoids critical damping, where the two roots coincide and the weights divide by 0
     fast = (total + np.sqrt(np.where(np.abs(gap) < least, least, gap).astype(complex))) / 2
-    slow = pull / fast  # exact, where (total − √gap)/2 would be rounding
+    slow = pull / fast  # accurate where (total − √gap)/2 would lose all digits
     return [((1 - slow) / (fast - slow), slow), (-(1 - fast) / (fast - slow), fast)]
 
 
-def _unspent(y: np.ndarray, epoch: int | None) -> np.ndarray:
+def _half_sum(y: np.ndarray, epoch: int | None) -> np.ndarray:
     """u(y) of ``_memories``."""
     if epoch is None:
         return np.full_like(y, 0.5)
     if epoch == 1:
         return np.zeros_like(y)
-    small = np.abs(epoch * y) < 0.1  # there the closed form is a difference of large numbers
+    small = np.abs(epoch * y) < 0.1  # a series is used there, since the closed form subtracts large numbers
     series, term = np.zeros_like(y), np.full_like(y, (epoch + 1) / 6)
     for k in range(1, 9):  # C(M + 1, k + 2) (−1)^(k + 1) y^k / (M (M − 1))
         term = term * (y if k == 1 else -y * (epoch - k) / (k + 2))
@@ -166,8 +176,9 @@ def _unspent(y: np.ndarray, epoch: int | None) -> np.ndarray:
     return np.where(small, series, 0.5 - (a / y - a * (1 - a**epoch) / (epoch * y**2)) / (epoch - 1))
 
 
-def _whitened(measured: Measured, scale: np.ndarray | float) -> tuple[np.ndarray, np.ndarray]:
-    h, v = np.asarray(measured.curvature, float), np.asarray(measured.noise, float)
+def _whitened(measurement: Measured, scale: np.ndarray | float) -> tuple[np.ndarray, np.ndarray]:
+    """H and V in the coordinates L⁻¹ θ: Lᵀ H L and Lᵀ V L, or their diagonals."""
+    h, v = np.asarray(measurement.curvature, float), np.asarray(measurement.noise, float)
     if h.ndim == 2:
         dense = _dense(scale, len(h))
         return dense.T @ h @ dense, dense.T @ v @ dense
@@ -188,19 +199,22 @@ def measure(
     source: Any = None,
     tuned: PyTree = None,
 ) -> Measured:
-    """H and V averaged over flat unconstrained positions, (k, d).
+    """Measure H and V, averaged over flat unconstrained positions (k, d).
 
-    V is the estimator's covariance over every batch that a run can draw (windows of the shuffled rows) if they are few;
-    else from single rows, V₁ (N − n)/(n (N − 1)), as the covariance of a few batches overstates its largest direction.
-    Up to 400 parameters H is the Hessian of the log posterior; beyond, both are diagonals, and H is the prior's
-    curvature plus the empirical Fisher information V₁/(N − 1), which is positive. ``source.estimator(model, tuned)`` is
-    the stochastic gradient; the plain minibatch one by default.
+    A batch is a window of the shuffled rows. If there are few possible batches, V is the covariance of the stochastic
+    gradient over all of them. Otherwise it is computed from the covariance V₁ over single rows, as
+    V₁ (N − n)/(n (N − 1)), because the covariance of a few batches overstates its largest direction. For at most 400
+    parameters H is minus the Hessian of the log posterior. For more, H and V are diagonals, and H is the prior's
+    curvature plus the empirical Fisher information V₁/(N − 1), which is positive.
+
+    Args:
+        source: ``source.estimator(model, tuned)`` is the stochastic gradient; the plain minibatch gradient by default.
     """
     where = jnp.atleast_2d(jnp.asarray(positions, jnp.result_type(float)))
     dense = model.space.size <= DENSE
     n, size = plan.width, plan.size
     every = size * n <= ALL_WINDOWS and n * data.nbytes <= WINDOW_BYTES
-    seen = plan if every else Plan(size, 1)
+    used = plan if every else Plan(size, 1)
     count = size if every else min(size, ROWS if dense else FEW_ROWS)
     if every:
         starts = jnp.arange(size)
@@ -210,16 +224,16 @@ def measure(
     else:
         starts = jax.random.randint(key, (count,), 0, size)
     if data.resident:
-        rows = starts[:, None] + jnp.arange(seen.width)
+        rows = starts[:, None] + jnp.arange(used.width)
         stacked = jax.tree.map(lambda a: a[rows], data.windows(n))
     else:
-        stacked = jax.tree.map(jnp.asarray, data.read(np.asarray(starts), seen.width))
+        stacked = jax.tree.map(jnp.asarray, data.read(np.asarray(starts), used.width))
     some = data.sketched()
     rows = some.arrays() if data.resident else jax.tree.map(lambda a: a.reshape(-1, *a.shape[2:]), stacked)
 
     def noise_of(position: jax.Array, stacked: PyTree) -> np.ndarray:
-        summed = np.asarray(_noise(model, seen, source, dense, tuned, position, stacked), np.float64)
-        return summed / (size if every else count - 1)
+        total = np.asarray(_noise(model, used, source, dense, tuned, position, stacked), np.float64)
+        return total / (size if every else count - 1)
 
     noises, curvatures = [], []
     for position in where:
@@ -229,7 +243,7 @@ def measure(
             curvatures.append((hessian + hessian.T) / 2)
         else:
             fisher = noise
-            if isinstance(stacked, Weighted):  # a row of weight w adds w g gᵀ, so its gradient is √w g
+            if isinstance(stacked, Weighted):  # a row of weight w adds w g gᵀ to H, so √w g stands for its gradient
                 fisher = noise_of(position, stacked._replace(weights=jnp.sqrt(stacked.weights)))
             single = fisher * n * (size - 1) / max(size - n, 1) if every else fisher
             prior = -np.asarray(_prior_curvature(model, position), np.float64)
@@ -242,12 +256,12 @@ def measure(
 
 
 def inverse_root(h: np.ndarray) -> np.ndarray:
-    """Lower-triangular L with L Lᵀ = H⁻¹."""
+    """The lower-triangular L with L Lᵀ = H⁻¹."""
     return np.linalg.cholesky(np.linalg.inv(h))
 
 
 def _positive(h: np.ndarray) -> np.ndarray:
-    """The curvature made positive definite: eigenvalues below 10⁻⁶ of the largest are raised to that."""
+    """The curvature made positive definite: eigenvalues below 10⁻⁶ of the largest one are raised to 10⁻⁶ of it."""
     if h.ndim == 1:
         return np.maximum(h, 1e-6 * h.max())
     values, basis = np.linalg.eigh(h)
@@ -258,7 +272,7 @@ def _positive(h: np.ndarray) -> np.ndarray:
 
 @compiled("model", "plan", "source", "dense", if_few=COMPILE_FASTEST)
 def _noise(model, plan, source, dense, tuned, position, stacked) -> jax.Array:
-    """Σ (g − ḡ)(g − ḡ)ᵀ over batches, or its diagonal in O(d) memory."""
+    """Σ (g − ḡ)(g − ḡ)ᵀ over the batches' gradients g; its diagonal alone, in O(d) memory, where ``dense`` is False."""
     estimate = jax.grad(log_posterior(model, flat=True)) if source is None else source.estimator(model, tuned)
 
     def gradient(rows: PyTree) -> jax.Array:
@@ -272,8 +286,8 @@ def _noise(model, plan, source, dense, tuned, position, stacked) -> jax.Array:
     def add(carry: tuple, rows: PyTree) -> tuple:
         count, mean, square = carry
         new = gradient(rows)
-        moved = mean + (new - mean) / (count + 1)
-        return (count + 1, moved, square + (new - mean) * (new - moved)), None
+        new_mean = mean + (new - mean) / (count + 1)
+        return (count + 1, new_mean, square + (new - mean) * (new - new_mean)), None
 
     nothing = (0.0, jnp.zeros_like(position), jnp.zeros_like(position))
     return jax.lax.scan(add, nothing, stacked)[0][2]
@@ -283,7 +297,7 @@ def _noise(model, plan, source, dense, tuned, position, stacked) -> jax.Array:
 def _hessian(model: Model, position: jax.Array, rows: PyTree, size: jax.Array) -> jax.Array:
     batch = whole(rows)._replace(size=size)
     gradient = jax.grad(log_posterior(model, flat=True))
-    # Eight Hessian-vector products at a time: all at once would hold d copies of every row's activations.
+    # Eight Hessian-vector products at a time; all at once would need memory for d copies of every row's activations.
     return jax.lax.map(
         lambda e: jax.jvp(lambda p: gradient(p, batch), (position,), (e,))[1], jnp.eye(position.size), batch_size=8
     )

@@ -1,4 +1,4 @@
-"""Estimators of ∇ log posterior from a minibatch: ``(position, batch) -> gradient``, all unbiased.
+"""Unbiased estimators of ∇ log posterior from a minibatch, functions ``(position, batch) -> gradient``.
 
 A stochastic-gradient kernel takes an estimator as an argument, so a new estimator needs no new sampler.
 """
@@ -14,25 +14,25 @@ Estimator = Callable[[PyTree, Batch], PyTree]
 
 
 def needed(batch: Batch | None) -> Batch:
-    """The batch; raises DataError without one, since a log posterior without rows is the prior."""
+    """The batch itself; raises a DataError if there is none, since a log posterior without rows is the prior."""
     if batch is None:
         raise DataError(
-            "A stochastic-gradient kernel expects a batch at every step, and got None: it would sample the prior. Give "
-            "a Batch, such as Batch(rows, jnp.ones(n), N), or use MALA or NUTS on a log density without data."
+            "A stochastic-gradient kernel expects a batch at every step; got None: it would sample the prior. Give a "
+            "Batch, such as Batch(rows, jnp.ones(n), N), or use MALA or NUTS for a log density without data."
         )
     return batch
 
 
 def minibatch(log_posterior: Callable) -> Estimator:
-    """g(θ) = ∇ log p(θ) + N/n Σ_{i in batch} ∇ log p(y_i|θ)."""
+    """The plain minibatch gradient g(θ) = ∇ log p(θ) + N/n Σ_{i in batch} ∇ log p(y_i|θ)."""
     return jax.grad(log_posterior)
 
 
 def control_variates(log_posterior: Callable, anchor: PyTree, anchor_gradient: PyTree) -> Estimator:
-    """g(θ) = ĝ(θ) − ĝ(θ̂) + ∇ log p(θ̂|D), with ĝ the minibatch gradient and θ̂ an anchor near the mode.
+    """The gradient with control variates g(θ) = ĝ(θ) − ĝ(θ̂) + ∇ log p(θ̂|D) (Baker et al. 2019, eq. 7).
 
-    Its variance shrinks with |θ − θ̂|²; it is 0 for every θ if the log likelihoods share one quadratic term.
-    Baker, Fearnhead, Fox & Nemeth 2019, eq. 7.
+    ĝ is the minibatch gradient and θ̂ an anchor near the mode. The variance falls with |θ − θ̂|²; it is 0 for every θ if
+    the rows' log likelihoods are quadratic with the same quadratic term.
 
     Args:
         anchor: θ̂.

@@ -1,4 +1,8 @@
-"""SGLD and SGHMC, which predict the bias of their step size."""
+"""The methods SGLD and SGHMC, which choose a step size by the bias that it is predicted to have.
+
+H is the curvature of the log posterior, V the covariance of a stochastic gradient, P = L Lᵀ the preconditioner and ε
+the step size, as in ``sgmcmc.bias``.
+"""
 
 import warnings
 from collections.abc import Callable, Mapping
@@ -27,35 +31,39 @@ from tractable.sgmcmc.sghmc import sghmc
 from tractable.sgmcmc.sgld import sgld
 
 Step = float | jax.Array | Callable  # ε, or a schedule of it
-MEASURED_AT = 8  # draws over which curvature and gradient noise are averaged for the report
-RETRIES = 4  # of a first burn-in that diverged, each at a tenth of the step
-LARGE = 10_000  # parameters from which the loop holds positions as pytrees
-EXPLORE = 0.5  # share of a cycle that runs without noise, to find a mode
+MEASURED_AT = 8  # number of draws over which curvature and gradient noise are averaged for the report
+RETRIES = 4  # times that a burn-in which diverged is tried again, each time at a tenth of the step size
+LARGE = 10_000  # from so many parameters on, positions are pytrees in the compiled loop
+EXPLORE = 0.5  # share of a cycle that runs without injected noise, to find a mode
 LONGEST = 256  # most steps per kept draw with thin="auto"
 
 
 @dataclass(frozen=True, kw_only=True)
 class SGLD(Drawing):
-    """Stochastic-gradient Langevin dynamics with a known bias.
+    """Stochastic-gradient Langevin dynamics, whose bias at its step size is predicted (Welling & Teh 2011).
 
     Args:
         chains, draws, warmup: as for every method that draws; chains start around modes and draw their own batches.
         thin: steps per kept draw; "auto" takes about the slowest relaxation time, at most 256.
         batch_size: largest number of rows per step; the batches of an epoch are of nearly equal size.
-        step_size: "auto", a constant ε (Welling & Teh's: drift ε/2, noise ε; 2 × BlackJAX's), or a schedule
-            ``t -> ε_t`` such as ``schedules.polynomial``; draws are then weighted by ε_t.
-        bias_tolerance: the largest inflation of the sd of any linear combination of the parameters. "auto" keeps
-            within it; a given step size beyond it raises a warning.
-        preconditioner: None, "diagonal" or "dense" (measured in warm-up), "rmsprop" (pSGLD), or "auto": with an
-            automatic step size, dense up to 400 parameters and diagonal beyond; with a given one, None.
+        step_size: "auto", a constant ε, or a schedule ``t -> ε_t`` such as ``schedules.polynomial``, with which draws
+            are weighted by ε_t. ε is Welling & Teh's: the drift is ε/2 times the gradient and the noise has variance ε
+            (twice BlackJAX's step size).
+        bias_tolerance: the largest relative error of the sd of any linear combination of the parameters. "auto"
+            chooses a step size with a smaller predicted error; a given step size beyond it causes a warning.
+        preconditioner: None, "diagonal" or "dense" (measured in warm-up), "rmsprop" (pSGLD), or "auto". "auto" with an
+            automatic step size is dense for at most 400 parameters and diagonal for more; with a given step size it is
+            None.
         gradient: "minibatch", or "control_variates" around the mode found in warm-up.
-        cycles: cosine cycles in the run (Zhang et al. 2020). The first half of each explores; its draws have weight 0.
-        temperature: T; 1 is the posterior.
-        correct: reduce the injected noise by what the gradient's noise and the finite step add. Batches are then
-            drawn independently, so that their noise is white. Needs a constant ε and a measured preconditioner.
-        start: "mode" climbs first; "random" starts where MALA would.
+        cycles: number of cosine cycles in the run (Zhang et al. 2020). The first half of each cycle explores; its draws
+            have weight 0.
+        temperature: T of the target p(θ|D)^{1/T}; 1 is the posterior.
+        correct: reduce the injected noise by the variance that the gradient's noise and the finite step add. Batches
+            are then drawn independently, so that their noise is white. This needs a constant ε and a preconditioner
+            measured in warm-up.
+        start: "mode" starts around modes, which are searched first; "random" starts where MALA would.
 
-    MALA and NUTS have no bias: prefer them where full gradients are affordable.
+    MALA and NUTS have no such bias: prefer them where gradients over all rows are affordable.
     """
 
     label: ClassVar[str] = "sgld"
@@ -75,7 +83,7 @@ class SGLD(Drawing):
         super().__post_init__()
         if self.correct and (callable(self.step_size) or self.cycles or self.preconditioner == "rmsprop"):
             raise SettingsError(
-                f"{type(self).__name__}(correct=True) needs a constant step and a preconditioner that stays as "
+                f"{type(self).__name__}(correct=True) needs a constant step size and a preconditioner that stays as "
                 "measured; got a schedule, cycles or rmsprop."
             )
 
@@ -93,7 +101,7 @@ class SGLD(Drawing):
         return plan_batches(self, data, self.batch_size, independent=self.correct)
 
     def estimator(self, model: Model, tuned: PyTree, *, flat: bool = True) -> Callable:
-        """The stochastic gradient, for positions and ``tuned`` values that are flat, or pytrees."""
+        """The stochastic gradient, for positions and ``tuned`` values that are flat arrays, or pytrees."""
         posterior = log_posterior(model, flat=flat)
         if self.gradient == "control_variates":
             return gradients.control_variates(posterior, tuned["anchor"], tuned["anchor_gradient"])
@@ -102,7 +110,7 @@ class SGLD(Drawing):
     def kernel(self, model: Model, rows: PyTree, tuned: PyTree) -> Kernel:
         if model.space.size < LARGE:
             return self._kernel(model, tuned, flat=True)
-        # Large positions stay pytrees: XLA fuses a concatenation and its consumers into one slow, serial loop.
+        # Large positions stay pytrees, because XLA compiles their concatenation into one slow, serial loop.
         unravel = model.space.unravel
         leafwise = {name: unravel(a) if jnp.ndim(a) == 1 else a for name, a in tuned.items()}
         kernel = self._kernel(model, leafwise, flat=False)
@@ -115,12 +123,12 @@ class SGLD(Drawing):
             length = tuned["cycle"]
             step = schedules.cyclical(tuned["step_size"], length)
 
-            def exploring_cold(t: jax.Array) -> jax.Array:
+            def temperature_at(t: jax.Array) -> jax.Array:
                 return jnp.where((t % length) < EXPLORE * length, 0.0, self.temperature)
 
-            temperature = exploring_cold
-        learnt = self._preconditioner == "rmsprop"
-        conditioner = preconditioners.rmsprop() if learnt else preconditioners.fixed(tuned["scale"])
+            temperature = temperature_at
+        adapts = self._preconditioner == "rmsprop"
+        conditioner = preconditioners.rmsprop() if adapts else preconditioners.fixed(tuned["scale"])
         settings = {
             "temperature": temperature,
             "preconditioner": conditioner,
@@ -132,68 +140,69 @@ class SGLD(Drawing):
         return sgld(posterior, step, noise_scale=tuned.get("noise_scale"), **settings)
 
     def warm_up(self, session: Session, program: Program, keys: jax.Array, positions: jax.Array) -> WarmUp:
-        """Climb to modes and measure H; move the chains to draws of the normal approximation, measure H and V there,
-        and choose P and ε; burn in; measure where the chains now are and choose ε again.
+        """Choose P and ε from H and V, and burn in.
 
-        The bias concerns the draws, so H and V are measured around a mode, not at it: the gradient's noise differs
-        there, and with control variates it vanishes at the mode.
+        The chains first climb to modes, where H is measured. Then they move to draws of the normal approximation there,
+        at which H and V are measured, and P and ε are chosen. After the first half of burn-in H and V are measured
+        where the chains are, and ε is chosen again. The bias concerns the draws, so H and V are measured around a mode
+        and not at it: the gradient's noise differs there, and with control variates it vanishes at the mode.
         """
         model, data, dtype = session.model, session.data, jnp.result_type(float)
         if self.start == "mode":
-            climbed = modes(session, positions)
-            if not np.all(np.isfinite(climbed)):
+            ends = modes(session, positions)
+            if not np.all(np.isfinite(ends)):
                 raise RunError(
-                    "The climb to a mode did not stay finite: is the posterior proper? If it is, use start='random'."
+                    "The climb to a mode did not stay finite. Is the posterior proper? If it is, use start='random'."
                 )
-            positions = jnp.asarray(climbed, dtype)
+            positions = jnp.asarray(ends, dtype)
         tuned: dict[str, Any] = {}
         if self.gradient == "control_variates":
             part = whole(data.arrays() if data.resident else data.first(10_000))
             best = positions[int(np.argmax([float(value_and_slope(model, p, part)[0]) for p in positions]))]
             tuned = {"anchor": best, "anchor_gradient": value_and_slope(model, best, whole(data.arrays()))[1]}
-        measured = self._measured(session, positions, tuned)
+        measurement = self._measure(session, positions, tuned)
         if self.start == "mode":
             root = (
-                np.sqrt(1 / measured.curvature)
-                if measured.curvature.ndim == 1
-                else bias.inverse_root(measured.curvature)
+                np.sqrt(1 / measurement.curvature)
+                if measurement.curvature.ndim == 1
+                else bias.inverse_root(measurement.curvature)
             )
             noise = np.asarray(jax.random.normal(jax.random.fold_in(session.key, 6), positions.shape))
             positions = positions + jnp.asarray(noise * root if root.ndim == 1 else noise @ root.T, dtype)
-            measured = self._measured(session, positions, tuned)
-        scale = self.scale(measured, self.plan(data))
-        found = self._choose(measured, scale, self.plan(data))
-        first = found["step_size"]
-        thin = self._thinning(measured, first, scale)
-        tuned |= self._tuned(measured, first, scale, thin)
+            measurement = self._measure(session, positions, tuned)
+        scale = self.scale(measurement, self.plan(data))
+        choice = self._choose(measurement, scale, self.plan(data))
+        first = choice["step_size"]
+        thin = self._thinning(measurement, first, scale)
+        tuned |= self._tuned(measurement, first, scale, thin)
         if self.warmup and not self.cycles:
             positions, done = self._burn_in_or_smaller(session, program, tuned, keys, positions, thin)
             if self.step_size == "auto" or self.correct:
-                measured = self._measured(session, positions, tuned)
+                measurement = self._measure(session, positions, tuned)
                 step_size = float(tuned["step_size"])
-                found = self._choose(measured, scale, self.plan(data))
-                if step_size < 0.5 * first:  # a step size that failed once may fail again
-                    found["step_size"] = min(found["step_size"], step_size)
-                tuned |= self._tuned(measured, found["step_size"], scale, thin)
+                choice = self._choose(measurement, scale, self.plan(data))
+                if step_size < 0.5 * first:  # a larger step size failed in burn-in, and could fail again
+                    choice["step_size"] = min(choice["step_size"], step_size)
+                tuned |= self._tuned(measurement, choice["step_size"], scale, thin)
             positions, _ = self._burn_in(session, program, tuned, keys, positions, thin, done)
-        return WarmUp(positions, tuned, found, thin)
+        return WarmUp(positions, tuned, choice, thin)
 
-    def _measured(self, session: Session, positions: jax.Array, tuned: dict[str, Any]) -> bias.Measured:
+    def _measure(self, session: Session, positions: jax.Array, tuned: dict[str, Any]) -> bias.Measured:
         session.say("measuring", 0, 1)
         distinct = np.unique(np.round(np.asarray(positions), 6), axis=0)
         key = jax.random.fold_in(session.key, 7)
         return bias.measure(session.model, session.data, self.plan(session.data), distinct, key, self, tuned)
 
-    def _tuned(self, measured: bias.Measured, step: float, scale: np.ndarray, thin: int) -> dict[str, jax.Array]:
+    def _tuned(self, measurement: bias.Measured, step: float, scale: np.ndarray, thin: int) -> dict[str, jax.Array]:
         dtype = jnp.result_type(float)
-        plain = self._preconditioner is None  # then a scalar: every step would read a vector of ones
+        plain = self._preconditioner is None  # the scale is then the number 1, so that no step reads a vector of ones
         tuned = {"step_size": jnp.asarray(step, dtype), "scale": jnp.asarray(1.0 if plain else scale, dtype)}
         if self.correct:
-            reduced = bias.reduced_noise(measured, step, scale)
+            reduced = bias.reduced_noise(measurement, step, scale)
             if reduced is None:
                 raise SettingsError(
                     f"{type(self).__name__}(correct=True) cannot correct the gradient's noise at step_size={step:g}: "
-                    "it exceeds the injected noise. Use a smaller step, larger batches or control variates."
+                    "it exceeds the injected noise. Use a smaller step size, larger batches or control variates."
                 )
             tuned["noise_scale"] = jnp.asarray(reduced, dtype)
         if self.cycles:
@@ -201,15 +210,18 @@ class SGLD(Drawing):
         return tuned
 
     def _burn_in_or_smaller(self, session, program, tuned, keys, positions, thin) -> tuple[jax.Array, int]:
-        """The first half of burn-in. Where chains become non-finite, an automatic step size is cut and tried again: a
-        network's curvature at its mode says little of the walls around. ``tuned`` keeps the step size that worked."""
+        """Run the first half of burn-in, with a smaller step size if needed, which is left in ``tuned``.
+
+        Where chains become non-finite, an automatic step size is divided by ten and burn-in is tried again: away from
+        its mode, a network's posterior can have a far larger curvature than at the mode.
+        """
         for _ in range(RETRIES if self.step_size == "auto" and not self.correct else 0):
             try:
                 return self._burn_in(session, program, tuned, keys, positions, thin, 0)
             except RunError:
                 tuned["step_size"] = tuned["step_size"] / 10
                 warnings.warn(
-                    "Chains did not stay finite at the automatic step: the posterior is stiffer away from its mode. "
+                    "Chains did not stay finite at the automatic step size: curvature is larger away from the mode. "
                     f"Trying {float(tuned['step_size']):.3g}; MALA or NUTS are safer where they are affordable.",
                     TractableWarning,
                     stacklevel=6,
@@ -217,7 +229,7 @@ class SGLD(Drawing):
         return self._burn_in(session, program, tuned, keys, positions, thin, 0)
 
     def _burn_in(self, session, program, tuned, keys, positions, thin, done) -> tuple[jax.Array, int]:
-        """Half of the warm-up, in the main run's compiled loop: (positions, groups done)."""
+        """Run half of the warm-up in the main run's compiled loop: (positions, groups of steps done)."""
         shape = self.shape(session, program, thin)
         groups = done + max(1, round(self.warmup / 2 / shape.group))
         states = loop.begin(program, tuned, None, keys, positions)
@@ -228,63 +240,66 @@ class SGLD(Drawing):
         session.say("warm-up", groups * shape.group, self.warmup)
         return jax.vmap(program.observe)(result.states), groups
 
-    def scale(self, measured: bias.Measured, plan: Plan) -> np.ndarray:
-        """L of the preconditioner P = L Lᵀ measured in warm-up: the inverse curvature, or its diagonal."""
-        h = measured.curvature
+    def scale(self, measurement: bias.Measured, plan: Plan) -> np.ndarray:
+        """L of the preconditioner P = L Lᵀ, from H: P is the inverse curvature, or its diagonal.
+
+        For RMSprop, L is that of the limit of its own P.
+        """
+        h = measurement.curvature
         if self._preconditioner == "dense" and h.ndim == 2:
             return bias.inverse_root(h)
         if self._preconditioner in ("diagonal", "dense"):
             return np.sqrt(np.diag(np.linalg.inv(h)) if h.ndim == 2 else 1 / h)
         if self._preconditioner == "rmsprop":
-            # RMSprop's limit: gradients at the mode are noise of variance V.
-            v = np.diag(measured.noise) if measured.noise.ndim == 2 else measured.noise
+            # RMSprop's P tends to this, because gradients at the mode are noise of variance V.
+            v = np.diag(measurement.noise) if measurement.noise.ndim == 2 else measurement.noise
             return 1 / np.sqrt(1e-5 + np.sqrt(v) / plan.size)
         return np.ones(len(h))
 
     def predicted(
-        self, measured: bias.Measured, step: float, scale: np.ndarray, plan: Plan, injected: np.ndarray | None = None
+        self, measurement: bias.Measured, step: float, scale: np.ndarray, plan: Plan, injected: np.ndarray | None = None
     ) -> bias.Predicted:
         """The predicted stationary covariance at a step size."""
-        return bias.stationary(measured, step, scale, injected=injected, **self._setting(plan))
+        return bias.stationary(measurement, step, scale, injected=injected, **self._setting(plan))
 
     def _setting(self, plan: Plan) -> dict[str, Any]:
-        """The prediction's inputs other than H, V, ε and P."""
+        """The arguments of ``bias.stationary`` other than H, V, ε and P."""
         epoch = None if plan.independent else plan.count
         return {"friction": self.friction, "temperature": self.temperature, "epoch": epoch}
 
-    def _choose(self, measured: bias.Measured, scale: np.ndarray, plan: Plan) -> dict[str, Any]:
+    def _choose(self, measurement: bias.Measured, scale: np.ndarray, plan: Plan) -> dict[str, Any]:
         if callable(self.step_size):
             return {"step_size": float(self.step_size(jnp.array(0)))}
         if self.step_size != "auto":
-            self._warn(measured, float(self.step_size), scale, plan)
+            self._warn(measurement, float(self.step_size), scale, plan)
             return {"step_size": float(self.step_size)}
-        step = bias.largest_step(measured, scale, self.bias_tolerance, **self._setting(plan))
+        step = bias.largest_step(measurement, scale, self.bias_tolerance, **self._setting(plan))
         return {"step_size": step}
 
-    def _warn(self, measured: bias.Measured, step: float, scale: np.ndarray, plan: Plan) -> None:
-        if self.correct or self.cycles:  # a cycle does not sample at its peak
+    def _warn(self, measurement: bias.Measured, step: float, scale: np.ndarray, plan: Plan) -> None:
+        if self.correct or self.cycles:  # a cycle samples at smaller steps than the given one, its largest
             return
-        worst = self.predicted(measured, step, scale, plan).worst
+        worst = self.predicted(measurement, step, scale, plan).worst
         if not np.isfinite(worst):
-            limit = bias.largest_step(measured, scale, 10.0, **self._setting(plan))
+            limit = bias.largest_step(measurement, scale, 10.0, **self._setting(plan))
             raise SettingsError(
-                f"{type(self).__name__}(step_size={step:g}) is unstable on this posterior, whose stiffest direction "
+                f"{type(self).__name__}(step_size={step:g}) is unstable on this posterior, whose largest curvature "
                 f"allows about {limit:.2g}: use a smaller step, step_size='auto', or preconditioner='diagonal'."
             )
         if worst > self.bias_tolerance:
-            safe = bias.largest_step(measured, scale, self.bias_tolerance, **self._setting(plan))
+            safe = bias.largest_step(measurement, scale, self.bias_tolerance, **self._setting(plan))
             warnings.warn(
                 f"step_size={step:g} is predicted to inflate the sd of a direction by {100 * worst:.0f} %, above "
-                f"bias_tolerance={self.bias_tolerance:g}; {safe:.2g} would keep it, and so would correct=True or "
-                "gradient='control_variates'.",
+                f"bias_tolerance={self.bias_tolerance:g}. Use step_size={safe:.2g}, correct=True or "
+                "gradient='control_variates' to stay below it.",
                 TractableWarning,
                 stacklevel=6,
             )
 
-    def _thinning(self, measured: bias.Measured, step: float, scale: np.ndarray) -> int:
+    def _thinning(self, measurement: bias.Measured, step: float, scale: np.ndarray) -> int:
         if self.thin != "auto":
             return int(self.thin)
-        h = measured.curvature
+        h = measurement.curvature
         if h.ndim == 2:
             dense = np.diag(scale) if np.ndim(scale) == 1 else scale
             slowest = np.linalg.eigvalsh(dense.T @ h @ dense).min()
@@ -300,18 +315,18 @@ class SGLD(Drawing):
         return info["step_size"] if callable(self.step_size) else None
 
     def predicted_bias(self, posterior: Learnt) -> bias.Predicted | None:
-        """The predicted bias of every marginal sd, with H and V averaged over draws of the run."""
+        """The predicted bias of every marginal sd, with H and V averaged over draws of the run; None if unknown."""
         chains, belief, data = posterior.run_state, posterior.belief, posterior.data
         if data is None or chains is None or belief.positions is None:
             return None
         flat = belief.positions.reshape(-1, belief.positions.shape[-1])
         index = np.linspace(0, len(flat) - 1, MEASURED_AT).astype(int)
         plan = self.plan(data)
-        measured = bias.measure(posterior.model, data, plan, flat[index], jax.random.key(0), self, chains.tuned)
+        measurement = bias.measure(posterior.model, data, plan, flat[index], jax.random.key(0), self, chains.tuned)
         step = float(np.average(belief.info["step_size"], weights=belief.weights))
         injected = chains.tuned.get("noise_scale")
         injected = None if injected is None else np.asarray(injected, np.float64)
-        return self.predicted(measured, step, np.asarray(chains.tuned["scale"], np.float64), plan, injected)
+        return self.predicted(measurement, step, np.asarray(chains.tuned["scale"], np.float64), plan, injected)
 
     def checks(self, posterior: Learnt) -> list[Check]:
         out = chain_checks(posterior)
@@ -323,21 +338,21 @@ class SGLD(Drawing):
         verdict = "trust" if worst <= 1.5 * tolerance else "caution" if worst <= 4 * tolerance else "reject"
         marginal = int(np.argmax(np.abs(predicted.inflation)))
         sentence = (
-            "predicted inflation of an sd by step and gradient noise, in the worst direction; the worst marginal is "
-            f"{posterior.model.space.names[marginal]}, {100 * predicted.inflation[marginal]:.2g} %"
+            "predicted relative error of an sd, in the worst direction, by step size and gradient noise; the worst "
+            f"marginal is {posterior.model.space.names[marginal]}, {100 * predicted.inflation[marginal]:.2g} %"
         )
         if self._preconditioner == "rmsprop":
-            sentence += "; it leaves out the bias of the moving preconditioner"
+            sentence += "; it leaves out the bias that comes from the changes of the preconditioner"
         out.append(Check("predicted bias", worst, verdict, sentence))
         return out
 
 
 @dataclass(frozen=True, kw_only=True)
 class SGHMC(SGLD):
-    """Stochastic-gradient Hamiltonian Monte Carlo: SGLD with momentum.
+    """Stochastic-gradient Hamiltonian Monte Carlo: SGLD with momentum (Chen et al. 2014).
 
     Args: as for SGLD, without ``correct``, and
-        momentum_decay: friction α in (0, 1]; at 1 this is SGLD with the same ε.
+        momentum_decay: friction α in (0, 1]; with 1 the method is SGLD with the same ε.
     """
 
     label: ClassVar[str] = "sghmc"
@@ -346,7 +361,7 @@ class SGHMC(SGLD):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.correct:
-            raise SettingsError("SGHMC has no correct=True; use SGLD's.")
+            raise SettingsError("SGHMC has no correct=True; use SGLD(correct=True), or leave it out.")
 
     @property
     def friction(self) -> float:

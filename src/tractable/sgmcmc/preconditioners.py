@@ -1,4 +1,4 @@
-"""Preconditioners P = L Lᵀ of the stochastic-gradient samplers; they may adapt to the gradients."""
+"""Preconditioners P = L Lᵀ of the stochastic-gradient samplers, fixed or adapting to the gradients."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -11,15 +11,15 @@ from tractable.core.model import Batch, PyTree
 
 
 class Preconditioner(NamedTuple):
-    """``init(position) -> state``, ``update(state, gradient, batch) -> state``, ``scale(state) -> L``."""
+    """A preconditioner: three functions of a state, which adapts to the gradients or is empty."""
 
-    init: Callable
-    update: Callable
-    scale: Callable
+    init: Callable  # position -> state
+    update: Callable  # (state, gradient, batch) -> state
+    scale: Callable  # state -> L
 
 
 def fixed(scale: PyTree = 1.0) -> Preconditioner:
-    """L as given: a number, a pytree like the position, or a lower-triangular matrix for flat positions."""
+    """A fixed L: a number, a pytree like the position, or a lower-triangular matrix for flat positions."""
     return Preconditioner(lambda position: (), lambda state, gradient, batch: state, lambda state: scale)
 
 
@@ -27,11 +27,11 @@ IDENTITY = fixed()
 
 
 def rmsprop(decay: float = 0.99, damping: float = 1e-5) -> Preconditioner:
-    """P = 1/(λ + √v), v a running mean of (g/N)² (pSGLD, Li et al. 2016, eqs. 4–5).
+    """RMSprop's P = 1/(λ + √v), where v is a running mean of (g/N)² (pSGLD, Li et al. 2016, eqs. 4–5).
 
-    P changes with the position. The drift term Γ(θ) that this requires is left out, as in the paper's
-    experiments; with ``decay`` near 1 both P and the error hardly change. For an exact account of the bias
-    use a preconditioner measured in warm-up.
+    P changes with the position, for which exact dynamics need a further drift term Γ(θ). It is left out, as in the
+    paper's experiments. With ``decay`` near 1, P changes little and the error is small. Use a preconditioner that is
+    measured in warm-up if the predicted bias should be exact.
 
     Args:
         decay: α in (0, 1).

@@ -2,9 +2,10 @@
 
     v' = (1 − α) v + (ε_t/2) P ĝ(θ) + √(α ε_t T) L z,   θ' = θ + v',   z ~ N(0, I),   P = L Lᵀ
 
-Target: p(θ|D)^{1/T} as ε → 0. Chen, Fox & Guestrin 2014, eq. 15, with η = ε/2 and without subtracting an estimate
-of the gradient's noise: at friction α = 1 it *is* SGLD with step size ε. Its bias at a fixed ε solves a discrete
-Lyapunov equation (``sgmcmc.bias``). Use it where the posterior's scales differ and no preconditioner can be measured.
+Target: p(θ|D)^{1/T} as ε → 0. The step is eq. 15 of Chen, Fox & Guestrin 2014 with η = ε/2 and without subtracting an
+estimate of the gradient's noise. At friction α = 1 it *is* SGLD with step size ε. The stationary covariance at a fixed
+ε solves a discrete Lyapunov equation, which gives the bias (``sgmcmc.bias``). Use this sampler where the posterior's
+scales differ and no preconditioner can be measured.
 """
 
 from collections.abc import Callable
@@ -38,10 +39,10 @@ def sghmc(
     preconditioner: Preconditioner = IDENTITY,
     gradient: Callable = minibatch,
 ) -> Kernel:
-    """The SGHMC kernel.
+    """Make the SGHMC kernel.
 
     Args:
-        log_posterior: ``(position, batch) -> ()``, in the sum scale.
+        log_posterior: ``(position, batch) -> ()``, an unbiased estimate of the sum over all rows.
         step_size: ε > 0, or a schedule ``t -> ε_t``.
         friction: α in (0, 1]; momentum lasts about 1/α steps.
         temperature, preconditioner, gradient: as for ``sgld``.

@@ -2,13 +2,14 @@
 
     θ' = θ + (ε_t/2) P ĝ(θ) + √(ε_t T) L z,   z ~ N(0, I),   P = L Lᵀ
 
-ĝ is an unbiased estimate of ∇ log p(θ|D) from a minibatch. Target: p(θ|D)^{1/T} as ε → 0. At a fixed ε a known bias
-remains: for a normal target of precision h and gradient noise V (independent batches, P = 1)
+ĝ is an unbiased estimate of ∇ log p(θ|D) from a minibatch (Welling & Teh 2011, eq. 4). Target: p(θ|D)^{1/T} as ε → 0.
+At a fixed ε a known bias remains. For a normal target of precision h and gradient noise of variance V (independent
+batches, P = 1)
 
     stationary variance = (1/h) (1 + εV/4) / (1 − εh/4),   stable iff ε < 4/h.
 
-Welling & Teh 2011, eq. 4. ``sgmcmc.bias`` predicts the bias in any dimension. There is no accept step: where full
-gradients are affordable, use MALA or NUTS, which have no bias.
+``sgmcmc.bias`` predicts the bias in any dimension. There is no accept step: where gradients over all rows are
+affordable, use MALA or NUTS, which have no such bias.
 """
 
 from collections.abc import Callable
@@ -35,7 +36,7 @@ class Info(NamedTuple):
     """The trace of one step of SGLD or SGHMC."""
 
     step_size: jax.Array  # () ε_t
-    temperature: jax.Array  # () T_t, 0 while a cycle explores
+    temperature: jax.Array  # () T_t, 0 in the exploring part of a cycle
 
 
 def sgld(
@@ -47,16 +48,17 @@ def sgld(
     gradient: Callable = minibatch,
     noise_scale: PyTree = None,
 ) -> Kernel:
-    """The SGLD kernel.
+    """Make the SGLD kernel.
 
     Args:
-        log_posterior: ``(position, batch) -> ()``, in the sum scale (``tr.log_posterior``).
-        step_size: ε > 0, or a schedule ``t -> ε_t``. 2 × BlackJAX's.
+        log_posterior: ``(position, batch) -> ()``, an unbiased estimate of the sum over all rows
+            (``tr.log_posterior``).
+        step_size: ε > 0, or a schedule ``t -> ε_t``. It is twice BlackJAX's step size.
         temperature: T ≥ 0, or ``t -> T_t``. 1 samples the posterior, 0 is stochastic gradient ascent.
-        preconditioner: P; ``preconditioners.rmsprop()`` makes this pSGLD.
-        gradient: an estimator factory from ``tractable.gradients``.
-        noise_scale: S, the scale of the injected noise instead of √ε L, from which the measured noise of the
-            gradient has been taken off (constant ε only).
+        preconditioner: P; with ``preconditioners.rmsprop()`` this is pSGLD.
+        gradient: makes an estimator from ``log_posterior``; one of ``tractable.gradients``.
+        noise_scale: S, the scale of the injected noise in place of √ε L, reduced by the measured noise of the gradient
+            (``bias.reduced_noise``); for a constant ε only.
     """
     estimate = gradient(log_posterior)
     epsilon, heat = as_schedule(step_size), as_schedule(temperature)
@@ -85,5 +87,5 @@ def sgld(
 
 
 def as_schedule(value: float | jax.Array | Callable) -> Callable:
-    """The value itself if it is a schedule, else a constant schedule."""
+    """The value itself if it is a schedule (a function of t), else a constant schedule."""
     return value if callable(value) else lambda t: jnp.asarray(value, jnp.result_type(float))
