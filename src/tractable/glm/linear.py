@@ -181,8 +181,8 @@ def _check_support(name: str, prior: dist.Distribution, usual: dist.Distribution
     """
     if isinstance(base_of(usual), dist.ZeroSumNormal) != isinstance(base_of(prior), dist.ZeroSumNormal):
         raise ModelError(
-            f"Expected a ZeroSumNormal as the prior of a parameter that sums to zero over classes, and of no other; "
-            f"got {type(prior).__name__} for {name!r}."
+            f"The prior of {name!r} is a ZeroSumNormal if the parameter sums to zero over classes, and only then; got "
+            f"{type(prior).__name__}."
         )
     if usual.shape() != ():
         return
