@@ -46,9 +46,7 @@ def cache(folder: str | Path | None = None) -> Path:
         here.mkdir(parents=True, exist_ok=True)
         _prune(here)
     except OSError as error:
-        raise SettingsError(
-            f"The cache's folder {here} cannot be written: {error}. Give cache() a folder that can."
-        ) from error
+        raise SettingsError(f"The cache's folder {here} cannot be written: {error}. Give another folder.") from error
     jax.config.update("jax_compilation_cache_dir", str(here))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)

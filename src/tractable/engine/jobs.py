@@ -85,17 +85,14 @@ def finished(
 ) -> Iterator[Ended]:
     """Run ``work(index)`` for every index, and yield the ended jobs in the order in which they end.
 
-    An exception in ``work`` ends all jobs. If a process dies, because it was killed or out of memory, only its own job
-    is lost. joblib does not say which job this was. Therefore each of the jobs that had begun by then is run again by
-    itself, until one of them dies again; the rest then run in parallel again.
+    An exception in ``work`` ends all jobs. If a process dies, because it was killed or out of memory, only one job is
+    lost. joblib does not say which, so the jobs that had begun by then are run again one by one, until one dies.
 
     Args:
-        work: a function with all arguments but the first bound by name. Another process unpickles it only once. A
-            result may refer to one of these arguments, or to an element of one that is a tuple. In this process such a
-            result then refers to the same object again.
+        work: a function with all arguments but the first bound by name. Another process unpickles it only once. If a
+            result refers to these arguments, or to elements of a tuple, these are this process's own objects again.
         todo: the indices.
-        n_jobs: the number of processes, as joblib counts them; None is 1 unless ``joblib.parallel_config`` says
-            otherwise.
+        n_jobs: number of processes, as joblib counts them; None is 1 or what ``joblib.parallel_config`` sets.
         what: the caller's name for error messages, such as "compare".
         stop: called between jobs; no further job begins once it returns true.
 

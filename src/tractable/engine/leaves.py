@@ -92,8 +92,7 @@ def _read(path: str, like: PyTree, known: dict[str, str], arrays: Mapping[str, n
         if like is None:
             return None
         raise CheckpointError(
-            f"Expected an array {path!r} in the checkpoint; it has none, since another version of tractable wrote it. "
-            "Start the run again."
+            f"Expected an array {path!r} in the checkpoint; got none: another version of tractable wrote it. Run anew."
         )
     return _value(known[path], arrays[known[path]], like)
 

@@ -205,11 +205,9 @@ def _inside(model: Model, position: ArrayLike, rows: PyTree) -> jax.Array:
 
     def one(row: tuple[PyTree, PyTree]) -> jax.Array:
         y, x = row
+        datum = model.described(params, x)
         checks = jax.tree.map(
-            lambda d, v: jnp.all(d.support(v)) if _fixed(d) else jnp.array(True),
-            model.described(params, x),
-            y,
-            is_leaf=is_distribution,
+            lambda d, v: jnp.all(d.support(v)) if _fixed(d) else jnp.array(True), datum, y, is_leaf=is_distribution
         )
         return jnp.all(jnp.stack(jax.tree.leaves(checks)))
 
@@ -239,9 +237,7 @@ def explain(model: Model, position: jax.Array, data: Data | None) -> str:
         return start + f"The {what} there is {prior}: check it for a log or a division that leaves its domain."
     jacobian = float(model.log_jacobian(unconstrained, params))
     if not np.isfinite(jacobian):
-        return start + (
-            f"The log-determinant of the change of variables there is {jacobian}: check the supports of the parameters."
-        )
+        return start + f"The change of variables there has log-determinant {jacobian}: check the priors' supports."
     if data is not None:
         terms = np.asarray(counted_log_likelihoods(model, params, data.first(CHUNK)))
         bad = np.flatnonzero(~np.isfinite(terms))

@@ -476,5 +476,4 @@ def _diagnose(loop: Loop, data: Data | None, tuned: PyTree, keys: jax.Array, at:
                         f"Step {t} of chain {chain} left {where} not finite. {program.remedy} "
                         "The run up to this step is in this error's .partial."
                     )
-    steps = f"{g * shape.group} and {(g + 1) * shape.group}"
-    return f"A state stopped being finite between steps {steps}. {program.remedy}"
+    return f"A state stopped being finite between steps {g * shape.group} and {(g + 1) * shape.group}. {program.remedy}"

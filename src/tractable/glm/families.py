@@ -257,10 +257,7 @@ def with_offset(model: Model) -> Model:
     """
     through = model.through
     if through is None:
-        raise ModelError(
-            "with_offset expects a model whose likelihood is a Through(predictor, observe); got one without. Write "
-            "the likelihood as a Through."
-        )
+        raise ModelError("with_offset expects a likelihood that is a Through(predictor, observe); got another one.")
     predictor, observe = through.predictor, through.observe
 
     def shifted(params: PyTree, given: dict[str, Any]) -> jax.Array:

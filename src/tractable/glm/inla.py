@@ -223,9 +223,7 @@ class INLA(Method):
         """Climb to β̂(u) by Newton steps, each halved until it does not make the log density smaller."""
         value, slope, precision = density.slope(beta, u)
         if not np.isfinite(value):
-            raise RunError(
-                "INLA began where the log density is not finite. Standardise the inputs, or use another method: NUTS()."
-            )
+            raise RunError("INLA began where the log density is not finite. Standardise the inputs, or use NUTS().")
         before = np.inf
         for _ in range(self.steps):
             step = np.linalg.solve(precision, slope)
@@ -295,23 +293,19 @@ class INLA(Method):
 
 
 def _grid(
-    minus_log_density: Callable[[float], float],
-    results: Mapping[float, Any],
-    stop: Callable[[], bool],
-    start: float,
-    fall: float,
+    energy: Callable[[float], float], results: Mapping[float, Any], stop: Callable[[], bool], start: float, fall: float
 ) -> list[float]:
     """Evenly spaced numbers around a density's maximum, up to where its logarithm has fallen by ``fall``.
 
-    ``minus_log_density`` stores a result in ``results`` for each number at which the density is computed.
+    ``energy`` is minus the log density. It stores a result in ``results`` for each number at which it is computed.
     """
     from scipy.optimize import minimize_scalar
 
-    minimum: Any = minimize_scalar(minus_log_density, bracket=(start, start - 0.5), tol=1e-3, options={"maxiter": 100})
+    minimum: Any = minimize_scalar(energy, bracket=(start, start - 0.5), tol=1e-3, options={"maxiter": 100})
     best = float(minimum.x)
-    top, width = -minus_log_density(best), 0.1
+    top, width = -energy(best), 0.1
     for _ in range(20):  # find a width at which the log density falls by half a nat on the side where it falls less
-        fall_there = top + min(minus_log_density(best + width), minus_log_density(best - width))
+        fall_there = top + min(energy(best + width), energy(best - width))
         if stop() or 0.2 < fall_there < 1.0:
             break
         width *= float(np.clip(np.sqrt(0.5 / max(fall_there, 1e-6)), 0.1, 10.0))
@@ -319,7 +313,7 @@ def _grid(
     for side in (-1, 1):
         for i in range(1, FURTHEST + 1):
             u = best + side * i * STEP * width
-            fall_there = top + minus_log_density(u)
+            fall_there = top + energy(u)
             grid += [u] if u in results else []
             if stop() or fall_there > fall:
                 break

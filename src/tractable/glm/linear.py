@@ -92,10 +92,7 @@ def generalised_linear(
     kind = FAMILIES[family]
     if family == "categorical":
         if weight_scale is None:
-            raise ModelError(
-                "Expected a number for weight_scale with the family 'categorical'; got None, which learns the scale of "
-                "a single predictor's weights. Give a number."
-            )
+            raise ModelError("weight_scale=None learns the scale of a single predictor; for classes give a number.")
         weights = dist.ZeroSumNormal(weight_scale, (classes,)).expand((features,))
         prior = {"intercept": dist.ZeroSumNormal(intercept_scale, (classes,)), "weights": weights}
     else:
@@ -154,8 +151,7 @@ def with_priors(model: Model, priors: Mapping[str, Any]) -> Model:
     """
     if type(model.prior) is not dict:
         raise ModelError(
-            f"with_priors expects a model whose prior is a dict of distributions by name; got a prior of type "
-            f"{type(model.prior).__name__}. Make the model with the priors that you want."
+            f"with_priors expects a model whose prior is a dict of distributions; got a {type(model.prior).__name__}."
         )
     new_priors = []
     for name, prior in sorted(priors.items()):

@@ -45,9 +45,7 @@ def elbo(
     expect("gradient", gradient, Gradient)
     expect("control", control, Control)
     if gradient == "score" and control == "leave-one-out" and samples < 2:
-        raise SettingsError(
-            f"control='leave-one-out' needs at least 2 samples, since it averages the other draws; got {samples}."
-        )
+        raise SettingsError("control='leave-one-out' averages the other draws, so it needs 2 samples or more; got 1.")
 
     def weigh(phi: PyTree, z: jax.Array, batch: Batch | None) -> jax.Array:
         return jax.vmap(lambda z: log_joint(z, batch) / temperature - q.log_prob(phi, z))(z)  # (S,)

@@ -136,11 +136,10 @@ class Variational(Method):
         model, data = session.model, session.data
         q = self.family(model.space.size)
         start_time = time.perf_counter()
-        interrupted, traces, every = False, {}, 1
         solved = self._solved(session)
         if solved is not None:
             phi, found, values = solved
-            interrupted, traces = session.stop(), {"objective": values[None]}
+            interrupted, traces, every = session.stop(), {"objective": values[None]}, 1
         else:
             climbed = climb_in_stages(self, session)
             phi, found, interrupted = self.flat(model, climbed.phi), climbed.found, climbed.interrupted
@@ -288,17 +287,14 @@ class Variational(Method):
             sentence += f"; known to ± {chance:.2g}, which would hide a mean that is 0.2 sd off: raise batch_size="
         out.append(Check("bound's gain", gain, verdict, sentence))
         weights = None if posterior.fitted is None else posterior.fitted.log_weights
-        if posterior.verification:
-            pass  # the verification tests more than the importance weights of q
-        elif weights is not None:
+        # Verification tests more than the importance weights of q.
+        if weights is not None and not posterior.verification:
             out.append(khat_check(weigh(weights)))
-        else:
+        elif not posterior.verification:
             out.append(Check("k-hat", math.nan, "caution", "not computed at this size: judge by held-out predictions"))
         if self.starts > 1:
             verdict = "trust" if found["agreement"] <= 1.0 else "caution"
-            out.append(
-                Check("starts", found["agreement"], verdict, "nats between the best and the worst climb's bound")
-            )
+            out.append(Check("starts", found["agreement"], verdict, "nats between the best and the worst bound"))
         signal = found.get("signal at start", math.nan)
         if math.isfinite(signal):
             sentence = "‖E g‖² over the variance of one step's gradient g, where the climb began"
@@ -404,5 +400,4 @@ def scaled(rate: jax.Array, scale: Callable[[PyTree], PyTree]) -> optax.Gradient
 
 def conditional_sd(root: np.ndarray) -> np.ndarray:
     """(d,) the sds 1/√Λᵢᵢ of each parameter given the others, where Λ⁻¹ = root rootᵀ."""
-    precision_root = np.linalg.inv(root)
-    return 1 / np.sqrt(np.square(precision_root).sum(0))
+    return 1 / np.sqrt(np.square(np.linalg.inv(root)).sum(0))

@@ -116,8 +116,7 @@ def climb(
     rows, numbers = factors.offsets.shape
     middle, eps = jnp.asarray(mode, dtype), jnp.asarray(_points(rows, numbers, size), dtype)
     flat = jnp.zeros(size + size * (size + 1) // 2, dtype)
-    state, values, gain = optax.lbfgs(memory_size=MEMORY).init(flat), [], math.inf
-    before = flat
+    state, values, gain, before = optax.lbfgs(memory_size=MEMORY).init(flat), [], math.inf, flat
     while gain > tolerance and len(values) < STEPS and not stop():
         here = flat
         flat, state, value = _step(model, factors, (y, counts), (middle, unit), eps, here, state)
