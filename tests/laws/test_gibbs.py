@@ -528,7 +528,7 @@ def test_sentences_about_rows():
     hidden = tr.LatentModel(
         {"mu": dist.Normal(0.0, 1.0)}, lambda p: dist.Normal(p["mu"], 1.0), lambda p, z: dist.Normal(z, 1.0)
     )
-    with pytest.raises(ModelError, match="this model's is continuous"):
+    with pytest.raises(ModelError, match="a model whose z is continuous"):
         tr.infer(hidden, RATINGS, Gibbs())
 
 
