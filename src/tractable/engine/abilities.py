@@ -71,5 +71,5 @@ def placement_of(
     if placement.divides_rows:
         needs("mesh over rows", method)
         if data is None:
-            raise SettingsError("Expected rows to spread over the devices of mesh=; got no data. Use a chain axis.")
+            raise SettingsError("Expected rows to spread over the devices of mesh=; got no data. Leave mesh= out.")
     return placement

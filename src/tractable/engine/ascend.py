@@ -25,7 +25,7 @@ class State(NamedTuple):
 class Info(NamedTuple):
     """The trace of one step of a climb."""
 
-    objective: jax.Array  # () noisy, at the position before the step
+    objective: jax.Array  # () noisy value of the objective at the position before the step
 
 
 def ascend(objective: Objective, optimizer: optax.GradientTransformation) -> Kernel:

@@ -22,8 +22,8 @@ from tractable.engine.method import Program
 EVALUATED, FEW = 1000, 100  # paired draws of the bound that compare two states; FEW where φ is large
 LARGE = 200_000  # φ, the variational parameters, is large if it holds more numbers than this
 GRADIENTS = 32  # gradient estimates from which the mean gradient and its noise are estimated
-SIGMAS = 2.0  # standard errors: the critical value of the tests on a noisy bound
-SURE = 3.0  # standard errors: a larger difference of held-out scores, or rise of a trace, is no chance
+SIGMAS = 2.0  # critical value of the tests on a noisy bound, in standard errors
+SURE = 3.0  # a difference of held-out scores, or a rise of a trace, of more standard errors is not due to chance
 FLAT = 0.1  # a flat trace may rise from its third to its fourth quarter by this share of its whole rise
 BATCHES = 5  # batch means in each part of a trace; their variance gives the standard error of the part's mean
 
@@ -31,7 +31,7 @@ BATCHES = 5  # batch means in each part of a trace; their variance gives the sta
 def evaluation_rows(data: Data, plan: Plan) -> Data:
     """Rows in memory on which the bound is estimated.
 
-    For data on file they are a random sample of rows, whose weights sum to those of all rows in expectation.
+    For data on file they are a random sample of rows, weighted so that together they count as much as all rows.
     """
     if data.resident:
         return data
@@ -94,7 +94,7 @@ def settled(history: np.ndarray) -> bool:
 
 
 def is_flat(history: np.ndarray, pace: np.ndarray) -> bool:
-    """Whether a noisy trace (start, step) has demonstrably stopped rising: a rise that noise may hide is not enough.
+    """Whether a noisy trace (start, step) has clearly stopped rising. If noise could hide a rise, it has not.
 
     ``pace`` (step,) is the length of each step. The quarters of the run are quarters of the sum of these lengths. The
     trace is flat if its rise from the third quarter to the fourth is less than a tenth of its whole rise, from the

@@ -124,7 +124,7 @@ def fingerprint(arrays: Mapping[str, np.ndarray]) -> str:
     for name in sorted(arrays):
         array = np.asarray(arrays[name])
         if array.dtype.hasobject:
-            raise CheckpointError(f"Expected an array of numbers; '{name}' has dtype {array.dtype}.")
+            raise CheckpointError(f"Expected an array of numbers; '{name}' has dtype {array.dtype}. Convert it first.")
         digest.update(json.dumps([name, str(array.dtype), array.shape]).encode())
         array = np.atleast_1d(array)
         rows = max(1, _PIECE // max(1, array[:1].nbytes))

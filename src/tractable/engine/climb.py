@@ -40,7 +40,7 @@ class HeldOutBest(NamedTuple):
 
     @classmethod
     def of(cls, rows: np.ndarray) -> "HeldOutBest":
-        """The best before the first step."""
+        """The best score before the first step, when there is only one."""
         return cls(rows, rows, 0, 0, np.zeros((0, 2)))
 
     def after(
@@ -79,7 +79,7 @@ class LoopState(NamedTuple):
     info: dict[str, np.ndarray]  # traces so far, (start, step)
     moments: loop.Moments | None = None  # running moments of the positions since the last cut
     peak: HeldOutBest | None = None  # the best held-out score, if rows are held out
-    peak_states: PyTree = None  # the kept states of ``peak``, or a summary from which they can be had
+    peak_states: PyTree = None  # the kept states of ``peak``, or arrays from which a method makes them
     seen: int = 0  # groups of steps done when the held-out rows were last scored
 
     def found(self, group: int) -> dict[str, Any]:

@@ -27,7 +27,7 @@ def lock(folder: str | Path | None) -> Iterator[None]:
     """A context in which only this thread writes to ``folder``, which is made if missing; None needs no lock.
 
     The lock is the operating system's lock on a file. It ends with the process, even if the process is killed. A thread
-    may nest ``lock`` on the same folder. The file names the lock's owner and the time.
+    may nest ``lock`` on the same folder. The file names the lock's owner and the time at which the lock was taken.
 
     Raises:
         CheckpointError: another thread, process or host has locked the folder, or the folder cannot be written.

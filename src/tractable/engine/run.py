@@ -473,7 +473,7 @@ def _diagnose(loop: Loop, data: Data | None, tuned: PyTree, keys: jax.Array, at:
                 if not bool(tree.all_finite(state.position)):
                     where = program.describe(program.observe(state))
                     return (
-                        f"Step {t} of chain {chain} left {where} not finite. {program.remedy} "
+                        f"Step {t} of chain {chain} made {where} not finite. {program.remedy} "
                         "The run up to this step is in this error's .partial."
                     )
     return f"A state stopped being finite between steps {g * shape.group} and {(g + 1) * shape.group}. {program.remedy}"

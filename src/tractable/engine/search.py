@@ -376,7 +376,7 @@ def _jacobian(model: Model, position: jax.Array) -> jax.Array:
 
 
 def log_joint(model: Model, *, prior: bool = True, flat: bool = False) -> Objective:
-    """The objective N/n Σ log p(y|θ) of maximum likelihood; with ``prior`` it has + log p(θ), for MAP estimation.
+    """The objective N/n Σ log p(y|θ) of maximum likelihood; with ``prior`` log p(θ) is added, for MAP estimation.
 
     The density is that of the *user's* parameters, without the Jacobian's log-determinant. So its maximum does not
     depend on the unconstrained parametrisation.

@@ -297,8 +297,8 @@ class OverDevices(OneDevice):
     def _in_slices(self, a: jax.Array) -> jax.Array:
         """The sum of vectors (n,) over devices.
 
-        Each device adds up one slice and sends the result to the others. So a device sends about 2 n numbers, which no
-        other reduction can improve on.
+        Each device adds up one slice and sends the result to the others. So a device sends about 2 n numbers, as few as
+        in any reduction.
         """
         devices = self.mesh.shape[ROWS]
         slices = jnp.pad(a, (0, -len(a) % devices)).reshape(devices, -1)

@@ -85,8 +85,8 @@ def exit_code() -> int:
 def waited(result: jax.Array, stop: Callable[[], bool]) -> bool:
     """Wait for a result; False if it is not ready a second after ``stop()`` became true.
 
-    The wait is a loop in Python, since Python handles no signal while it waits inside JAX. After a stop nobody waits
-    for the device's work any longer: the work cannot be ended.
+    The wait is a loop in Python, since Python handles no signal while it waits inside JAX. After a stop the loop no
+    longer waits for the device, whose work cannot be ended.
     """
     _Process.left = result
     start_time, stop_time = time.monotonic(), None

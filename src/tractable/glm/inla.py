@@ -88,7 +88,7 @@ class INLA(Method):
 
     Args:
         draws: independent draws of the posterior; the first two moments of β given u are exact.
-        tolerance: the climb to β̂(u) ends when one more Newton step would gain no more nats (natural log units).
+        tolerance: the climb to β̂(u) ends when one more Newton step would gain at most so many nats (log units).
         steps: the most Newton steps to β̂(u).
         instead: "nuts" runs NUTS if verification rejects the result, and the report says so; None keeps the result.
     """
@@ -390,7 +390,7 @@ def _suited(model: Model, data: Data | None, where: np.ndarray) -> list[_Block]:
 
 
 def _pooled(model: Model) -> tuple[Model, _Pool | None]:
-    """The model with normals in place of a spherical t prior, and the weights that had this prior; None without any."""
+    """The model with normals in place of a spherical t prior, and the weights that had it; None if there are none."""
     priors = model.prior if type(model.prior) is dict else {}
     for name, prior in priors.items():
         if type(prior) is SphericalT and np.ndim(prior.df) == 0:

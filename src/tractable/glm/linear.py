@@ -119,7 +119,7 @@ def pooled(features: int) -> dist.Distribution:
 # The most columns, or rows if these are fewer, for a learnt scale, since INLA then takes a thousand Cholesky roots.
 MOST_POOLED = 400
 OF_CLASSES = 1.5  # prior sd of η in models of classes, whose weights do not share a learnt scale
-FEW_ROWS, MANY_COLUMNS = 5, 10  # weights share a scale with fewer rows per column, and with at least this many columns
+FEW_ROWS, MANY_COLUMNS = 5, 10  # a scale is shared with fewer rows for each column, and with at least so many columns
 
 
 def weight_scale_for(features: int, rows: float, family: str) -> float | None:

@@ -192,7 +192,10 @@ def miss(target: Target, family: Family, leaves: Sequence[int], key: jax.Array, 
 
 
 def gather_leaves(theta: list, leaves: Sequence[int], flat: bool) -> tuple[jax.Array, Callable]:
-    """x, which is some leaves of θ as one vector or one leaf as it is, and the function from a new x to the new θ."""
+    """Some leaves of θ as one array x, and the function from a new x to the new θ.
+
+    If ``flat``, x is one vector of all these leaves; otherwise it is a single leaf with its shape.
+    """
     if not flat:
         i = leaves[0]
         return theta[i], lambda x: [*theta[:i], x, *theta[i + 1 :]]

@@ -75,8 +75,8 @@ def structure(model: Model, data: Data | None) -> Factors | None:
     diagonal = np.diagonal(precision, axis1=1, axis2=2)
     if np.abs(precision - np.diag(diagonal[0])).max() > 1e-4 * diagonal.max() or diagonal.min() <= 0:
         return None  # the priors are no independent normals
-    # F_n z at random points z has as its rank the number r of shared matrices. Twice the number of columns that a table
-    # with K classes would have is enough values; the last point tests the factors.
+    # The number r of matrices T_j is the rank of the array of F_n z at random points z, with a row for each n. It needs
+    # more columns than r; twice as many as a table with K classes would have suffice. The last point tests the factors.
     width = 2 * (size // max(slopes.shape[1] - 1, 1) + 8)
     points = jax.random.normal(jax.random.key(2), (-(-width // slopes.shape[1]) + 1, size))
     offsets, changes = _offsets_and_changes(model, given, points)  # (N, K), (N, point, K) F_n z
