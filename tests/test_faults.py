@@ -470,7 +470,7 @@ def test_a_segment_left_alone_is_left_out(draws, monkeypatch, tmp_path):
 
     unbroken = tr.infer(MODEL, Y, LONG, draws=draws)
     with monkeypatch.context() as patch:
-        patch.setattr(run, "waited", leave)
+        patch.setattr(run, "wait_for", leave)
         patch.setattr(run, "SEGMENT_SECONDS", 0.0)  # a group at a time
         stopped = tr.infer(MODEL, Y, LONG, draws=draws, checkpoint=tmp_path)
     assert stopped.interrupted
@@ -488,10 +488,10 @@ def test_waiting_ends_where_a_stop_was_asked_for(monkeypatch):
 
     spin = jax.jit(spin)
     square = jnp.ones((32, 32))
-    assert stopping.waited(spin(square, 1)[0], lambda: False)
+    assert stopping.wait_for(spin(square, 1)[0], lambda: False)
     long = spin(square, 30_000)[0]
-    assert not stopping.waited(long, lambda: True)
-    assert stopping.waited(long, lambda: False) and long.is_ready()
+    assert not stopping.wait_for(long, lambda: True)
+    assert stopping.wait_for(long, lambda: False) and long.is_ready()
 
 
 @pytest.mark.quick

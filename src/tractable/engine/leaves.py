@@ -21,7 +21,7 @@ KINDS = {bool: "bool", int: "int", float: "float"}
 def flattened(tree: PyTree) -> dict[str, np.ndarray]:
     """The leaves of a pytree as arrays by path; the path of a leaf that is no array ends in ``:kind``."""
     leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
-    return dict(_written("/".join(map(_step, path)), leaf) for path, leaf in leaves)
+    return dict(_to_array("/".join(map(_step, path)), leaf) for path, leaf in leaves)
 
 
 def restored(like: PyTree, arrays: Mapping[str, np.ndarray]) -> PyTree:
@@ -34,7 +34,7 @@ def restored(like: PyTree, arrays: Mapping[str, np.ndarray]) -> PyTree:
     Raises:
         CheckpointError: a leaf is missing.
     """
-    known = {_parted(name)[0]: name for name in arrays}
+    known = {_split_kind(name)[0]: name for name in arrays}
     leaves, structure = jax.tree_util.tree_flatten_with_path(like, is_leaf=_open)
     return jax.tree.unflatten(
         structure, [_read("/".join(map(_step, path)), leaf, known, arrays) for path, leaf in leaves]
@@ -50,7 +50,7 @@ def nested(arrays: Mapping[str, np.ndarray]) -> dict[str, Any]:
     """The arrays as nested dictionaries, with one level for each step of their paths."""
     out: dict[str, Any] = {}
     for name, array in arrays.items():
-        *steps, last = map(unquote, _parted(name)[0].split("/"))
+        *steps, last = map(unquote, _split_kind(name)[0].split("/"))
         at = out
         for step in steps:
             at = at.setdefault(step, {})
@@ -63,7 +63,7 @@ def _open(leaf: PyTree) -> bool:
     return leaf is None or (isinstance(leaf, dict) and not leaf)
 
 
-def _parted(name: str) -> tuple[str, str]:
+def _split_kind(name: str) -> tuple[str, str]:
     """A leaf's path and its kind, which is "" for an array."""
     path, _, kind = name.rpartition(":")
     return (path, kind) if kind in (*KINDS.values(), "text", "key") else (name, "")
@@ -75,7 +75,7 @@ def _step(entry: object) -> str:
     return quote(str(named), safe=" ,.[]()=+")
 
 
-def _written(path: str, leaf: PyTree) -> tuple[str, np.ndarray]:
+def _to_array(path: str, leaf: PyTree) -> tuple[str, np.ndarray]:
     if isinstance(leaf, str):
         return f"{path}:text", np.frombuffer(leaf.encode(), np.uint8)
     if type(leaf) in KINDS:
@@ -98,7 +98,7 @@ def _read(path: str, like: PyTree, known: dict[str, str], arrays: Mapping[str, n
 
 
 def _value(name: str, array: np.ndarray, like: PyTree) -> Any:
-    kind = _parted(name)[1]
+    kind = _split_kind(name)[1]
     if kind == "text":
         return array.tobytes().decode()
     if kind == "key":

@@ -51,7 +51,7 @@ def lock(folder: str | Path | None) -> Iterator[None]:
         return
     path = known / LOCK
     with disk_errors(path):
-        descriptor = _taken(path)
+        descriptor = _take(path)
     mine.add(known)
     try:
         yield
@@ -65,7 +65,7 @@ def lock(folder: str | Path | None) -> Iterator[None]:
             os.close(descriptor)
 
 
-def _taken(path: Path) -> int:
+def _take(path: Path) -> int:
     """Lock the file, write this process into it as its owner, and return the file's descriptor."""
     while True:
         refuse_links(path)

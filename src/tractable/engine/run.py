@@ -19,7 +19,7 @@ from tractable.core.model import Kernel, PyTree
 from tractable.core.rows import Batch, Data, Plan, first_rows, place
 from tractable.core.shared import COMPILE_FAST, COMPILE_FASTEST, compiled
 from tractable.engine.placement import ONE_DEVICE, OneDevice
-from tractable.engine.stopping import waited
+from tractable.engine.stopping import wait_for
 
 BLOCK = 50  # steps whose noise is drawn at once, if the state is small
 BLOCK_NUMBERS = 1 << 16  # the most numbers of noise that are drawn at once
@@ -164,7 +164,7 @@ def run(
         RunError: a state is not finite. The message names the step and the parameter, and the error's ``partial`` is
             the run up to the last finite state.
     """
-    rows, tuned, keys, at, buffer = _prepared(loop, data, tuned, keys, start)
+    rows, tuned, keys, at, buffer = _prepare(loop, data, tuned, keys, start)
     pieces, infos, start_time, compile_seconds = [], [], time.perf_counter(), 0.0
 
     def result(states: PyTree, interrupted: bool) -> Run:
@@ -198,7 +198,7 @@ class _Segment(NamedTuple):
     compile_seconds: float
 
 
-def _prepared(
+def _prepare(
     loop: Loop, data: Data | None, tuned: PyTree, keys: jax.Array, start: Start
 ) -> tuple[PyTree, PyTree, jax.Array, Start, tuple]:
     """Rows, tuned values, keys, start and an empty buffer, on the devices where the program expects them."""
@@ -252,7 +252,7 @@ def _segments(
         )
         if placement.many_processes:
             jax.block_until_ready(reached)  # processes that stopped at different times would wait for each other
-        elif not waited(reached, host.stop):
+        elif not wait_for(reached, host.stop):
             return
         at, collected = Start(states, int(reached), moments), placement.collect(states)
         took, compiles = time.perf_counter() - before, traces > traced
@@ -332,7 +332,7 @@ def _advance(
         infos = jax.tree.map(put, infos, info)
         if moments is not None:
             values = placement.map_chains(jax.vmap(program.values), positions)
-            moments = placement.map_chains(_updated, moments, values, program.weigh(info._asdict()))
+            moments = placement.map_chains(_add_to_moments, moments, values, program.weigh(info._asdict()))
         return g + fine, states, ((draws, infos), moments), fine
 
     def goes_on(carry: tuple) -> jax.Array:
@@ -399,7 +399,7 @@ def block_keys(key: jax.Array, g: jax.Array | int, b: jax.Array | int) -> tuple[
     return jax.random.fold_in(jax.random.fold_in(noise_key, g), b), batch_key
 
 
-def _updated(moments: Moments, xs: jax.Array, weights: jax.Array | None) -> Moments:
+def _add_to_moments(moments: Moments, xs: jax.Array, weights: jax.Array | None) -> Moments:
     """The moments with the values ``xs`` (draw, k) added, by Welford's recursion."""
 
     def one(m: Moments, now: tuple[jax.Array, jax.Array | None]) -> tuple[Moments, None]:

@@ -130,13 +130,13 @@ class _Split(NamedTuple):
         if not len(self.index):
             return value, gradient
         offset = position[self.index] - self.centre
-        smooth = _added(gradient, self.index, self.rate * np.where(offset == 0, _slope_of_kink(), np.sign(offset)))
+        smooth = _add_at(gradient, self.index, self.rate * np.where(offset == 0, _slope_of_kink(), np.sign(offset)))
         return value + float(self.rate @ np.abs(offset)), smooth
 
     def with_parts(self, extended: np.ndarray, value: float, gradient: np.ndarray) -> tuple[float, np.ndarray]:
         """Add −rate (u + v) to a value and gradient without the kinks; the result's gradient is (d + m,)."""
         value -= float(self.rate @ (extended[self.index] + extended[self.size :]))
-        return value, np.concatenate([_added(gradient, self.index, -self.rate), -gradient[self.index] - self.rate])
+        return value, np.concatenate([_add_at(gradient, self.index, -self.rate), -gradient[self.index] - self.rate])
 
     def with_kinks(self, position: np.ndarray, value: float, gradient: np.ndarray) -> tuple[float, np.ndarray]:
         """The value and the smallest subgradient (d,), from a value and gradient without the kinks."""
@@ -161,7 +161,7 @@ def _split(model: Model, prior: bool) -> _Split:
     return _Split(size, index, rate[index], centre[index])
 
 
-def _added(vector: np.ndarray, index: np.ndarray, values: np.ndarray) -> np.ndarray:
+def _add_at(vector: np.ndarray, index: np.ndarray, values: np.ndarray) -> np.ndarray:
     out = vector.copy()
     out[index] += values
     return out

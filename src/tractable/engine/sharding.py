@@ -70,7 +70,7 @@ class OverDevices(OneDevice):
     # Where arrays are placed
 
     def spread(self, tree: PyTree, *axes: str | None) -> PyTree:
-        return jax.tree.map(lambda a: _placed(a, NamedSharding(self.mesh, PartitionSpec(*axes))), tree)
+        return jax.tree.map(lambda a: _place(a, NamedSharding(self.mesh, PartitionSpec(*axes))), tree)
 
     def place(self, tree: PyTree, spec: PartitionSpec) -> PyTree:
         # A program would be compiled again for arrays that are placed in another way.
@@ -286,8 +286,8 @@ class OverDevices(OneDevice):
         if not self.reproducible:
             return jax.tree.map(lambda a: jax.lax.psum(jnp.sum(a, 0), ROWS), sums)
 
-        sums, unravel = _as_vectors(jax.tree.map(_paired, jax.lax.optimization_barrier(sums)))
-        sums = [_paired(self._from_all(a)) if a.size <= SMALL else self._in_slices(a) for a in sums]
+        sums, unravel = _as_vectors(jax.tree.map(_sum_pairs, jax.lax.optimization_barrier(sums)))
+        sums = [_sum_pairs(self._from_all(a)) if a.size <= SMALL else self._in_slices(a) for a in sums]
         return unravel(jax.lax.optimization_barrier(sums))
 
     def _from_all(self, a: jax.Array) -> jax.Array:
@@ -302,7 +302,7 @@ class OverDevices(OneDevice):
         """
         devices = self.mesh.shape[ROWS]
         slices = jnp.pad(a, (0, -len(a) % devices)).reshape(devices, -1)
-        mine = _paired(slices if devices == 1 else jax.lax.all_to_all(slices, ROWS, 0, 0, tiled=True))
+        mine = _sum_pairs(slices if devices == 1 else jax.lax.all_to_all(slices, ROWS, 0, 0, tiled=True))
         return self._from_all(mine).reshape(-1)[: len(a)]
 
     def by_rows(self, function: Callable, placed: PyTree, others: tuple, count: int) -> PyTree:
@@ -413,12 +413,12 @@ def _of_count(count: object, axis: str, chains: int | None) -> Mesh:
     return jax.make_mesh((int(count),), (axis,), (AxisType.Auto,), devices=devices[: int(count)])
 
 
-def _placed(a: jax.Array | np.ndarray, where: NamedSharding) -> jax.Array:
+def _place(a: jax.Array | np.ndarray, where: NamedSharding) -> jax.Array:
     """An array placed on a mesh. Every process gives the full array, and each device takes its part."""
     if isinstance(a, jax.Array) and (a.sharding == where or not a.is_fully_addressable):
         return a  # it is there already
     if isinstance(a, jax.Array) and jnp.issubdtype(a.dtype, jax.dtypes.prng_key):
-        data = _placed(jax.random.key_data(a), where)
+        data = _place(jax.random.key_data(a), where)
         return jax.random.wrap_key_data(data, impl=jax.random.key_impl(a))
     host = np.asarray(a)  # dividing an array that is on a device would need a program for each shape
     if where.is_fully_addressable:
@@ -438,7 +438,7 @@ def _collect(a: jax.Array) -> jax.Array:
     return jnp.asarray(np.asarray(a))
 
 
-def _paired(a: jax.Array) -> jax.Array:
+def _sum_pairs(a: jax.Array) -> jax.Array:
     """The sum of an array (2^k, ...) over its first axis, added in pairs, then the pairs' sums in pairs, and so on."""
     while a.shape[0] > 1:
         a = a[0::2] + a[1::2]

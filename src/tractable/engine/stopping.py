@@ -82,7 +82,7 @@ def exit_code() -> int:
     return 128 + (_Process.signal or signal.SIGINT)
 
 
-def waited(result: jax.Array, stop: Callable[[], bool]) -> bool:
+def wait_for(result: jax.Array, stop: Callable[[], bool]) -> bool:
     """Wait for a result; False if it is not ready a second after ``stop()`` became true.
 
     The wait is a loop in Python, since Python handles no signal while it waits inside JAX. After a stop the loop no

@@ -52,7 +52,10 @@ class Conditional:
             self.prior = np.where(scale > 0, 1 / np.square(np.maximum(scale, 1e-30)), self.prior_given)
 
     def slope(self, beta: np.ndarray, u: float) -> tuple[float, np.ndarray, np.ndarray]:
-        """The value, the gradient (d,) and −∇² (d, d) in β. For parameter u these are set to 0 and to 1."""
+        """The value, the gradient (d,) and −∇² (d, d) in β.
+
+        At the index of u the gradient is set to 0, and the diagonal of −∇² to 1.
+        """
         flat = jnp.asarray(beta, self.rows.offsets.dtype)
 
         self.count()
@@ -209,7 +212,7 @@ def _curvature(model, other, rows, beta, u) -> jax.Array:
         weighed = part.features * jnp.where(part.counts > 0, part.counts * curved, 0.0)[:, None]
         return weighed.T @ part.features, None
 
-    # If columns add up to 1, one direction has no curvature but the prior's, so rounding of this sum would show.
+    # This sum must be accurate: if columns add up to 1, one direction has no curvature but the prior's.
     return tree.summed(block, rows)[0]
 
 

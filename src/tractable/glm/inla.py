@@ -368,15 +368,15 @@ class _Block(NamedTuple):
 def suited(model: Model, data: Data | None) -> list[_Block]:
     """The parts of a model that INLA can learn; empty if INLA cannot learn the model."""
     if data is None or not model.parts or not data.resident:
-        return _suited(model, data, np.arange(model.space.size))
+        return _single_block(model, data, np.arange(model.space.size))
     blocks = []
     for k, (name, part) in enumerate(model.parts.items()):
         own = Data(data.y[:, k], data.given, weights=data.weights, resident=True)
-        blocks += _suited(part, own, model.part(name))
+        blocks += _single_block(part, own, model.part(name))
     return blocks if len(blocks) == len(model.parts) else []
 
 
-def _suited(model: Model, data: Data | None, where: np.ndarray) -> list[_Block]:
+def _single_block(model: Model, data: Data | None, where: np.ndarray) -> list[_Block]:
     """The one block of a model without parts; empty if INLA cannot learn the model."""
     narrow = narrowed(model, data)
     model, pool = _pooled(model if narrow is None else narrow.model)

@@ -129,7 +129,7 @@ def all_given(model: Model, rows: PyTree) -> tuple[Callable, Callable] | None:
     return model.position_of, lambda key, z: given(key, whole(rows), z)
 
 
-def found_parts(model: Model, data: Data | None, groups: Sequence[Sequence[int]], seed: int = 0) -> list[Part]:
+def find_parts(model: Model, data: Data | None, groups: Sequence[Sequence[int]], seed: int = 0) -> list[Part]:
     """Divide the leaves of θ into parts with a known full conditional.
 
     Leaves of a group that are jointly normal form one part. Every other leaf is a part by itself, with ``kind`` "" if
@@ -144,12 +144,12 @@ def found_parts(model: Model, data: Data | None, groups: Sequence[Sequence[int]]
     guesses += [Part(real, "normal") for real in reals if len(real) > 1 and sum(shapes[i].size for i in real) <= MOST]
     rows = None if data is None else data.arrays()
     positions, keys = places(model, seed)
-    good = shown(model, guesses, rows, keys, positions)
+    good = fitting_parts(model, guesses, rows, keys, positions)
     single = {part.leaves[0]: part for part in reversed(good) if len(part.leaves) == 1}
     # If not all real-valued leaves of a group are normal, those that are may still be jointly normal.
     normals = [tuple(i for i in real if i in single) for real in reals]
     subsets = [Part(few, "normal") for few, real in zip(normals, reals, strict=True) if 1 < len(few) < len(real)]
-    joint = [part for part in good + shown(model, subsets, rows, keys, positions) if len(part.leaves) > 1]
+    joint = [part for part in good + fitting_parts(model, subsets, rows, keys, positions) if len(part.leaves) > 1]
     taken = {i for part in joint for i in part.leaves}
     rest = [single.get(i, Part((i,), "")) for i in leaves if i not in taken]
     return sorted(joint + rest, key=lambda part: leaves.index(part.leaves[0]))
@@ -163,7 +163,7 @@ def places(model: Model, seed: int) -> tuple[jax.Array, jax.Array]:
     return jnp.asarray(centre + offsets, jnp.result_type(float)), jax.random.split(jax.random.key(seed), PLACES)
 
 
-def shown(model: Model, parts: list[Part], rows: PyTree, keys: jax.Array, positions: jax.Array) -> list[Part]:
+def fitting_parts(model: Model, parts: list[Part], rows: PyTree, keys: jax.Array, positions: jax.Array) -> list[Part]:
     """The parts whose conditionals are of their families at all positions.
 
     Normal parts get the pattern of their precision.

@@ -213,7 +213,7 @@ def gather_leaves(theta: list, leaves: Sequence[int], flat: bool) -> tuple[jax.A
     return jnp.concatenate([theta[i].ravel() for i in leaves]), put
 
 
-def moved(
+def kernel_block(
     target: Target, make: Callable[[Callable], Kernel], leaves: Sequence[int], steps: int, summed_out: bool = False
 ) -> Block:
     """A block whose unconstrained numbers a kernel moves, while all else is fixed.

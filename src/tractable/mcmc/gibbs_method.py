@@ -22,7 +22,7 @@ from tractable.engine.drawing import Drawing, WarmUp
 from tractable.engine.method import Check, Method, Outcome, Program, Session, from_settings
 from tractable.mcmc import full_conditionals as full
 from tractable.mcmc.full_conditionals import HIDDEN, Part
-from tractable.mcmc.gibbs import allocations, exact, gibbs, in_turn, joint_draw, moved
+from tractable.mcmc.gibbs import allocations, exact, gibbs, in_turn, joint_draw, kernel_block
 from tractable.mcmc.hamiltonian_methods import NUTS, divergences
 from tractable.mcmc.metropolis_methods import DENSE, Averaging, around_modes, root_of_covariance
 
@@ -57,7 +57,7 @@ class Scan:
     at_once: bool  # whether all of θ is drawn at once, given z
 
     @property
-    def moved(self) -> list[Entry]:
+    def by_kernels(self) -> list[Entry]:
         """The blocks that kernels move."""
         return [entry for entry in self.entries if entry.by is not None]
 
@@ -73,12 +73,12 @@ class Scan:
 
     def kernel(self, model: Model, rows: PyTree, tuned: PyTree) -> Kernel:
         """The kernel of the sweep, with the values that warm-up tuned."""
-        target, by_kernels = full.target_of(model, rows), self.moved
+        target, by_kernels = full.target_of(model, rows), self.by_kernels
         first, blocks = [], []
         for entry in self.entries:
             if entry.by is not None:
                 make = _maker(entry.by, tuned, by_kernels.index(entry))
-                block = moved(target, make, entry.part.leaves, entry.by.thin, self.collapse)
+                block = kernel_block(target, make, entry.part.leaves, entry.by.thin, self.collapse)
                 (first if self.collapse else blocks).append(block)
             elif not entry.part.leaves:
                 blocks.append(allocations(target))
@@ -189,7 +189,7 @@ class Gibbs(Drawing):
             theta = Entry("theta", Part(tuple(range(len(names))), ""))
             return Scan((Z, theta), self.scan == "random", False, True)
         exact_leaves = [leaf for leaves in exact for leaf in leaves]
-        parts = full.found_parts(model, data, [*exact, others])
+        parts = full.find_parts(model, data, [*exact, others])
         if bad := [names[part.leaves[0]] for part in parts if not part.kind and part.leaves[0] in exact_leaves]:
             raise SettingsError(
                 f"Gibbs(blocks=...) asks for exact draws of {listing(bad)}, whose conditional density is none of those "
@@ -233,8 +233,8 @@ class Gibbs(Drawing):
         If there are such kernels, chains begin around modes, as in the Metropolis methods.
         """
         scan: Any = program.method
-        positions, root = around_modes(session, positions) if scan.moved else (positions, None)
-        tunings = [Tuning.of(entry, session.model, root) for entry in scan.moved]
+        positions, root = around_modes(session, positions) if scan.by_kernels else (positions, None)
+        tunings = [Tuning.of(entry, session.model, root) for entry in scan.by_kernels]
         shape = self.shape(session._replace(moments=False), program, self.thin)
         rows = loop.rows_of(program, session.data, None)
 

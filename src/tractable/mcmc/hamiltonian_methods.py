@@ -19,7 +19,7 @@ from tractable.diagnostics.shape import was_compared
 from tractable.engine import run as loop
 from tractable.engine.drawing import Drawing, WarmUp
 from tractable.engine.method import Check, Program, Session
-from tractable.engine.stopping import waited
+from tractable.engine.stopping import wait_for
 from tractable.mcmc import hamiltonian
 
 FEW = 0.01  # a share of divergent trajectories of at least this size is many
@@ -89,7 +89,7 @@ class NUTS(Drawing):
         warm_up = functools.partial(_warm_up, program)
         new_positions, steps, masses = program.placement.run(warm_up, rows, keys, positions)
         # With many processes, ``session.stop`` makes all of them stop together, so all of them wait for the result.
-        if session.stop() if program.placement.many_processes else not waited(steps, session.stop):
+        if session.stop() if program.placement.many_processes else not wait_for(steps, session.stop):
             return WarmUp(positions, {}, {}, self.thin)
         session.say("warm-up", self.warmup, self.warmup)
         step = np.median(np.asarray(steps))

@@ -51,7 +51,7 @@ def elbo(
         return jax.vmap(lambda z: log_joint(z, batch) / temperature - q.log_prob(phi, z))(z)  # (S,)
 
     def value(noise: jax.Array, phi: PyTree, batch: Batch | None) -> jax.Array:
-        z = _sampled(q, phi, noise)
+        z = _sample(q, phi, noise)
         if gradient == "reparameterised":
             return jnp.mean(jax.vmap(lambda z: log_joint(z, batch))(z)) / temperature + q.entropy(phi)
         return jnp.mean(weigh(jax.lax.stop_gradient(phi), z, batch))
@@ -67,11 +67,11 @@ def elbo(
 
     def slope(noise: jax.Array, phi: PyTree, batch: Batch | None, memory: PyTree) -> tuple:
         """The gradient (1/S) Σ_s (f_s − b) ∇ log q(z_s) with f = log p/T − log q."""
-        z = jax.lax.stop_gradient(_sampled(q, phi, noise))
+        z = jax.lax.stop_gradient(_sample(q, phi, noise))
         signal = jax.lax.stop_gradient(weigh(phi, z, batch))  # (S,)
         bound = jnp.mean(signal)
         if control == "fitted":
-            return bound, *_fitted(q, phi, z, signal, memory)
+            return bound, *_fitted_gradient(q, phi, z, signal, memory)
         baseline, memory = _baseline(control, signal, bound, memory)
         centred = signal - baseline
         surrogate = jax.grad(lambda phi: jnp.mean(centred * jax.vmap(lambda z: q.log_prob(phi, z))(z)))
@@ -89,7 +89,7 @@ def _normals(q: Approximation, samples: int) -> Callable:
     return draw
 
 
-def _sampled(q: Approximation, phi: PyTree, noise: jax.Array) -> jax.Array:
+def _sample(q: Approximation, phi: PyTree, noise: jax.Array) -> jax.Array:
     """(S, d) draws z of q, one for each noise ε."""
     return jax.vmap(lambda eps: q.sample(phi, eps))(noise)
 
@@ -105,7 +105,7 @@ def _baseline(control: str | None, signal: jax.Array, bound: jax.Array, memory: 
     return jnp.zeros_like(bound), memory
 
 
-def _fitted(
+def _fitted_gradient(
     q: Approximation, phi: PyTree, z: jax.Array, signal: jax.Array, memory: PyTree
 ) -> tuple[PyTree, tuple[PyTree, PyTree]]:
     """The gradient with baselines b = E[f h²]/E[h²] from earlier steps, one for each coordinate of φ; and the memory.
@@ -141,7 +141,7 @@ def inclusive(log_joint: Callable, q: Approximation, *, samples: int = 100) -> O
         raise SettingsError(f"Self-normalised weights need at least 2 samples; got {samples}.")
 
     def weights(noise: jax.Array, phi: PyTree, batch: Batch | None) -> tuple[jax.Array, jax.Array]:
-        z = _sampled(q, phi, noise)
+        z = _sample(q, phi, noise)
         return z, jax.vmap(lambda z: log_joint(z, batch) - q.log_prob(phi, z))(z)
 
     def value(noise: jax.Array, phi: PyTree, batch: Batch | None) -> jax.Array:

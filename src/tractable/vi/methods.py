@@ -136,7 +136,7 @@ class Variational(Method):
         model, data = session.model, session.data
         q = self.family(model.space.size)
         start_time = time.perf_counter()
-        solved = self._solved(session)
+        solved = self._solve(session)
         if solved is not None:
             phi, found, values = solved
             interrupted, traces, every = session.stop(), {"objective": values[None]}, 1
@@ -157,7 +157,7 @@ class Variational(Method):
         )
         return Outcome(fitted, found, seconds, interrupted)
 
-    def _solved(self, session: Session) -> tuple[PyTree, dict[str, Any], np.ndarray] | None:
+    def _solve(self, session: Session) -> tuple[PyTree, dict[str, Any], np.ndarray] | None:
         """The φ, figures and values of a climb without noise, if the model has a linear predictor; otherwise None."""
         model, data, stop = session.model, session.data, session.stop
         exact = factors = None
