@@ -162,7 +162,7 @@ def test_truncated(two: Path, name: str, share: float):
     path = newest(two) / name
     length = path.stat().st_size
     os.truncate(path, int(share * length))
-    named = (f"expected {length} bytes, found {int(share * length)}",) if name == "arrays.npz" else ()
+    named = (f"expected {length} bytes, got {int(share * length)}",) if name == "arrays.npz" else ()
     assert_falls_back(two, name, *named)
 
 

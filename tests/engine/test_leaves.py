@@ -63,5 +63,5 @@ def test_none_takes_a_leaf_where_there_is_one():
 
 
 def test_a_leaf_that_is_missing_is_said():
-    with pytest.raises(CheckpointError, match="holds no 'b'"):
+    with pytest.raises(CheckpointError, match="Expected an array 'b'"):
         restored({"a": 1, "b": 2}, flattened({"a": 1}))

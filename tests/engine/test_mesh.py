@@ -416,7 +416,7 @@ def test_batches_from_file_go_round_its_end(tmp_path):
 def test_what_is_not_of_rows_by_themselves_lies_on_one_device():
     chains = Mesh(np.array(jax.devices()[:1]), ("chain",))
     found = tr.infer(MODEL, DATA, tr.MAP(), verify=None, progress=False)
-    with pytest.raises(SettingsError, match="this mesh has chains alone"):
+    with pytest.raises(SettingsError, match="got one with the axis 'chain' alone"):
         found.predict(X, mesh=chains)
     np.testing.assert_allclose(found.predict(X, mesh=1).mean, found.predict(X).mean, rtol=1e-9)
     of_groups = tr.Model(
@@ -476,7 +476,7 @@ def test_chains_are_spread_evenly():
 
 def test_a_mean_field_by_quadrature_says_that_its_mesh_does_nothing():
     linear = generalised_linear(3, "normal")
-    with pytest.warns(TractableWarning, match="mesh= does nothing here.*solver='stochastic'"):
+    with pytest.warns(TractableWarning, match="mesh= has no effect.*solver='stochastic'"):
         over_one = tr.infer(linear, tr.Data(Y, given=X), tr.MeanField(), mesh=1, verify=None)
     with warnings.catch_warnings():
         warnings.simplefilter("error")

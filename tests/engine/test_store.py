@@ -145,7 +145,7 @@ def test_every_bit_flip_in_a_chunk_is_found(store: DrawStore):
         content = bytearray(sound)
         content[rng.integers(len(content))] ^= 1 << rng.integers(8)
         file.write_bytes(content)
-        with pytest.raises(CheckpointError, match=f"{file.name}, array 'position', is damaged.*truncate"):
+        with pytest.raises(CheckpointError, match=f"{file.name}, array 'position', is damaged.*resume"):
             store.read("position")
         file.write_bytes(sound)
     assert_holds(store, 25)
@@ -177,7 +177,7 @@ def test_missing_or_truncated_chunk(store: DrawStore, length: int | None):
     file = store.path / "accepted" / "c.0.1"
     file.unlink() if length is None else os.truncate(file, length)
     found = "no file" if length is None else length
-    with pytest.raises(CheckpointError, match=f"c.0.1, array 'accepted'.*expected 24 bytes, found {found}"):
+    with pytest.raises(CheckpointError, match=f"c.0.1, array 'accepted'.*expected 24 bytes, got {found}"):
         store.read("accepted")
 
 
@@ -220,7 +220,7 @@ def test_a_forged_description_claims_no_memory_and_no_path(store: DrawStore):
 def test_sentences(store: DrawStore, tmp_path: Path):
     with pytest.raises(CheckpointError, match="exists already"):
         DrawStore.create(store.path, FIELDS, chains=2, chunk=10)
-    with pytest.raises(CheckpointError, match="found none"):
+    with pytest.raises(CheckpointError, match="there is none"):
         DrawStore.open(tmp_path / "elsewhere")
     with pytest.raises(CheckpointError, match="numpy's own dtypes"):
         DrawStore.create(tmp_path / "a", {"x": ((), "object")}, chains=2, chunk=10)

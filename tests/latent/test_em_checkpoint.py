@@ -133,7 +133,7 @@ def test_damage(tmp_path):
     *before, newest = sorted((folder / "checkpoint").glob("step-*/arrays.npz"))
     assert len(before) == 1
     damage(newest)
-    with pytest.warns(TractableWarning, match="goes on from the one\\s+before"), pytest.raises(Killed):
+    with pytest.warns(TractableWarning, match="continues from the one\\s+before"), pytest.raises(Killed):
         tr.infer(MIXTURE, tr.Data(X), METHOD, seed=3, checkpoint=folder, progress=after(2, kill))
     same(tr.infer(MIXTURE, tr.Data(X), METHOD, seed=3, checkpoint=folder), unbroken)
     for path in (folder / "checkpoint").glob("step-*/arrays.npz"):

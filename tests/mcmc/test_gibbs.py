@@ -523,12 +523,12 @@ def test_sentences_about_blocks(blocks, sentence):
 
 
 def test_sentences_about_rows():
-    with pytest.raises(DataError, match="expected data without weights"):
+    with pytest.raises(DataError, match="expects data without weights"):
         tr.infer(MOODS, Data(RATINGS, weights=np.full(10, 2.0)), Gibbs())
     hidden = tr.LatentModel(
         {"mu": dist.Normal(0.0, 1.0)}, lambda p: dist.Normal(p["mu"], 1.0), lambda p, z: dist.Normal(z, 1.0)
     )
-    with pytest.raises(ModelError, match="this model's is continuous"):
+    with pytest.raises(ModelError, match="a model whose z is continuous"):
         tr.infer(hidden, RATINGS, Gibbs())
 
 

@@ -151,7 +151,7 @@ def test_the_scale_of_inputs_does_not_matter(scale):
 
 
 def test_a_mean_field_of_classes_has_none():
-    with pytest.raises(ModelError, match="FullRank also several predictors"):
+    with pytest.raises(ModelError, match="or with FullRank, several predictors"):
         tr.infer(CLASSES, LABELS, tr.MeanField(solver="quadrature"))
 
 

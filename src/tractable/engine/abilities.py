@@ -1,4 +1,4 @@
-"""Abilities that only some methods have, each with the error sentence for the others; for errors, docs and tests."""
+"""A table of the abilities that only some methods have, each with the error message for the methods without it."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -16,8 +16,8 @@ class Ability(NamedTuple):
     """An ability that only some methods have.
 
     Attributes:
-        can: whether a method has it.
-        sentence: the error message for methods without it; the method's name is filled in.
+        can: whether a method has the ability.
+        sentence: the error message for methods without the ability; ``{name}`` stands for the method's name.
     """
 
     can: Callable[[Method], bool]
@@ -33,16 +33,16 @@ ABILITIES = {
     ),
     "mesh over chains": Ability(
         lambda method: method.chained,
-        "{name} has no chains to lie over devices; mesh= with the axis 'row' alone lays its rows over them.",
+        "{name} has no chains to spread over devices; a mesh with the axis 'row' alone spreads its rows over them.",
     ),
     "mesh over rows": Ability(
         lambda method: method.sums_rows,
-        "{name} runs with its rows on one device. Rows of NUTS, HMC, MALA, RandomWalk, SGLD, SGHMC, MeanField, "
-        "FullRank, LowRank, BayesByBackprop, EM, OnlineEM, CoordinateAscent and the methods of ladders lie over "
-        "several: leave mesh= out, or use one of those.",
+        "{name} runs with its rows on one device. NUTS, HMC, MALA, RandomWalk, SGLD, SGHMC, MeanField, FullRank, "
+        "LowRank, BayesByBackprop, EM, OnlineEM, CoordinateAscent and the methods of ladders can spread their rows "
+        "over several devices: leave mesh= out, or use one of these methods.",
     ),
     "extend()": Ability(
-        lambda method: method.chained, "{name} draws no chains that could go on; run it anew with other settings."
+        lambda method: method.chained, "{name} draws no chains that could go on; run it again with other settings."
     ),
 }
 
@@ -51,7 +51,7 @@ def needs(ability: str, method: Method, **asked: object) -> None:
     """Raise the ability's error sentence if the method lacks the ability.
 
     Raises:
-        SettingsError: the method lacks it.
+        SettingsError: the method lacks the ability.
     """
     can, sentence = ABILITIES[ability]
     if not can(method):
@@ -71,5 +71,5 @@ def placement_of(
     if placement.divides_rows:
         needs("mesh over rows", method)
         if data is None:
-            raise SettingsError("Rows over devices need rows; got none. Give mesh= for the chains alone.")
+            raise SettingsError("Expected rows to spread over the devices of mesh=; got no data. Leave mesh= out.")
     return placement

@@ -2,7 +2,7 @@
 
     params' = params + optimiser(∇ objective(noise, params, batch))
 
-Target: a maximum of the objective's expectation. Only here is the sign flipped, since optax descends.
+Target: a maximum of the objective's expectation. optax minimises, so the gradient's sign is flipped in this file.
 """
 
 from typing import NamedTuple
@@ -25,11 +25,11 @@ class State(NamedTuple):
 class Info(NamedTuple):
     """The trace of one step of a climb."""
 
-    objective: jax.Array  # () noisy, at the position before the step
+    objective: jax.Array  # () noisy value of the objective at the position before the step
 
 
 def ascend(objective: Objective, optimizer: optax.GradientTransformation) -> Kernel:
-    """The kernel that climbs ``objective`` with fresh noise and a fresh batch at every step."""
+    """The kernel that takes one optimiser step up ``objective``, with fresh noise and a fresh batch at every step."""
 
     def init(key: jax.Array, position: PyTree) -> State:
         return State(position, optimizer.init(position), objective.remember(position))

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-TOO_FAR = 1e6  # a step to a value lower than the first by this many times its size went too far
+TOO_FAR = 1e6  # a step went too far if its value is lower than the first by this many times the first value's size
 Slope = tuple[float, np.ndarray]
 
 
@@ -16,17 +16,20 @@ def lbfgs(
     bounds: list | None = None,
     **options: float | int,
 ) -> Any:
-    """Climb ``uphill``, which gives a value and its gradient (d,), from ``start``: SciPy's result, of minus the value.
+    """Maximise ``uphill`` from ``start`` by SciPy's L-BFGS, and return SciPy's result.
 
-    The result's ``trace`` holds the values after each iteration.
+    SciPy minimises, so the result's ``fun`` and ``jac`` are those of minus the value. Its further attribute ``trace``
+    holds the values of ``uphill`` after each iteration.
 
-    A value that is not finite, or lower than the first one by a factor of a million, counts as lower than that one, but
-    of its order: from a huge number the line search would conclude that the step should be 0, and end the climb.
+    A step can go too far: to a value that is not finite, or to one far below the first value (see ``TOO_FAR``). SciPy
+    then gets a number a little worse than the first value, with a gradient of zero. If it got a huge number, its line
+    search would conclude that the step should be 0, and would end the climb.
 
     Args:
-        stop: called after every iteration; true ends the climb where it is.
-        bounds: as SciPy takes them.
-        options: SciPy's, as ``maxiter`` and ``gtol``.
+        uphill: gives the value at a position (d,), and the gradient (d,).
+        stop: called after every iteration; the climb ends if it returns true.
+        bounds: bounds of each coordinate, as ``scipy.optimize.minimize`` takes them.
+        options: further options of SciPy's L-BFGS-B, such as ``maxiter`` and ``gtol``.
     """
     import scipy.optimize
 

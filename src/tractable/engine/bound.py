@@ -1,6 +1,7 @@
-"""Judges a climb whose bound is noisy: what one state gains on another, and whether a trace still rises.
+"""Measures on a noisy bound, such as an ELBO: how much one state gains over another, and whether a trace still rises.
 
-Differences between two states are taken on common random numbers, away from the noise and batches of the climb.
+The bounds of two states are compared on common random numbers. These are independent of the noise and the batches of
+the climb.
 """
 
 import math
@@ -19,16 +20,19 @@ from tractable.engine import run as loop
 from tractable.engine.method import Program
 
 EVALUATED, FEW = 1000, 100  # paired draws of the bound that compare two states; FEW where φ is large
-LARGE = 200_000  # numbers in φ above which it is large
-GRADIENTS = 32  # gradient estimates that compare the mean gradient with its noise
-SIGMAS = 2.0  # standard errors, in the tests on the noisy bound
-SURE = 3.0  # standard errors beyond which a difference is no chance: of held-out scores, of what a run still rises
-FLAT = 0.1  # share of what a trace has risen that it may still rise from the third to the fourth quarter of its way
-BATCHES = 5  # batch means per half of a trace, which give its standard error
+LARGE = 200_000  # φ, the variational parameters, is large if it holds more numbers than this
+GRADIENTS = 32  # gradient estimates from which the mean gradient and its noise are estimated
+SIGMAS = 2.0  # critical value of the tests on a noisy bound, in standard errors
+SURE = 3.0  # a difference of held-out scores, or a rise of a trace, of more standard errors is not due to chance
+FLAT = 0.1  # a flat trace may rise from its third to its fourth quarter by this share of its whole rise
+BATCHES = 5  # batch means in each part of a trace; their variance gives the standard error of the part's mean
 
 
 def evaluation_rows(data: Data, plan: Plan) -> Data:
-    """Rows in memory on which the bound is judged; for data on file a random sample, weighted so as to count as all."""
+    """Rows in memory on which the bound is estimated.
+
+    For data on file they are a random sample of rows, weighted so that together they count as much as all rows.
+    """
     if data.resident:
         return data
     most = max(plan.width, loop.BUFFER_BYTES * data.size // max(data.nbytes, 1))
@@ -39,7 +43,7 @@ def evaluation_rows(data: Data, plan: Plan) -> Data:
 
 
 class Bound(NamedTuple):
-    """The bound of a climb, on noise and batches of its own."""
+    """The bound of a climb, estimated with noise and batches that are independent of the climb's."""
 
     program: Program
     plan: Plan | None
@@ -48,26 +52,29 @@ class Bound(NamedTuple):
     key: jax.Array
 
     def batches(self) -> tuple[Plan | None, PyTree]:
-        """Plan and rows in memory; for data on file, those of ``evaluation_rows``."""
+        """The plan of batches, and the rows in memory; for data on file, the rows of ``evaluation_rows``."""
         if self.plan is None:
             return None, self.rows
         plan = Plan(self.data.size, min(self.plan.batch_size, self.data.size), self.plan.independent)
         return plan, self.data.windows(plan.width)
 
     def values(self, tuned: PyTree, phis: PyTree) -> np.ndarray:
-        """(start, draw) noisy bounds of every start's φ, on random numbers that are the same in every call."""
+        """(start, draw) noisy bounds of the φ of every starting point; every call uses the same random numbers."""
         plan, rows = self.batches()
         return np.asarray(_values(self.program, plan, tuned, rows, phis, self.key), np.float64)
 
     def gain(self, tuned: PyTree, unravel: Callable, before: np.ndarray, after: np.ndarray) -> tuple[float, float]:
-        """The gain of ``after`` (start, p) on ``before`` at the start that gains most surely, and its error."""
+        """The gain of ``after`` (start, p) over ``before``, and its standard error, for one of the starting points.
+
+        It is the starting point whose gain less ``SIGMAS`` standard errors is largest.
+        """
         gains = self.values(tuned, unravel(after)) - self.values(tuned, unravel(before))
         errors = gains.std(1, ddof=1) / math.sqrt(gains.shape[1])
         worst = int(np.argmax(gains.mean(1) - SIGMAS * errors))
         return float(gains[worst].mean()), float(errors[worst])
 
     def signal(self, tuned: PyTree, phi: PyTree) -> float:
-        """‖E g‖² / tr Cov g of one step's gradient estimate."""
+        """The signal-to-noise ratio ‖E g‖² / tr Cov g of one step's gradient estimate g."""
         plan, rows = self.batches()
         return float(_signal(self.program, plan, tuned, rows, phi, self.key))
 
@@ -75,8 +82,8 @@ class Bound(NamedTuple):
 def settled(history: np.ndarray) -> bool:
     """Whether the last half of a noisy trace (start, step) shows no upward trend.
 
-    The means of the two halves of this half then differ by less than ``SIGMAS`` standard errors. The errors come from
-    batch means, which allow for dependence between neighbouring steps.
+    This is so if the mean of the fourth quarter exceeds the mean of the third by less than ``SIGMAS`` standard errors.
+    The standard errors come from batch means, which allow for dependence between neighbouring steps.
     """
     tail = history[:, history.shape[1] // 2 :]
     half = tail.shape[1] // 2
@@ -87,11 +94,13 @@ def settled(history: np.ndarray) -> bool:
 
 
 def is_flat(history: np.ndarray, pace: np.ndarray) -> bool:
-    """Whether a noisy trace (start, step) shows that it has stopped rising, so that noise does not only hide a rise.
+    """Whether a noisy trace (start, step) has clearly stopped rising. If noise could hide a rise, it has not.
 
-    ``pace`` (step,) is the length of each step, and the run is divided into quarters of their sum. The trace is flat if
-    its rise from the third quarter to the fourth is less than a tenth of its rise from the first tenth of the run to
-    these two, both beyond chance. An exponential approach is then at 96 % of its way.
+    ``pace`` (step,) is the length of each step. The quarters of the run are quarters of the sum of these lengths. The
+    trace is flat if its rise from the third quarter to the fourth is less than a tenth of its whole rise, from the
+    first tenth of the run to the second half. Errors are allowed for: ``SURE`` standard errors are added to the first
+    rise and taken from the whole rise. If a flat trace approaches its limit exponentially, it has covered 96 % of the
+    way.
     """
     way = np.cumsum(pace) / np.sum(pace)
     begin, middle, last = (history[:, (low < way) & (way <= high)] for low, high in ((0, 0.1), (0.5, 0.75), (0.75, 1)))
@@ -99,7 +108,8 @@ def is_flat(history: np.ndarray, pace: np.ndarray) -> bool:
         return False
     gain, error = _rise(middle, last)
     risen = middle.mean(1) + gain / 2 - begin.mean(1)
-    unsure = error * math.sqrt(1 + middle.shape[1] / begin.shape[1])  # by the later noise: the first part rises
+    # The noise of the later parts stands for that of the first part, whose own variance would include its steep rise.
+    unsure = error * math.sqrt(1 + middle.shape[1] / begin.shape[1])
     return bool(np.all(gain + SURE * error <= FLAT * (risen - SURE * unsure)))
 
 
@@ -141,7 +151,7 @@ def signal(
     objective: Objective, plan: Plan | None, rows: PyTree, params: PyTree, memory: PyTree, key: jax.Array,
     part: Callable[[PyTree], PyTree] = lambda params: params,
 ) -> jax.Array:  # fmt: skip
-    """‖E g‖² / tr Cov g of one step's gradient estimate, from 32 estimates.
+    """The signal-to-noise ratio ‖E g‖² / tr Cov g of one step's gradient estimate g, from 32 estimates.
 
     Args:
         memory: the gradient estimator's state.

@@ -11,20 +11,21 @@ import platformdirs
 
 from tractable.core.errors import SettingsError
 
-VARIABLE = "TRACTABLE_CACHE"  # an environment variable: a folder, or "off"
-MOST = 512 << 20  # bytes that the cache's folder may hold when a process begins
-INFORMATION = Path("/proc/cpuinfo")
+VARIABLE = "TRACTABLE_CACHE"  # the environment variable that names the cache's folder, or is "off"
+MOST = 512 << 20  # bytes that the cache's folder may hold when a process begins; more are pruned
+INFORMATION = Path("/proc/cpuinfo")  # Linux's description of the processor
 
 
 def cache(folder: str | Path | None = None) -> Path:
     """Saves programs compiled from now on and reuses saved ones: a second process starts in half the time.
 
-    A program is reused if nothing it was compiled from has changed: its shapes and constants, JAX's version and
-    options. Each kind of processor has its own folder, since programs use its instructions. Above 512 MiB the oldest
-    programs are deleted.
+    A program is reused if nothing that it was compiled from has changed: its shapes and constants, JAX's version and
+    options. Each kind of processor has its own folder, since compiled programs use the processor's own instructions. If
+    the folder holds more than 512 MiB, the oldest programs are deleted.
 
     Args:
-        folder: by default the environment's ``TRACTABLE_CACHE``, or one in the user's cache folder.
+        folder: by default the folder that the environment variable ``TRACTABLE_CACHE`` names, or else one in the user's
+            cache folder.
 
     Returns:
         The folder for this kind of processor.
@@ -39,13 +40,13 @@ def cache(folder: str | Path | None = None) -> Path:
     with contextlib.suppress(OSError):
         lines = INFORMATION.read_text().splitlines()
         about += sorted({line for line in lines if line.startswith(("model name", "flags", "Features"))})
-    # A name for this kind of processor, from its model and instruction sets.
+    # The folder's name is a hash of the processor's model and instruction sets.
     here = Path(named).expanduser() / f"{about[0]}-{hashlib.sha256(repr(about).encode()).hexdigest()[:12]}"
     try:
         here.mkdir(parents=True, exist_ok=True)
         _prune(here)
     except OSError as error:
-        raise SettingsError(f"The cache's folder {here} cannot be written: {error}. Give cache a folder.") from error
+        raise SettingsError(f"The cache's folder {here} cannot be written: {error}. Give another folder.") from error
     jax.config.update("jax_compilation_cache_dir", str(here))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
@@ -53,20 +54,25 @@ def cache(folder: str | Path | None = None) -> Path:
 
 
 def cache_for_commands() -> None:
-    """The command line's ``cache``, unless the environment says "off" or names JAX's own, or it cannot be written."""
+    """Switch the cache on for the command line, which works without a cache if the folder cannot be written.
+
+    The cache stays off if ``TRACTABLE_CACHE`` is "off", or if JAX's own variable already names a cache.
+    """
     if os.environ.get(VARIABLE, "").lower() != "off" and "JAX_COMPILATION_CACHE_DIR" not in os.environ:
         with contextlib.suppress(SettingsError):
             cache()
 
 
 def _prune(folder: Path) -> None:
-    """Delete what was written first, to three quarters of what may be there, and what was being written at a kill.
+    """Delete files that a killed process left incomplete; and the oldest files, if all together exceed ``MOST`` bytes.
 
-    A file is written by whole pages: cut short, it has a whole number of them, as one in four thousand others have.
+    The oldest files are deleted until three quarters of ``MOST`` remain. The size of an incomplete file is a whole
+    number of memory pages, since a file is written page by page. By chance one in four thousand complete files has such
+    a size, and is deleted as well.
     """
     found = []
-    for path in (*folder.iterdir(), *folder.glob("*/*")):  # XLA has a folder of its own for a GPU
-        with contextlib.suppress(FileNotFoundError):  # another process prunes too
+    for path in (*folder.iterdir(), *folder.glob("*/*")):  # programs for a GPU are in a subfolder
+        with contextlib.suppress(FileNotFoundError):  # another process may prune at the same time
             about = path.stat()
             if path.is_dir():
                 continue

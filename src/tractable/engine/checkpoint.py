@@ -18,22 +18,24 @@ from tractable.core.sealed import FORMAT, plain, sealed, unsealed
 from tractable.core.words import tell
 from tractable.core.writing import disk_errors, refuse_links, sync, write_synced
 
-_OWN_ENTRIES = ("step", "arrays", "format", "npz_bytes", "sha256")
-_PIECE = 2**22  # bytes hashed or read at a time
-_SLACK = 2**20  # bytes for the manifest, the headers and the folder's own entry
+_OWN_ENTRIES = ("step", "arrays", "format", "npz_bytes", "sha256")  # names that a caller's manifest may not use
+_PIECE = 2**22  # bytes that are hashed or read at a time
+_SLACK = 2**20  # bytes that a checkpoint needs beside its arrays: for the manifest, the headers and the folder
 
 
 def save(folder: str | Path, arrays: Mapping[str, np.ndarray], manifest: dict, *, step: int, keep: int = 2) -> Path:
-    """Write ``folder/step-<step>/``: ``arrays.npz`` (no pickles) and ``manifest.json``, whole or not at all.
+    """Write the checkpoint ``folder/step-<step>/`` completely, or not at all if something fails.
 
-    Deletes all but the newest ``keep``, and checkpoints of later steps: they belong to an abandoned branch, and
-    ``load`` would take them for the newest. Saving a step again replaces it. One run owns a folder at a time.
+    A checkpoint is a file ``arrays.npz`` (without pickles) and a file ``manifest.json``. Saving deletes all older
+    checkpoints but the newest ``keep``. It also deletes checkpoints of later steps: they belong to a run that was
+    abandoned, and ``load`` would take them for the newest. Saving a step again replaces its checkpoint. Only one run
+    may write to a folder at a time.
 
     Args:
         folder: made if missing.
-        arrays: numbers and booleans by name; a key array goes in as its ``key_data``.
-        manifest: whatever JSON can hold; ``load`` returns it, tuples as lists.
-        step: the absolute step reached, >= 0.
+        arrays: numbers and booleans by name; convert an array of keys with ``jax.random.key_data`` first.
+        manifest: anything that JSON can hold; ``load`` returns it, with lists in place of tuples.
+        step: the number of steps done since the run began, >= 0.
         keep: how many checkpoints stay, >= 1.
 
     Raises:
@@ -48,14 +50,14 @@ def save(folder: str | Path, arrays: Mapping[str, np.ndarray], manifest: dict, *
     refuse_links(folder)
     with disk_errors(final):
         folder.mkdir(parents=True, exist_ok=True)
-        for path in folder.glob(".tmp-*"):  # what a killed process left
-            own = path.is_dir() and not path.is_symlink()
-            shutil.rmtree(path, ignore_errors=True) if own else path.unlink(missing_ok=True)
+        for path in folder.glob(".tmp-*"):  # a killed process left these
+            is_folder = path.is_dir() and not path.is_symlink()
+            shutil.rmtree(path, ignore_errors=True) if is_folder else path.unlink(missing_ok=True)
         needed, free = sum(array.nbytes for array in arrays.values()) + _SLACK, shutil.disk_usage(folder).free
         if free < needed:
             raise CheckpointError(
                 f"A checkpoint in {folder} needs {needed} bytes; {free} are free. Free some space or choose another "
-                "folder; checkpoints written before are untouched."
+                "folder; the earlier checkpoints are unchanged."
             )
         tmp = folder / f".tmp-{final.name}"
         try:
@@ -73,10 +75,12 @@ def save(folder: str | Path, arrays: Mapping[str, np.ndarray], manifest: dict, *
 
 
 def load(folder: str | Path) -> tuple[int, dict[str, np.ndarray], dict] | None:
-    """Step, arrays and manifest of the newest checkpoint whose checksums all hold; None if the folder has none.
+    """The step, arrays and manifest of the newest undamaged checkpoint; None if the folder has no checkpoint.
+
+    A checkpoint is undamaged if all its checksums match.
 
     Warns:
-        TractableWarning: newer checkpoints were damaged and skipped; names file and array.
+        TractableWarning: newer checkpoints were damaged and skipped; the warning names the file and the array.
 
     Raises:
         CheckpointError: all checkpoints are damaged.
@@ -90,20 +94,20 @@ def load(folder: str | Path) -> tuple[int, dict[str, np.ndarray], dict] | None:
             continue
         if damage:
             tell(
-                f"Expected the newest checkpoint whole; got: {' '.join(damage)} The run goes on from the one "
-                f"before, at step {step}; the steps since are done again. Check the disk."
+                f"Expected an undamaged newest checkpoint; got: {' '.join(damage)} The run continues from the one "
+                f"before, at step {step}, and repeats the steps since. Check the disk."
             )
         return step, arrays, manifest
     if damage:
         raise CheckpointError(
-            f"Expected one whole checkpoint in {folder}; all {len(damage)} are damaged: {' '.join(damage)} "
+            f"Expected one undamaged checkpoint in {folder}; all {len(damage)} are damaged: {' '.join(damage)} "
             "Restore the folder from a copy, or start again in an empty one."
         )
     return None
 
 
 def differences(saved: Mapping, now: Mapping) -> list[str]:
-    """The differences between two manifests, a line each, nested names joined by dots.
+    """The differences between two manifests, one line for each; dots join the names of nested entries.
 
     >>> differences({"method": {"step_size": 0.1}}, {"method": {"step_size": 0.2}})
     ['method.step_size: saved 0.1, now 0.2']
@@ -112,12 +116,15 @@ def differences(saved: Mapping, now: Mapping) -> list[str]:
 
 
 def fingerprint(arrays: Mapping[str, np.ndarray]) -> str:
-    """SHA-256 over names (sorted), dtypes, shapes and bytes; reads some rows at a time, for memory maps."""
+    """The SHA-256 of the arrays' sorted names, dtypes, shapes and bytes.
+
+    Only a few rows are read at a time, so an array may be a memory map of a file larger than memory.
+    """
     digest = hashlib.sha256()
     for name in sorted(arrays):
         array = np.asarray(arrays[name])
         if array.dtype.hasobject:
-            raise CheckpointError(f"Expected an array of numbers; '{name}' has dtype {array.dtype}.")
+            raise CheckpointError(f"Expected an array of numbers; '{name}' has dtype {array.dtype}. Convert it first.")
         digest.update(json.dumps([name, str(array.dtype), array.shape]).encode())
         array = np.atleast_1d(array)
         rows = max(1, _PIECE // max(1, array[:1].nbytes))
@@ -128,20 +135,20 @@ def fingerprint(arrays: Mapping[str, np.ndarray]) -> str:
 
 def _storable(name: str, array: np.ndarray) -> np.ndarray:
     array = np.asarray(array, order="C")
-    # Objects would need pickle; bfloat16 and similar dtypes come back from .npz as raw bytes.
+    # Objects would need pickle, and bfloat16 and similar dtypes would come back from a .npz file as raw bytes.
     if array.dtype.kind not in "biufc" or array.dtype.isbuiltin != 1:
         raise CheckpointError(
             f"A checkpoint holds numbers and booleans in numpy's own dtypes; '{name}' has dtype "
             f"{array.dtype}. Convert it first (bfloat16 to float32, a key to its key_data)."
         )
-    if not name.isprintable() or name in ("", "file", "allow_pickle"):  # np.savez's own arguments
+    if not name.isprintable() or name in ("", "file", "allow_pickle"):  # the last two are arguments of np.savez
         raise CheckpointError(f"An array cannot be saved under the name {name!r}. Choose another one.")
     return array
 
 
 def _entries(arrays: dict[str, np.ndarray], manifest: dict, step: int) -> dict:
     if taken := sorted(set(manifest) & set(_OWN_ENTRIES)):
-        raise CheckpointError(f"The manifest's entries {taken} are the checkpoint's own. Rename them.")
+        raise CheckpointError(f"A checkpoint uses the names {taken} itself, so the manifest may not. Rename them.")
     about = {
         name: {"sha256": fingerprint({name: a}), "shape": list(a.shape), "dtype": a.dtype.str, "bytes": a.nbytes}
         for name, a in arrays.items()
@@ -161,7 +168,7 @@ def _write(tmp: Path, arrays: dict[str, np.ndarray], entries: dict) -> None:
 
 
 def _discard(path: Path) -> None:
-    """Delete a checkpoint, renamed first: a half-deleted one must not have a checkpoint's name."""
+    """Delete a checkpoint. It is renamed first, since a partly deleted folder must not have a checkpoint's name."""
     if os.path.lexists(path):
         grave = path.with_name(f".tmp-old-{path.name}")
         os.rename(path, grave)
@@ -180,15 +187,15 @@ def _step(path: Path) -> int:
 def _read(path: Path) -> tuple[int, dict[str, np.ndarray], dict]:
     npz, where = path / "arrays.npz", str(path / "manifest.json")
     arrays: dict[str, np.ndarray] = {}
-    # The files may be anybody's: any error in parsing them means that they are not as written.
+    # Anybody may have changed these files. Any error while they are parsed therefore means that they are damaged.
     try:
         entries = unsealed(json.loads((path / "manifest.json").read_bytes()))
         if entries["format"] != FORMAT or entries["step"] != _step(path):
-            raise ValueError(f"it says format {entries['format']}, step {entries['step']}")
+            raise ValueError(f"it states format {entries['format']} and step {entries['step']}")
         where = str(npz)
         length = npz.stat().st_size
         if length != entries["npz_bytes"]:
-            raise ValueError(f"expected {entries['npz_bytes']} bytes, found {length}")
+            raise ValueError(f"expected {entries['npz_bytes']} bytes, got {length}")
         if sum(about["bytes"] for about in entries["arrays"].values()) > length:
             raise ValueError(f"the manifest claims more than the file's {length} bytes")
         with zipfile.ZipFile(npz) as archive:
@@ -204,7 +211,7 @@ def _read(path: Path) -> tuple[int, dict[str, np.ndarray], dict]:
 
 
 def _read_array(archive: zipfile.ZipFile, name: str, about: dict, length: int) -> np.ndarray:
-    """One array. Memory is claimed only after the file's length is checked; the .npy header is not parsed."""
+    """Read one array. Memory is allocated only after the file's length is checked; the .npy header is not parsed."""
     dtype, shape, size = np.dtype(about["dtype"]), tuple(about["shape"]), about["bytes"]
     member = archive.getinfo(f"{name}.npy")
     if dtype.kind not in "biufc" or min(shape, default=0) < 0 or size != math.prod(shape) * dtype.itemsize:
@@ -219,7 +226,7 @@ def _read_array(archive: zipfile.ZipFile, name: str, about: dict, length: int) -
             target[filled : filled + len(piece)] = np.frombuffer(piece, np.uint8)
             filled += len(piece)
     if filled != size or fingerprint({name: array}) != about["sha256"]:
-        raise ValueError("its checksum does not hold")
+        raise ValueError("its checksum does not match")
     return array
 
 

@@ -1,4 +1,8 @@
-"""The climb that all stochastic maximisers share: a compiled loop, saved as it goes, that held-out rows may end."""
+"""The climb that all stochastic maximisers share: a compiled loop whose state is saved while it runs.
+
+Rows may be held out. The climb then ends when its predictions of them no longer improve. The loop counts its steps in
+groups of a fixed size (``run.Shape``).
+"""
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -15,34 +19,42 @@ from tractable.engine.drawing import concatenate_traces
 from tractable.engine.leaves import beneath, restored
 from tractable.engine.session import Session
 
-SCORINGS = 50  # looks at the held-out rows in a run
-PATIENCE = 8  # looks in a row at worse held-out predictions after which a climb ends
+SCORINGS = 50  # how often a run of full length predicts the held-out rows (docs/decisions/021)
+PATIENCE = 8  # a climb ends after this many worse held-out predictions in a row (docs/decisions/021)
 
 
-HELD_OUT_STEPS = "held-out best"  # key in ``found``: steps after which the held-out rows were predicted best
+HELD_OUT_STEPS = "held-out best"  # key of a figure for the report: steps after which held-out rows were predicted best
 
 
 class HeldOutBest(NamedTuple):
-    """The best held-out score of a climb, and the last state whose score is not clearly worse."""
+    """The best held-out score of a climb, and the score of the last state that is not clearly worse: the kept state.
 
-    highest: np.ndarray  # (m,) nats of every row, at the highest mean so far
-    rows: np.ndarray  # (m,) nats of every row, at the kept state
-    groups: int  # done at the kept state
-    scorings: int  # since the kept state
-    scores: np.ndarray  # (look, 2) groups done, and the mean score
+    The score of a row is the log of its predictive density, in nats (units of the natural logarithm).
+    """
+
+    highest: np.ndarray  # (m,) score of every row, at the state with the highest mean score so far
+    rows: np.ndarray  # (m,) score of every row, at the kept state
+    groups: int  # groups of steps done at the kept state
+    scorings: int  # how often rows have been scored since the kept state
+    scores: np.ndarray  # (scoring, 2) groups of steps done, and the mean score
 
     @classmethod
     def of(cls, rows: np.ndarray) -> "HeldOutBest":
-        """The best before the first step."""
+        """The best score before the first step, when there is only one."""
         return cls(rows, rows, 0, 0, np.zeros((0, 2)))
 
     def after(
         self, rows: np.ndarray, groups: int, sigmas: float = 1.0, begins: bool = False
     ) -> tuple["HeldOutBest", bool]:
-        """The best after one more look, and whether to keep the new state.
+        """The best score after the rows are scored once more, and whether to keep the new state.
 
-        It is kept unless its score is below the best by more than ``sigmas`` standard errors of their difference over
-        rows: otherwise noise would often choose an early step. With ``begins``, earlier states do not count.
+        The new state is kept unless its mean score is below the highest one by more than ``sigmas`` standard errors of
+        the difference. Keeping only the state of the highest score would often choose an early step, because of noise.
+
+        Args:
+            rows: (m,) scores at the new state.
+            groups: groups of steps done at the new state.
+            begins: forget the scores of earlier states.
         """
         scores = np.concatenate([self.scores, [[groups, rows.mean()]]])
         highest = rows if begins or rows.mean() > self.highest.mean() else self.highest
@@ -52,27 +64,30 @@ class HeldOutBest(NamedTuple):
         return self._replace(highest=highest, scorings=self.scorings + 1, scores=scores), False
 
     def found(self, group: int) -> dict[str, Any]:
-        """Figures for the report; ``group`` is the number of steps in a group."""
+        """The figures for the report; ``group`` is the number of steps in a group."""
         return {"held-out score": float(self.rows.mean()), HELD_OUT_STEPS: int(self.groups) * group}
 
 
 class LoopState(NamedTuple):
-    """The state of a loop that keeps no positions: enough to continue it exactly."""
+    """The state of a climb: all that is needed to continue it exactly.
 
-    groups: int  # done
-    states: PyTree
+    A cut is a number of groups at which the running moments begin anew.
+    """
+
+    groups: int  # groups of steps done
+    states: PyTree  # states of the kernel, with leading axis (start,)
     info: dict[str, np.ndarray]  # traces so far, (start, step)
-    moments: loop.Moments | None = None  # of positions since the last cut
-    peak: HeldOutBest | None = None  # of the held-out score, where rows are held out
-    peak_states: PyTree = None  # states at the peak, or what stands for them
-    seen: int = 0  # groups done at the last look at held-out rows
+    moments: loop.Moments | None = None  # running moments of the positions since the last cut
+    peak: HeldOutBest | None = None  # the best held-out score, if rows are held out
+    peak_states: PyTree = None  # the kept states of ``peak``, or arrays from which a method makes them
+    seen: int = 0  # groups of steps done when the held-out rows were last scored
 
     def found(self, group: int) -> dict[str, Any]:
         """The held-out figures for the report, if rows are held out."""
         return {} if self.peak is None else self.peak.found(group)
 
     def traces(self, group: int) -> dict[str, np.ndarray]:
-        """The traces of the climb, for ``Curve.of``."""
+        """The traces of the climb and of its held-out scores, for ``Curve.of``."""
         return self.info if self.peak is None else self.info | {SCORES: self.peak.scores * [group, 1]}
 
     def latest(self) -> dict[str, float]:
@@ -87,7 +102,7 @@ class LoopState(NamedTuple):
 
 
 class Climber(NamedTuple):
-    """What is fixed while a compiled loop climbs."""
+    """Everything that stays fixed while a compiled loop climbs."""
 
     session: Session
     phase: str
@@ -99,10 +114,11 @@ class Climber(NamedTuple):
     def advance(
         self, at: LoopState, tuned: PyTree, end: int, of: int, keep: Callable[[LoopState], None]
     ) -> tuple[LoopState, bool]:
-        """Run to ``end`` groups of at most ``of``: the state, and whether the run was interrupted.
+        """Run until ``end`` groups are done, and return the state and whether the run was interrupted.
 
         Args:
-            keep: called with the state at every visit of the host; saves it.
+            of: the groups of the whole climb, for progress.
+            keep: saves the state; called whenever the compiled loop hands its results back to Python.
         """
 
         def on_segment(
@@ -127,13 +143,13 @@ def climb(
     cuts: Sequence[int],
     score: Callable[[PyTree], np.ndarray] | None = None,
 ) -> tuple[LoopState, bool]:
-    """Run a loop to the last of ``cuts``, saving as it goes: its state, and whether it was interrupted.
+    """Run and save a loop up to the last of ``cuts``, and return its state and whether it was interrupted.
 
     Args:
         begin: makes the first states.
-        cuts: numbers of groups, ascending; running moments start afresh at each.
-        score: gives the held-out rows' scores (m,), nats, for states. It is called fifty times; eight worse scores in
-            a row end the run, and the best states are returned.
+        cuts: numbers of groups, in ascending order; the running moments begin anew at each.
+        score: gives the scores (m,) of the held-out rows for given states. It is called up to ``SCORINGS`` times.
+            ``PATIENCE`` worse scores in a row end the run, and the best states are returned.
     """
     session = climber.session
     if score is not None:
@@ -165,6 +181,6 @@ def climb(
 
 
 def held_out_best(found: dict[str, Any], verdict: str = "trust", means: str = "") -> Check:
-    """The check that says where held-out rows ended a climb."""
+    """The check that reports after how many steps the held-out rows were predicted best."""
     said = f"steps after which held-out rows were predicted best, {found['held-out score']:.4g} nats a row{means}"
     return Check(HELD_OUT_STEPS, found[HELD_OUT_STEPS], verdict, said)

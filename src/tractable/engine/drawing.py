@@ -24,21 +24,22 @@ from tractable.engine.method import Method, Outcome, Program, Session
 from tractable.engine.session import PARTS
 
 POSITION = "position"  # name of the trace that holds the draws
-ATTEMPTS, FROM_PRIOR = 20, 100  # to find a starting point of finite density, near the origin and then by the prior
+# Attempts to find a starting point of finite density: near the origin or the example first, then from the prior.
+ATTEMPTS, FROM_PRIOR = 20, 100
 
 
 class Chains(NamedTuple):
-    """The state of a drawing run: enough to continue it exactly."""
+    """The state of a run that draws chains: all that is needed to continue it exactly."""
 
-    groups: int  # done since the start of the first run
-    keys: jax.Array
+    groups: int  # groups of steps done since the start of the first run (``run.Shape`` explains groups and blocks)
+    keys: jax.Array  # (chain,)
     states: PyTree  # leading axis (chain,)
-    tuned: dict[str, jax.Array]
-    thin: int
-    block: int
-    found: dict[str, Any]
-    moments: loop.Moments | None
-    surplus: dict[str, np.ndarray]  # traces past the requested draws: a run ends with a whole block
+    tuned: dict[str, jax.Array]  # arrays that the kernel is built with, from warm-up
+    thin: int  # steps per kept draw
+    block: int  # steps whose noise is drawn at once
+    found: dict[str, Any]  # figures for the report, from warm-up
+    moments: loop.Moments | None  # running moments, for runs that keep no draws
+    surplus: dict[str, np.ndarray]  # traces beyond the requested draws, since a run ends with a full group
 
 
 class WarmUp(NamedTuple):
@@ -63,7 +64,7 @@ class Drawing(Method):
 
     chained: ClassVar[bool] = True
     verified: ClassVar[bool] = True
-    long: ClassVar[bool] = False  # a step's program takes longer to compile well than most runs on few rows take
+    long: ClassVar[bool] = False  # compiling a step with all optimisations takes longer than most runs on few rows
     outside: ClassVar[tuple[str, ...]] = ("chains", "draws")
     chains: Count = 4
     draws: Count = 1000
@@ -71,40 +72,41 @@ class Drawing(Method):
     thin: Count = 1
 
     def warm_up(self, session: Session, program: Program, keys: jax.Array, positions: jax.Array) -> WarmUp:
-        """The positions and tuned values that the main run begins with; by default nothing is tuned."""
+        """Run the warm-up: it gives the main run's first positions and tuned values. By default nothing is tuned."""
         return WarmUp(positions, {}, {}, int(self.thin))
 
     def watch(self, info: dict[str, np.ndarray], states: PyTree, session: Session) -> None:
-        """Called after every segment; raises if the run cannot continue."""
+        """Raise an error if the run cannot continue; called after every segment of the run."""
 
     def starts(self, session: Session, key: jax.Array) -> jax.Array:
         """(chain, d) unconstrained starting points."""
         return starts(session.model, session.data, key, self.chains)
 
     def program(self, session: Session) -> Program:
+        """The program of the main run."""
         streams = self.minibatch and session.data is not None and not session.data.resident
         return Program(session.model, self, streams, placement=session.placement)
 
     def learn(self, session: Session) -> Outcome:
         program = self.program(session)
         data, plan = session.data, self.plan(session.data)
-        began = time.perf_counter()
+        start_time = time.perf_counter()
         if session.resume is not None:
             return self.go_on(session, self.resumed(session, session.resume), self.draws)
         start_key, warm_keys, keys = _keys(session.key, self.chains)
         positions = self.starts(session, start_key)
         positions, tuned, found, thin = self.warm_up(session, program, warm_keys, positions)
         if session.stop():  # an interrupted warm-up is discarded; a resumed run repeats it
-            nothing = self.belief({}, session.model, thin)
-            return Outcome(nothing, found, {"warm-up": time.perf_counter() - began}, True)
+            no_draws = self.belief({}, session.model, thin)
+            return Outcome(no_draws, found, {"warm-up": time.perf_counter() - start_time}, True)
         shape = self.shape(session, program, thin)
         rows = None if plan is not None else loop.rows_of(program, data, None)
         states = loop.begin(program, tuned, rows, keys, positions)
-        begun = Chains(0, keys, states, tuned, thin, shape.block, found, None, {})
-        return self.go_on(session, begun, self.draws, warmed=time.perf_counter() - began)
+        chains = Chains(0, keys, states, tuned, thin, shape.block, found, None, {})
+        return self.go_on(session, chains, self.draws, warmup_seconds=time.perf_counter() - start_time)
 
     def resumed(self, session: Session, leaves: dict[str, np.ndarray]) -> "Chains":
-        """The chains as they were saved."""
+        """The chains, restored from the arrays that were saved."""
         data, program = session.data, self.program(session)
         tuned = jax.tree.map(jnp.asarray, nested(beneath(leaves, "tuned")))
         rows = None if data is None or self.minibatch else jax.eval_shape(data.arrays)
@@ -121,12 +123,12 @@ class Drawing(Method):
         chains: "Chains",
         draws: int,
         before: dict[str, np.ndarray] | None = None,
-        warmed: float = 0.0,
+        warmup_seconds: float = 0.0,
     ) -> Outcome:
-        """Run until each chain has ``draws`` kept draws in all, earlier runs included.
+        """Run until each chain has ``draws`` kept draws, those of earlier runs included.
 
         Args:
-            before: traces of the earlier draws, where they are not in the saved folder.
+            before: traces of the earlier draws, if they are not in the saved folder.
         """
         program = self.program(session)
         data, saver = session.data, session.saver
@@ -155,7 +157,7 @@ class Drawing(Method):
         )  # fmt: skip
         chains = chains._replace(groups=result.groups, states=result.states, moments=result.moments, surplus={})
         seconds = {
-            "warm-up": warmed,
+            "warm-up": warmup_seconds,
             "drawing": result.seconds - result.compile_seconds,
             "compiling": result.compile_seconds,
         }
@@ -172,21 +174,21 @@ class Drawing(Method):
         return Outcome(belief, chains.found, seconds, result.interrupted, chains)
 
     def belief(self, traces: dict[str, np.ndarray], model: Model, thin: int) -> Draws:
-        """The belief made of the traces; without traces, chains of no draws."""
+        """The draws that the traces hold; without traces, chains of length 0."""
         info = {name: trace for name, trace in traces.items() if name != POSITION}
-        nothing = np.zeros((self.chains, 0, model.space.size), jnp.result_type(float))
-        positions = traces.get(POSITION, nothing)
+        no_draws = np.zeros((self.chains, 0, model.space.size), jnp.result_type(float))
+        positions = traces.get(POSITION, no_draws)
         return Draws(positions=positions, info=info, weights=self.weigh(info) if info else None, thin=thin)
 
     def extended(self, session: Session, belief: Belief, chains: "Chains", draws: int) -> Outcome:
-        """Continue to ``draws`` kept draws a chain in all: the draws are those of one run of that length."""
-        there = concatenate_traces({POSITION: np.asarray(belief.positions), **belief.info}, chains.surplus)
-        return self.go_on(session, chains, draws, there)
+        """Continue until each chain has ``draws`` kept draws; they are the same as those of one run of that length."""
+        before = concatenate_traces({POSITION: np.asarray(belief.positions), **belief.info}, chains.surplus)
+        return self.go_on(session, chains, draws, before)
 
     def cost(self, belief: Belief, found: dict[str, Any], data: Data | None) -> Cost:
-        if "gradients" in belief.info:  # a mean over the steps since the last draw
+        if "gradients" in belief.info:  # the info of a draw is a mean over its ``thin`` steps
             return Cost(float(np.sum(belief.info["gradients"], dtype=np.float64) * belief.thin), 0.0)
-        # Control variates evaluate every batch twice: at the position and at their anchor.
+        # With control variates every batch is evaluated twice: at the position, and at the variates' fixed centre.
         evaluations = 2 if getattr(self, "gradient", "") == "control_variates" else 1
         return Cost(self.steps(belief) * self.share(data) * evaluations, 0.0)
 
@@ -194,18 +196,18 @@ class Drawing(Method):
         return self.chains * self.draws * model.space.size * jnp.result_type(float).itemsize
 
     def steps(self, belief: Belief) -> float:
-        """Steps of all chains, warm-up included."""
+        """The number of steps of all chains together, warm-up included."""
         return float(belief.chains * (belief.count * belief.thin + self.warmup))
 
     def shape(self, session: Session, program: Program, thin: int, draws: int | None = None) -> loop.Shape:
-        """The loop's shape. Warm-up and main run share it, so that one compilation serves both."""
+        """The loop's shape. Warm-up and main run have the same shape, so one compiled program serves both."""
         count = self.draws if draws is None else draws
         shape = loop.shape(count, thin, session.model.space.size, self.chains, moments=session.moments)
         return shape._replace(capacity=capacity(shape, session, program, self.chains))
 
 
 def capacity(shape: loop.Shape, session: Session, program: Program, chains: int) -> int:
-    """Groups per segment, so that the draws and the batches read from file fit the device's buffer."""
+    """The most groups in a segment for which the draws, and the batches read from file, fit the device's buffer."""
     if not program.streams:
         return shape.capacity
     data, plan = session.data, program.method.plan(session.data)
@@ -215,7 +217,7 @@ def capacity(shape: loop.Shape, session: Session, program: Program, chains: int)
 
 
 def chain_keys(key: jax.Array, chains: int) -> jax.Array:
-    """One key per chain. Chain c's key depends on c alone, not on the number of chains."""
+    """One key for each chain. The key of chain c does not depend on the number of chains."""
     return _folded(key, np.arange(chains))
 
 
@@ -224,7 +226,7 @@ _folded = jax.jit(jax.vmap(jax.random.fold_in, (None, 0)))
 
 @compiled("chains", if_few=COMPILE_FASTEST)
 def _keys(key: jax.Array, chains: int) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """A run's keys, by one program: for the starting points, and for each chain's warm-up and main run."""
+    """A run's keys: one for the starting points, and one for each chain's warm-up and each chain's main run."""
     start, warm, run = jax.random.split(key, 3)
     return start, chain_keys(warm, chains), chain_keys(run, chains)
 
@@ -232,13 +234,13 @@ def _keys(key: jax.Array, chains: int) -> tuple[jax.Array, jax.Array, jax.Array]
 def starts(model: Model, data: Data | None, key: jax.Array, chains: int) -> jax.Array:
     """(chain, d) unconstrained starting points of finite density.
 
-    They come from the model's own ``start`` if it has one. Otherwise they are uniform on (−2, 2), or within 1 of the
-    example position of a log density; the interval shrinks at every further attempt. Where none serves, they are drawn
-    from the prior.
+    They come from the model's own ``start`` if it has one. Otherwise each coordinate is uniform on (−2, 2), or within 1
+    of the example position that a log density was given. The interval shrinks at every further attempt. If no attempt
+    finds a finite density, the points are drawn from the prior.
     """
     batch = None if data is None else whole(data.first(1000))
     attempts = functools.cache(functools.partial(_attempts, key, chains, model.space.size))
-    found, start = [], model.start
+    points, start = [], model.start
 
     def candidates(chain: int) -> Iterator[np.ndarray]:
         for attempt in range(ATTEMPTS):
@@ -255,16 +257,16 @@ def starts(model: Model, data: Data | None, key: jax.Array, chains: int) -> jax.
         for position in candidates(chain):
             value, slope = preflight.value_and_slope(model, position, batch)
             if np.isfinite(value) and np.all(np.isfinite(slope)):
-                found.append(position)
+                points.append(position)
                 break
         else:
             raise ModelError(preflight.explain(model, jnp.asarray(position), data))
-    return jnp.asarray(np.stack(found))
+    return jnp.asarray(np.stack(points))
 
 
 @compiled("chains", "size", if_few=COMPILE_FASTEST)
 def _attempts(key: jax.Array, chains: int, size: int, attempt: ArrayLike) -> tuple[jax.Array, jax.Array]:
-    """All chains' keys for an attempt at a starting point, and jitters (chain, d) on (−1, 1)."""
+    """The keys of all chains for an attempt at a starting point, and uniform numbers (chain, d) on (−1, 1)."""
     keys = jax.vmap(jax.random.fold_in, (0, None))(chain_keys(key, chains), attempt)
     return keys, jax.vmap(lambda key: _jitter(key, size))(keys)
 
@@ -274,7 +276,7 @@ def _jitter(key: jax.Array, size: int) -> jax.Array:
 
 
 def starts_of(session: Session, key: jax.Array, count: int) -> jax.Array:
-    """(count, d) unconstrained starting points of climbs: ``session.near`` first if given, the rest by ``starts``."""
+    """(count, d) unconstrained starting points of climbs: first ``session.near`` if it is given, then by ``starts``."""
     if session.near is None:
         return starts(session.model, session.data, key, count)
     near = jnp.asarray([session.near], jnp.result_type(float))
@@ -282,12 +284,12 @@ def starts_of(session: Session, key: jax.Array, count: int) -> jax.Array:
 
 
 def tried(model: Model, key: jax.Array, attempt: int) -> jax.Array:
-    """(d,) a starting point to try; the last of ``ATTEMPTS`` is the centre itself."""
+    """(d,) a random starting point to try; the last of the ``ATTEMPTS`` points is the centre itself."""
     return jnp.asarray(_around(model, np.asarray(_jitter(key, model.space.size)), attempt))
 
 
 def _around(model: Model, jitter: np.ndarray, attempt: int) -> np.ndarray:
-    """``tried`` for a jitter (d,) on (−1, 1), by NumPy, which compiles nothing."""
+    """The starting point of ``tried`` for a jitter (d,) on (−1, 1); NumPy computes it, so nothing is compiled."""
     centre, width = np.zeros_like(jitter), 2.0
     if model.prior_is_callable:
         centre, width = np.asarray(model.position_of(model.example(jax.random.key(0)))), 1.0
@@ -295,6 +297,6 @@ def _around(model: Model, jitter: np.ndarray, attempt: int) -> np.ndarray:
 
 
 def concatenate_traces(before: dict[str, np.ndarray], now: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The traces of two parts of a run, end to end; either may be missing."""
+    """The traces of two parts of a run, one after the other; either part may lack a trace."""
     both = {name: np.concatenate([before[name], now[name]], 1) for name in before.keys() & now.keys()}
     return before | now | both

@@ -1,4 +1,7 @@
-"""Refuses to run in a process forked after JAX started: it lacks JAX's threads and would wait for them for ever."""
+"""Refuses to run in a process that was forked after JAX started.
+
+A forked process has no copy of JAX's threads, and would wait for them for ever.
+"""
 
 import os
 
@@ -6,12 +9,12 @@ from tractable.core.errors import RunError
 
 
 class _Process:
-    began = False  # JAX has run something in this process
-    forked = False  # JAX had run something in the parent before the fork
+    has_run = False  # JAX has run something in this process
+    is_late_fork = False  # JAX had run something in the parent before this process was forked
 
 
 def _in_child() -> None:
-    _Process.forked = _Process.began
+    _Process.is_late_fork = _Process.has_run
 
 
 if hasattr(os, "register_at_fork"):  # not on Windows, which has no fork
@@ -19,14 +22,14 @@ if hasattr(os, "register_at_fork"):  # not on Windows, which has no fork
 
 
 def check_unforked() -> None:
-    """To be called before anything runs.
+    """Raise an error in a process that was forked after JAX started. To be called before JAX runs anything.
 
     Raises:
-        RunError: the parent of this forked process had already run something.
+        RunError: this process was forked from one that had already run something with JAX.
     """
-    if _Process.forked:
+    if _Process.is_late_fork:
         raise RunError(
-            "This process was forked from one that had already run something with JAX, whose threads did not come "
-            'along, so it would wait for ever. Start processes with multiprocessing.get_context("spawn"), or by joblib.'
+            "This process was forked from one that had already run something with JAX. JAX's threads were not forked, "
+            'so this process would wait for ever. Start processes with multiprocessing.get_context("spawn") or joblib.'
         )
-    _Process.began = True
+    _Process.has_run = True

@@ -1,4 +1,7 @@
-"""A model's identity, what JAX traces of it: equal models share programs, and a result belongs to its model."""
+"""A model's identity: a hash of the programs that JAX traces from the model's functions.
+
+Models of equal identity share compiled programs. A saved result also belongs to a model by its identity.
+"""
 
 import hashlib
 import json
@@ -15,23 +18,23 @@ from tractable.core.model import Batch, Data, Model, PyTree
 from tractable.core.rows import Members
 from tractable.engine.programs import Trace, structure_of, trace
 
-# By the identity of its first use, the first living model, whose compiled programs serve all equal ones.
+# For each identity, the first model that had it and still exists. Its compiled programs serve all equal models.
 _first: weakref.WeakValueDictionary[str, Model] = weakref.WeakValueDictionary()
-# What was traced of a model: like its compiled programs, what it stands for is fixed when it is first used.
+# The traces and identities of models. They are fixed at a model's first use, as are its compiled programs.
 _densities: weakref.WeakKeyDictionary[Model, dict[tuple, Trace]] = weakref.WeakKeyDictionary()
 _identities: weakref.WeakKeyDictionary[Model, dict[tuple, str | None]] = weakref.WeakKeyDictionary()
 
 
 def share_programs(model: Model, kinds: PyTree, count: int = 0) -> None:
-    """Let the programs compiled for an earlier, equal model serve this one.
+    """Let the programs that were compiled for an earlier, equal model serve this one.
 
-    Models are equal if JAX traces the same from all their functions, on rows such as the data's. The earlier model is
-    traced again: what its functions read may have changed, and a program for other shapes would read it as it is now.
-    A model that JAX cannot trace, or that calls Python, has programs of its own.
+    Models are equal if JAX traces the same programs from all their functions, for rows of these kinds. The earlier
+    model is traced again, since global variables that its functions read may have changed: a program for other shapes
+    would read the new values. A model that JAX cannot trace, or that calls back to Python, has its own programs.
 
     Args:
-        kinds: of a row, from ``kinds_of``.
-        count: how many rows there are, on which a latent model's steps may depend.
+        kinds: shape and dtype of a row's arrays, from ``kinds_of``.
+        count: the number of rows, on which a latent model's steps may depend.
     """
     model = getattr(model, "origin", None) or model
     count = 1 if type(model) is Model else count
@@ -50,28 +53,28 @@ def share_programs(model: Model, kinds: PyTree, count: int = 0) -> None:
 
 
 def _identity(model: Model, kinds: PyTree, count: int) -> str | None:
-    """SHA-256 of all that programs compute by a model's functions; None if JAX does not see them whole."""
+    """The SHA-256 of everything that the model's functions compute; None if JAX cannot trace all of it."""
     if type(model) not in (Model, LatentModel):
         return None
     position, batch = _example(model, kinds)
     rows = jax.tree.map(lambda kind: jax.ShapeDtypeStruct((count, *kind.shape), kind.dtype), kinds)
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # they are raised where a program is traced
+            warnings.simplefilter("ignore")  # the user sees these warnings when a program is traced to run
             key = jax.eval_shape(lambda: jax.random.key(0))
             params = jax.eval_shape(model.params, position)
-            found = [trace(model.traced, position, batch), trace(model.computed, params, key, rows)]
-    except Exception:  # a user's function may raise anything; checks say so in a sentence
+            traces = [trace(model.traced, position, batch), trace(model.computed, params, key, rows)]
+    except Exception:  # a user's function may raise anything; the preflight check reports it to the user
         return None
-    if any(each.calls_back for each in found):
+    if any(each.calls_back for each in traces):
         return None
-    given = [getattr(model, name) for name in ("prior", "likelihood", "support", "start")]
-    parts = [type(model).__name__, position.dtype.name, structure_of(given), structure_of((params, rows)), *found]
+    fields = [getattr(model, name) for name in ("prior", "likelihood", "support", "start")]
+    parts = [type(model).__name__, position.dtype.name, structure_of(fields), structure_of((params, rows)), *traces]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 
 def density_trace(model: Model, kinds: PyTree) -> Trace:
-    """The trace of a model's log posterior on rows of these kinds, constants included; it is traced once."""
+    """The trace of a model's log posterior for rows of these kinds, its constants included. It is made only once."""
     key, known = _key(kinds), _densities.setdefault(model, {})
     if key not in known:
         known[key] = trace(model.traced, *_example(model, kinds))
@@ -83,7 +86,10 @@ def _key(kinds: PyTree) -> tuple:
 
 
 def kinds_of(data: Data | None) -> PyTree:
-    """Shape and dtype of a row of each of the data's arrays, all that a model's trace depends on; None without data."""
+    """The shape and dtype of one row, for each of the data's arrays; None without data.
+
+    A model's trace depends on nothing else of the data.
+    """
     if data is None:
         return None
     kind = jax.dtypes.canonicalize_dtype
@@ -91,14 +97,14 @@ def kinds_of(data: Data | None) -> PyTree:
 
 
 def saved_kinds(rows: PyTree) -> Any:
-    """``kinds_of`` for JSON; {} where it holds containers of the user's own, which cannot be made again."""
+    """The result of ``kinds_of`` as JSON can hold it; {} if it has containers of a user's class, which JSON cannot."""
     if isinstance(rows, Members):
         parts = [saved_kinds(part) for part in rows]
         return {"members": parts} if {} not in parts else {}
     if isinstance(rows, dict):
-        found = {name: saved_kinds(part) for name, part in rows.items()}
-        known = {} not in found.values() and all(isinstance(name, str) for name in rows)
-        return {"dict": found} if known else {}
+        entries = {name: saved_kinds(part) for name, part in rows.items()}
+        has_known_parts = {} not in entries.values() and all(isinstance(name, str) for name in rows)
+        return {"dict": entries} if has_known_parts else {}
     if type(rows) in (tuple, list):
         parts = [saved_kinds(part) for part in rows]
         return {type(rows).__name__: parts} if {} not in parts else {}
@@ -108,7 +114,11 @@ def saved_kinds(rows: PyTree) -> Any:
 
 
 def loaded_kinds(saved: Any) -> PyTree:
-    """What ``saved_kinds`` was given; a KeyError, TypeError or ValueError where it is nothing of the kind."""
+    """The kinds from which ``saved_kinds`` made its result.
+
+    Raises:
+        KeyError, TypeError, ValueError: ``saved`` is no result of ``saved_kinds``.
+    """
     if saved is None:
         return None
     if "shape" in saved:
@@ -121,7 +131,7 @@ def loaded_kinds(saved: Any) -> PyTree:
 
 
 def _example(model: Model, rows: PyTree) -> tuple[np.ndarray, Batch | None]:
-    """A position and a batch of two rows, to trace a model with; NumPy's, which have nothing to compile."""
+    """A position and a batch of two rows for tracing a model. They are NumPy arrays, so nothing is compiled."""
     batch: Batch | None = None
     if rows is not None:
         rows = jax.tree.map(lambda kind: np.zeros((2, *kind.shape), kind.dtype), rows)

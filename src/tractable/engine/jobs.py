@@ -1,4 +1,4 @@
-"""Independent jobs: one after another in this process, or in parallel over a backend of joblib."""
+"""Runs independent jobs: one after another in this process, or in parallel through one of joblib's backends."""
 
 import contextlib
 import functools
@@ -23,30 +23,31 @@ from tractable.core.errors import DataError, SettingsError, TractableError, Trac
 from tractable.core.settings import Jobs, expect
 from tractable.engine.stopping import ending, interruptible
 
-# JAX settings that a process's results depend on.
+# JAX settings on which a process's results depend; another process gets the same values.
 CONFIG = (
     "jax_enable_x64", "jax_threefry_partitionable", "jax_default_prng_impl", "jax_default_matmul_precision",
     "jax_disable_most_optimizations",
 )  # fmt: skip
-DEATHS = ("BrokenExecutor", "KilledWorker", "RayActorError", "WorkerCrashedError")  # loky's, Dask's, Ray's
+# The errors of loky, Dask and Ray that say that a worker process has died.
+DEATHS = ("BrokenExecutor", "KilledWorker", "RayActorError", "WorkerCrashedError")
 
 
 class Ended(NamedTuple):
     """A job that has ended, with a result or without one."""
 
     index: int
-    result: Any  # None where it was stopped before it began, or lost
-    lost: str = ""  # why there is no result, a sentence; empty where nothing went wrong
-    caught_warnings: tuple = ()  # warnings of another process, as ``warnings.warn_explicit`` takes them
+    result: Any  # None if the job was stopped before it began, or if its result was lost
+    lost: str = ""  # a sentence that says why the result was lost; empty if nothing went wrong
+    caught_warnings: tuple = ()  # the other process's warnings, as arguments of ``warnings.warn_explicit``
 
     def tell(self) -> None:
-        """Warn here of what another process warned of."""
+        """Repeat in this process the warnings of another process."""
         for message, category, file, line in self.caught_warnings:
             warnings.warn_explicit(message, category, file, line)
 
 
 class Heard:
-    """A user's progress function for one of many fits; ``raised`` says whether an error came from that function."""
+    """Wraps a user's progress function for one of many fits; ``raised`` is true if that function raised an error."""
 
     def __init__(self, progress: Callable, prefix: str) -> None:
         self.progress, self.prefix, self.raised = progress, prefix, False
@@ -58,10 +59,10 @@ class Heard:
 
 
 def why(error: Exception, heard: object = None) -> str:
-    """A sentence on why one of many fits failed.
+    """A sentence that says why one of many fits failed.
 
-    Raises ``error`` where it is no fault of the fit: a warning that the user turned into an error, or an error of the
-    user's own progress function.
+    Raises ``error`` again if the fit is not to blame for it. This is so for a warning that the user turned into an
+    error, and for an error of the user's own progress function (``heard``, of class ``Heard``).
     """
     if isinstance(error, Warning) or getattr(heard, "raised", False):
         raise error
@@ -69,7 +70,7 @@ def why(error: Exception, heard: object = None) -> str:
 
 
 def many_processes(n_jobs: int | None, what: str) -> bool:
-    """Whether jobs run in parallel: by ``n_jobs``, or by ``joblib.parallel_config`` where it is None."""
+    """Whether jobs run in parallel, as ``n_jobs`` says; if it is None, ``joblib.parallel_config`` decides."""
     expect(f"{what}(n_jobs)", n_jobs, Jobs | None)
     workers: Any = n_jobs
     return joblib.effective_n_jobs(workers) != 1
@@ -82,21 +83,21 @@ def finished(
     what: str,
     stop: Callable[[], bool] = lambda: False,
 ) -> Iterator[Ended]:
-    """``work(index)`` of every index, in the order in which they end.
+    """Run ``work(index)`` for every index, and yield the ended jobs in the order in which they end.
 
-    An exception of ``work`` ends all jobs; a process that dies, killed or out of memory, ends one. To find out which
-    one, each of the jobs that had begun by then is run once more by itself, until one dies again.
+    An exception in ``work`` ends all jobs. If a process dies, because it was killed or out of memory, only one job is
+    lost. joblib does not say which, so the jobs that had begun by then are run again one by one, until one dies.
 
     Args:
-        work: a function with all but its first argument given by name. Another process unpickles it once; where a
-            result refers to one of these arguments, or to an element of a tuple, it does so again when it is back.
+        work: a function with all arguments but the first bound by name. Another process unpickles it only once. If a
+            result refers to these arguments, or to elements of a tuple, these are this process's own objects again.
         todo: the indices.
-        n_jobs: as joblib counts processes; None is 1 unless ``joblib.parallel_config`` says otherwise.
+        n_jobs: number of processes, as joblib counts them; None is 1 or what ``joblib.parallel_config`` sets.
         what: the caller's name for error messages, such as "compare".
-        stop: called between jobs; true ends them.
+        stop: called between jobs; no further job begins once it returns true.
 
     Raises:
-        SettingsError: a backend that forks, or something in ``work`` that no pickle holds; before anything runs.
+        SettingsError: joblib's backend forks processes, or ``work`` cannot be pickled. Nothing has run by then.
     """
     if not many_processes(n_jobs, what):
         yield from (Ended(index, work(index)) for index in todo if not stop())
@@ -104,32 +105,32 @@ def finished(
     backend: Any = get_active_backend()[0]
     if type(backend) is MultiprocessingBackend:
         raise SettingsError(
-            f"{what} takes joblib's backends that do not fork a process that runs JAX, which would wait for ever: "
-            "loky, threading, dask, ray; got multiprocessing."
+            f"{what} takes joblib's backends loky, threading, dask and ray; got multiprocessing, which forks this "
+            "process. A fork of a process that runs JAX would wait for ever. Choose one of the others."
         )
     send = functools.partial(_in_thread, work)
     if not getattr(backend, "supports_sharedmem", False):
         sent = _packed_work(work)
-        # As an array, which joblib hands to local processes in shared memory, once.
+        # The bytes are sent as an array: joblib puts an array into shared memory once, for all local processes.
         send = functools.partial(_away, _settings(), hashlib.sha256(sent).hexdigest(), np.frombuffer(sent, np.uint8))
-    left = list(todo)
-    while left:
-        begun: list[int] = []
+    remaining = list(todo)
+    while remaining:
+        started: list[int] = []
         try:
-            for ended in _in_pool(send, work, left, n_jobs, backend, begun):
-                left.remove(ended.index)
+            for ended in _in_pool(send, work, remaining, n_jobs, backend, started):
+                remaining.remove(ended.index)
                 yield ended
                 if stop():
                     return
         except Exception as error:
-            suspects = [index for index in begun if index in left]
+            suspects = [index for index in started if index in remaining]
             if not (_is_death(error) and suspects):
                 raise
             for index in suspects:
                 ended = Ended(index, None, _death(error))
                 if len(suspects) > 1:
                     ended = _alone(send, work, index, n_jobs, backend)
-                left.remove(index)
+                remaining.remove(index)
                 yield ended
                 if stop():
                     return
@@ -138,29 +139,34 @@ def finished(
 
 
 def _in_pool(
-    send: Callable, work: functools.partial, todo: Sequence[int], n_jobs: int | None, backend: object, begun: list[int]
+    send: Callable, work: functools.partial, todo: Sequence[int], n_jobs: int | None, backend: object, started: list
 ) -> Iterator[Ended]:
-    """Jobs as they end; all at the end, from a backend that returns all results at once."""
+    """Run jobs in a pool, and yield each when it ends, or all at the end if the backend returns them all at once.
+
+    The indices of the jobs that have begun are appended to ``started``.
+    """
     as_they_come = getattr(backend, "supports_return_generator", False)
     pool = joblib.Parallel(n_jobs=n_jobs, return_as="generator_unordered" if as_they_come else "list")
     with _report_dead_workers(backend):
-        found: Any = pool(joblib.delayed(send)(index) for index in tuple(todo) if not begun.append(index))
+        results: Any = pool(joblib.delayed(send)(index) for index in tuple(todo) if not started.append(index))
         try:
-            for one in found:
+            for one in results:
                 if isinstance(one, Exception):
                     raise one
                 yield unpacked(one, work) if isinstance(one, bytes) else one
         finally:
             if as_they_come:
-                with warnings.catch_warnings(action="ignore", category=UserWarning):  # that jobs are left, on purpose
-                    found.close()  # ends jobs in progress
+                # joblib warns of jobs that are not done; here they are meant to end.
+                with warnings.catch_warnings(action="ignore", category=UserWarning):
+                    results.close()  # ends jobs in progress
 
 
 @contextlib.contextmanager
 def _report_dead_workers(backend: object) -> Iterator[None]:
-    """Within, a job of Dask whose worker died returns the error, and no job is run in this process.
+    """A context in which a Dask job whose worker died returns the error, and no job is run in this process.
 
-    joblib 1.6 would wait for such a job for ever, and would run jobs in this process where only one worker is left.
+    Without this context joblib 1.6 waits for such a job for ever. It also runs jobs in this process if Dask has only
+    one worker left.
     """
     submit, cores = (getattr(backend, name, None) for name in ("submit", "effective_n_jobs"))
     if type(backend).__name__ != "DaskDistributedBackend" or submit is None or cores is None:
@@ -176,12 +182,12 @@ def _report_dead_workers(backend: object) -> Iterator[None]:
     vars(backend).update(submit=submit_and_watch, effective_n_jobs=lambda n_jobs: max(2, cores(n_jobs)))
     try:
         yield
-    finally:  # the class's own are there again
+    finally:  # removing the instance's functions uncovers the class's own
         del vars(backend)["submit"], vars(backend)["effective_n_jobs"]
 
 
 def _alone(send: Callable, work: functools.partial, index: int, n_jobs: int | None, backend: object) -> Ended:
-    """One job in a process that is not this one."""
+    """Run one job by itself in another process."""
     try:
         (ended,) = _in_pool(send, work, [index], n_jobs, backend, [])
         return ended
@@ -199,18 +205,18 @@ def _death(error: Exception) -> str:
     codes = re.search(r"\{(.*?)\}", str(error))
     by = f" ({codes[1]})" if codes else ""
     return (
-        f"The process that ran it ended without a word{by}: killed, out of memory, or by a fault of compiled code. "
-        "What ran beside it is whole; run this one by itself, with n_jobs=1, to see where it ends."
+        f"The process that ran this job ended without a word{by}: it was killed, ran out of memory, or crashed in "
+        "compiled code. The other jobs are not affected; run this one by itself, with n_jobs=1, to see where it ends."
     )
 
 
-# What is sent, and what comes back.
+# How work and results are pickled.
 
 
 class _Pickler(cloudpickle.Pickler):
-    """Functions by value, as cloudpickle has them, and rows on file by their path."""
+    """Pickles functions by value, as cloudpickle does, and arrays that are mapped from a file by the file's path."""
 
-    known: Mapping[int, Any] = MappingProxyType({})  # by id, names of what the other side has
+    known: Mapping[int, Any] = MappingProxyType({})  # names of the objects that the other process has, by their id
 
     def persistent_id(self, obj: object) -> Any:
         return self.known.get(id(obj))
@@ -229,48 +235,48 @@ class _Unpickler(pickle.Unpickler):
 
 
 def packed(value: object, work: functools.partial | None = None) -> bytes:
-    """``value`` as bytes; of what ``work`` was given, only the names."""
+    """``value`` as bytes; the arguments of ``work`` are replaced by their names."""
     with io.BytesIO() as file:
         pickler = _Pickler(file)
-        pickler.known = {id(given): name for name, given in _given(work).items()}
+        pickler.known = {id(argument): name for name, argument in _arguments(work).items()}
         pickler.dump(value)
         return file.getvalue()
 
 
 def unpacked(sent: bytes, work: functools.partial | None = None) -> Any:
-    """What was packed, with the very objects that this process gave to ``work``."""
+    """The value that ``packed`` packed. Names of arguments of ``work`` become the objects of this process again."""
     with io.BytesIO(sent) as file:
         unpickler = _Unpickler(file)
-        unpickler.known = _given(work)
+        unpickler.known = _arguments(work)
         return unpickler.load()
 
 
-def _given(work: functools.partial | None) -> dict[Any, Any]:
-    """Arguments of ``work``, and the elements of those that are tuples, by their names and places."""
-    given = {} if work is None else work.keywords
-    return given | {(name, i): one for name, of in given.items() if isinstance(of, tuple) for i, one in enumerate(of)}
+def _arguments(work: functools.partial | None) -> dict[Any, Any]:
+    """The arguments of ``work`` by name, and the elements of those that are tuples, by name and index."""
+    own = {} if work is None else work.keywords
+    return own | {(name, i): one for name, of in own.items() if isinstance(of, tuple) for i, one in enumerate(of)}
 
 
 def _packed_work(work: functools.partial) -> bytes:
     try:
         return packed(work)
-    except Exception as error:  # whatever an object's own way of being pickled raises
-        why, culprit = error, "what it runs"
+    except Exception as error:  # an object's own pickling may raise any error
+        cause, culprit = error, "what it runs"
         for name, value in work.keywords.items():
             try:
                 packed(value)
-            except Exception as found:
-                why, culprit = found, f"its {name}"
+            except Exception as first_error:
+                cause, culprit = first_error, f"its {name}"
                 break
         raise SettingsError(
-            f"For several processes {culprit} is pickled, and cannot be sent to other processes ({why}); use n_jobs=1, "
-            "or threads: with joblib.parallel_config(backend='threading'). Files, locks and generators that a function "
-            "refers to cannot be pickled: open them within it."
+            f"For several processes {culprit} is pickled, and cannot be sent to other processes ({cause}); use "
+            "n_jobs=1, or threads: with joblib.parallel_config(backend='threading'). Files, locks and generators that "
+            "a function refers to cannot be pickled: open them inside the function."
         ) from error
 
 
 def _on_file(array: np.ndarray) -> tuple | None:
-    """Where in which file an array lies; None of one in memory."""
+    """The file of a memory-mapped array, and where the array lies in it; None for an array in memory."""
     root: Any = array
     while isinstance(root.base, np.ndarray):
         root = root.base
@@ -284,8 +290,9 @@ def _on_file(array: np.ndarray) -> tuple | None:
 def _opened(path: str, size: int, start: int, dtype: np.dtype, shape: tuple, strides: tuple) -> np.ndarray:
     if not os.path.exists(path) or os.path.getsize(path) != size:
         raise DataError(
-            f"Rows on file are sent by their path: expected {path} of {size} bytes on every machine; there is "
-            f"{'another of that name' if os.path.exists(path) else 'none'} on this one. Put it on a shared disk."
+            f"Rows on file are sent by their path: expected the file {path} of {size} bytes on every machine; this "
+            f"machine has {'a file of another size' if os.path.exists(path) else 'no such file'}. Put the file on a "
+            "shared disk."
         )
     extent = sum((n - 1) * step for n, step in zip(shape, strides, strict=True)) + dtype.itemsize
     mapped: Any = np.memmap(path, np.uint8, "r", start, (extent,))
@@ -293,38 +300,42 @@ def _opened(path: str, size: int, start: int, dtype: np.dtype, shape: tuple, str
 
 
 def _settings() -> tuple[dict[str, Any], dict[str, str]]:
-    """Settings of JAX, and what XLA reads when it begins: sums depend on the number of threads they are split over."""
+    """JAX's settings, and the environment variables that XLA reads when it starts.
+
+    They include the number of threads: the last bits of a sum depend on the number of threads that share it.
+    """
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     width = os.environ.get("PJRT_NPROC") or os.environ.get("NPROC") or str(cores)
     flags = {name: os.environ[name] for name in ("XLA_FLAGS",) if name in os.environ}
     return {name: jax.config.values[name] for name in CONFIG}, {"PJRT_NPROC": width, **flags}
 
 
-_sent_work: dict[str, functools.partial] = {}  # the last work that was sent to this process, which so compiles once
+# The last work that was sent to this process, by its hash. It is kept so that its programs are compiled only once.
+_sent_work: dict[str, functools.partial] = {}
 
 
 def _receive(settings: tuple[dict[str, Any], dict[str, str]], sent: np.ndarray) -> functools.partial:
     config, environment = settings
     os.environ.update(environment)
-    for name, value in config.items():  # before arrays are unpacked: their precision depends on it
+    for name, value in config.items():  # before arrays are unpacked, since their precision depends on these settings
         if jax.config.values[name] != value:
             jax.config.update(name, value)
     try:
         return unpacked(sent.tobytes())
     except (ImportError, AttributeError) as error:
         raise SettingsError(
-            f"Another process cannot import what it is to run ({error}). Install that module where the processes "
-            "run, or send it whole: cloudpickle.register_pickle_by_value(module)."
+            f"Another process cannot import a module that it needs ({error}). Install that module where the "
+            "processes run, or send the module's code: cloudpickle.register_pickle_by_value(module)."
         ) from error
 
 
 def _in_thread(work: Callable, index: int) -> Ended:
-    """A job in a thread, whose warnings go where all of the process's go."""
+    """Run a job in a thread of this process. Its warnings are shown as all warnings of the process."""
     return Ended(index, work(index))
 
 
 def _away(settings: tuple[dict[str, Any], dict[str, str]], digest: str, sent: np.ndarray, index: int) -> bytes:
-    """A job in another process, packed; Ctrl-C, which all processes of a terminal receive, ends it."""
+    """Run a job in another process, and return it packed. Ctrl-C reaches all processes of a terminal and ends it."""
     with ending(leave=False), interruptible() as stop:
         if stop():
             return packed(Ended(index, None))
@@ -333,14 +344,14 @@ def _away(settings: tuple[dict[str, Any], dict[str, str]], digest: str, sent: np
             work = _receive(settings, sent)
             _sent_work.clear()
             _sent_work[digest] = work
-        # Warnings are caught for a process, not for a thread; those of a cluster's threads stay in its logs.
-        only = threading.current_thread() is threading.main_thread()
-        with warnings.catch_warnings(record=True) if only else contextlib.nullcontext() as heard:
-            if only:
+        # Python can only catch the warnings of all threads. Those of a job in a cluster's thread stay in its logs.
+        is_main = threading.current_thread() is threading.main_thread()
+        with warnings.catch_warnings(record=True) if is_main else contextlib.nullcontext() as records:
+            if is_main:
                 warnings.simplefilter("always", TractableWarning)
             result = work(index)
-        caught = tuple((str(w.message), w.category, w.filename, w.lineno) for w in heard or ())
+        caught = tuple((str(w.message), w.category, w.filename, w.lineno) for w in records or ())
     try:
         return packed(Ended(index, result, caught_warnings=caught), work)
-    except Exception as error:  # whatever an object's own way of being pickled raises
+    except Exception as error:  # an object's own pickling may raise any error
         return packed(Ended(index, None, f"Its result cannot be sent back to this process ({error}); use n_jobs=1."))

@@ -1,4 +1,8 @@
-"""A pytree as arrays by path, such as ``states/position/w``, and back; a leaf that is no array adds its kind."""
+"""Converts a pytree to a dictionary of arrays, and back.
+
+The keys are paths such as ``states/position/w``. The path of a leaf that is no array ends in its kind, as in
+``groups:int``.
+"""
 
 from collections.abc import Mapping
 from typing import Any
@@ -15,18 +19,22 @@ KINDS = {bool: "bool", int: "int", float: "float"}
 
 
 def flattened(tree: PyTree) -> dict[str, np.ndarray]:
-    """The leaves of a pytree as arrays by path; a path ends in ``:kind`` for a leaf that is no array."""
+    """The leaves of a pytree as arrays by path; the path of a leaf that is no array ends in ``:kind``."""
     leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
-    return dict(_written("/".join(map(_step, path)), leaf) for path, leaf in leaves)
+    return dict(_to_array("/".join(map(_step, path)), leaf) for path, leaf in leaves)
 
 
 def restored(like: PyTree, arrays: Mapping[str, np.ndarray]) -> PyTree:
-    """The pytree with ``like``'s structure and these arrays as leaves; a CheckpointError if one is missing.
+    """The pytree with the structure of ``like`` and these arrays as leaves.
 
-    Where ``like`` holds a JAX array or a shape, the leaf is a JAX array; else a NumPy array, or the number or text
-    written. An empty dictionary in ``like`` takes everything beneath its path; None takes a leaf if there is one.
+    If ``like`` has a JAX array or a shape in a place, the leaf there is a JAX array. Otherwise it is a NumPy array, or
+    the number or text that was written. An empty dictionary in ``like`` takes all arrays whose paths begin with its
+    own. None in ``like`` takes a leaf if there is one.
+
+    Raises:
+        CheckpointError: a leaf is missing.
     """
-    known = {_parted(name)[0]: name for name in arrays}
+    known = {_split_kind(name)[0]: name for name in arrays}
     leaves, structure = jax.tree_util.tree_flatten_with_path(like, is_leaf=_open)
     return jax.tree.unflatten(
         structure, [_read("/".join(map(_step, path)), leaf, known, arrays) for path, leaf in leaves]
@@ -34,15 +42,15 @@ def restored(like: PyTree, arrays: Mapping[str, np.ndarray]) -> PyTree:
 
 
 def beneath(arrays: Mapping[str, np.ndarray], path: str) -> dict[str, np.ndarray]:
-    """The arrays beneath ``path``, named by the rest of their paths."""
+    """The arrays whose paths begin with ``path``, named by the rest of their paths."""
     return {name.removeprefix(f"{path}/"): a for name, a in arrays.items() if name.startswith(f"{path}/")}
 
 
 def nested(arrays: Mapping[str, np.ndarray]) -> dict[str, Any]:
-    """The arrays as nested dictionaries, a level for each step of their paths."""
+    """The arrays as nested dictionaries, with one level for each step of their paths."""
     out: dict[str, Any] = {}
     for name, array in arrays.items():
-        *steps, last = map(unquote, _parted(name)[0].split("/"))
+        *steps, last = map(unquote, _split_kind(name)[0].split("/"))
         at = out
         for step in steps:
             at = at.setdefault(step, {})
@@ -55,19 +63,19 @@ def _open(leaf: PyTree) -> bool:
     return leaf is None or (isinstance(leaf, dict) and not leaf)
 
 
-def _parted(name: str) -> tuple[str, str]:
-    """A leaf's path and its kind, "" for an array."""
+def _split_kind(name: str) -> tuple[str, str]:
+    """A leaf's path and its kind, which is "" for an array."""
     path, _, kind = name.rpartition(":")
     return (path, kind) if kind in (*KINDS.values(), "text", "key") else (name, "")
 
 
 def _step(entry: object) -> str:
-    """One step of a path: a field's name, a dictionary's key or an index; its own / and : are quoted."""
+    """One step of a path: a field's name, a dictionary's key or an index; "/" and ":" in a name are quoted."""
     named = next((getattr(entry, name) for name in ("name", "key", "idx") if hasattr(entry, name)), entry)
     return quote(str(named), safe=" ,.[]()=+")
 
 
-def _written(path: str, leaf: PyTree) -> tuple[str, np.ndarray]:
+def _to_array(path: str, leaf: PyTree) -> tuple[str, np.ndarray]:
     if isinstance(leaf, str):
         return f"{path}:text", np.frombuffer(leaf.encode(), np.uint8)
     if type(leaf) in KINDS:
@@ -83,12 +91,14 @@ def _read(path: str, like: PyTree, known: dict[str, str], arrays: Mapping[str, n
     if path not in known:
         if like is None:
             return None
-        raise CheckpointError(f"What was saved holds no {path!r}: another version of tractable wrote it. Start anew.")
+        raise CheckpointError(
+            f"Expected an array {path!r} in the checkpoint; got none: another version of tractable wrote it. Run anew."
+        )
     return _value(known[path], arrays[known[path]], like)
 
 
 def _value(name: str, array: np.ndarray, like: PyTree) -> Any:
-    kind = _parted(name)[1]
+    kind = _split_kind(name)[1]
     if kind == "text":
         return array.tobytes().decode()
     if kind == "key":

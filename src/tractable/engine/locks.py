@@ -1,4 +1,4 @@
-"""One folder, one run: a lock that names its owner."""
+"""A lock that lets only one run at a time write to a folder; its file names the owner."""
 
 import contextlib
 import json
@@ -17,23 +17,23 @@ from tractable.core.errors import CheckpointError
 from tractable.core.words import tell
 from tractable.core.writing import disk_errors, refuse_links
 
-LOCK = ".lock"  # in the run's folder, while the run lasts
-_mine = threading.local()  # .folders: the folders this thread holds
-_open: set[int] = set()  # this process's descriptors of lock files
+LOCK = ".lock"  # name of the file in the run's folder; it exists while the run lasts
+_mine = threading.local()  # its attribute ``folders`` is the set of folders that this thread has locked
+_open: set[int] = set()  # descriptors of the lock files that this process has open
 
 
 @contextlib.contextmanager
 def lock(folder: str | Path | None) -> Iterator[None]:
-    """Inside, only this thread writes ``folder``, which is made if missing; None needs no lock.
+    """A context in which only this thread writes to ``folder``, which is made if missing; None needs no lock.
 
-    Uses the system's lock on a file, which ends with the process, however that ends. A thread may nest ``lock`` on the
-    same folder. The file says who holds the lock, and since when.
+    The lock is the operating system's lock on a file. It ends with the process, even if the process is killed. A thread
+    may nest ``lock`` on the same folder. The file names the lock's owner and the time at which the lock was taken.
 
     Raises:
-        CheckpointError: another thread, process or host holds the folder, or it cannot be written.
+        CheckpointError: another thread, process or host has locked the folder, or the folder cannot be written.
 
     Warns:
-        TractableWarning: the process that held it is gone without unlocking; its lock is taken over.
+        TractableWarning: the owner's process ended without unlocking; its lock is taken over.
     """
     if folder is None:
         yield
@@ -42,7 +42,7 @@ def lock(folder: str | Path | None) -> Iterator[None]:
     with disk_errors(folder):
         parts = [folder.absolute(), *folder.absolute().parents]
         within = next((i for i, part in enumerate(parts) if part.resolve() in mine), 0)
-        for part in parts[:within]:  # a run's folder may be reached by a link, a part of it may not
+        for part in parts[:within]:  # a run's folder may be reached by a link, but no folder inside it
             refuse_links(part)
         folder.mkdir(parents=True, exist_ok=True)
         known = folder.resolve()
@@ -51,13 +51,13 @@ def lock(folder: str | Path | None) -> Iterator[None]:
         return
     path = known / LOCK
     with disk_errors(path):
-        descriptor = _taken(path)
+        descriptor = _take(path)
     mine.add(known)
     try:
         yield
     finally:
         mine.discard(known)
-        if descriptor in _open:  # else it belongs to the parent of this forked process
+        if descriptor in _open:  # otherwise the lock belongs to the parent of this forked process
             with contextlib.suppress(OSError):  # the folder may be gone
                 if _same(path, descriptor):
                     path.unlink()
@@ -65,8 +65,8 @@ def lock(folder: str | Path | None) -> Iterator[None]:
             os.close(descriptor)
 
 
-def _taken(path: Path) -> int:
-    """A descriptor of the lock file, locked, with this process as its owner."""
+def _take(path: Path) -> int:
+    """Lock the file, write this process into it as its owner, and return the file's descriptor."""
     while True:
         refuse_links(path)
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o644)
@@ -78,7 +78,7 @@ def _taken(path: Path) -> int:
                     f"{path.parent} is written by another run: {_words(_owner(descriptor))}. Wait for it, or choose "
                     "another folder."
                 )
-            if not _same(path, descriptor):  # released and deleted between our two calls
+            if not _same(path, descriptor):  # its owner deleted the file after it was opened here
                 os.close(descriptor)
                 continue
             if before := _owner(descriptor):
@@ -100,11 +100,12 @@ def _taken(path: Path) -> int:
 
 
 def _refuse_others(path: Path, descriptor: int) -> None:
-    """A CheckpointError for a file that is no lock: somebody else's, or one that has a second name elsewhere."""
-    about, text = os.fstat(descriptor), os.pread(descriptor, 4096, 0).strip(b"\0 \n")  # zeros are left by power cuts
+    """Raise a CheckpointError for a file that is no lock: it has another content, or a second name elsewhere."""
+    # A power cut can leave a file of zero bytes.
+    about, text = os.fstat(descriptor), os.pread(descriptor, 4096, 0).strip(b"\0 \n")
     if not stat.S_ISREG(about.st_mode) or about.st_nlink > 1 or (text and not _owner(descriptor)):
         raise CheckpointError(
-            f"{path} is no lock of a run, so it is left as it is. Delete it if nobody needs it, or choose another "
+            f"{path} is no lock of a run, so it was not changed. Delete it if nobody needs it, or choose another "
             "folder."
         )
 
@@ -118,10 +119,10 @@ def _same(path: Path, descriptor: int) -> bool:
 
 def _owner(descriptor: int) -> dict[str, object]:
     try:
-        found = json.loads(os.pread(descriptor, 4096, 0))
+        owner = json.loads(os.pread(descriptor, 4096, 0))
     except (ValueError, RecursionError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return owner if isinstance(owner, dict) else {}
 
 
 def _words(owner: dict[str, object]) -> str:
@@ -132,7 +133,7 @@ def _words(owner: dict[str, object]) -> str:
 
 
 def _lives(owner: dict[str, object]) -> bool:
-    """Whether the owner is a live process of this host; only asked if the file system has no locks."""
+    """Whether the owner is a running process of this host. This matters only if the file system has no locks."""
     pid = owner.get("process")
     return owner.get("host") == _host() and isinstance(pid, int) and psutil.pid_exists(pid)
 
@@ -145,7 +146,7 @@ if sys.platform == "win32":
     import msvcrt
 
     def _lock(descriptor: int) -> bool:
-        os.lseek(descriptor, 2**20, os.SEEK_SET)  # behind the text, which others must be able to read
+        os.lseek(descriptor, 2**20, os.SEEK_SET)  # Lock a byte behind the text, which other processes must read.
         try:
             msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
         except OSError:
@@ -155,7 +156,7 @@ else:
     import fcntl
 
     def _lock(descriptor: int) -> bool | None:
-        """Whether the lock was taken; None if the file system has no locks, as on some clusters."""
+        """Whether this process now has the lock; None if the file system has no locks, as on some clusters."""
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -166,7 +167,7 @@ else:
 
 
 def _in_child() -> None:
-    """A forked process holds no lock: locks belong to its parent and end with it."""
+    """Forget all locks in a forked process: they belong to its parent and end with the parent."""
     for descriptor in _open:
         with contextlib.suppress(OSError):
             os.close(descriptor)

@@ -1,4 +1,7 @@
-"""Compiled programs hold memory mappings; Linux gives a process 65,530 and kills it silently beyond that."""
+"""Drops compiled programs from memory before a process has too many memory mappings.
+
+Every compiled program holds memory mappings. Linux allows a process 65,530, and kills it silently beyond that.
+"""
 
 import gc
 import time
@@ -6,14 +9,14 @@ from pathlib import Path
 
 import jax
 
-MAPS = Path("/proc/self/maps")  # Linux; elsewhere nothing is counted
-MOST = 5_000  # mappings gained before compiled programs are dropped: some forty fits of fresh models
-SECONDS = 1.0  # between counts, which take 1 ms a thousand mappings: no second adds more than some hundred
+MAPS = Path("/proc/self/maps")  # Linux's list of a process's mappings; on other systems nothing is counted
+MOST = 5_000  # new mappings after which compiled programs are dropped; about forty fits of new models make as many
+SECONDS = 1.0  # time between two counts. A count takes 1 ms for a thousand mappings; a second adds a few hundred.
 
 
 class _Left:
-    count = 0  # mappings that were there when programs were last forgotten
-    counted = -SECONDS  # when they were last counted
+    count = 0  # mappings that remained when programs were last dropped
+    counted = -SECONDS  # time of the last count, in seconds of ``time.monotonic``
 
 
 def mappings() -> int:
@@ -22,10 +25,11 @@ def mappings() -> int:
 
 
 def make_room(most: int | None = None) -> None:
-    """Before a run: drop compiled programs past ``most`` mappings (``MOST``): JAX keeps even those of deleted models.
+    """Drop compiled programs if there are more than ``most`` new mappings (by default ``MOST``). Called before a run.
 
-    Each fresh model is compiled anew and takes a hundred mappings and twenty megabytes, so a thousand fits of fresh
-    models would end the process. Dropped programs are compiled again on use, to the same bits.
+    JAX keeps even the programs of deleted models. Each new model is compiled, which takes a hundred mappings and twenty
+    megabytes, so a thousand fits of new models would end the process. A dropped program is compiled again when it is
+    needed, and gives the same bits.
     """
     if time.monotonic() < _Left.counted + SECONDS:
         return

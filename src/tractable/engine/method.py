@@ -30,69 +30,69 @@ class Outcome(NamedTuple):
     """The result of a method."""
 
     belief: Belief
-    found: dict[str, Any]  # the settings that warm-up chose, and other figures
-    seconds: dict[str, float]
+    found: dict[str, Any]  # the settings that warm-up chose, and other figures for the report
+    seconds: dict[str, float]  # time of each phase
     interrupted: bool = False
     run_state: PyTree = None  # the run's state, for methods whose runs can be extended
 
 
 class Program(NamedTuple):
-    """A hashable recipe of a kernel: two runs with equal programs share one compilation."""
+    """A hashable description of a kernel: two runs with equal descriptions share one compiled program."""
 
     model: Model
     method: "Method"
-    streams: bool = False
+    streams: bool = False  # whether batches are read from file while the loop runs
+    # The advice in the error that a state is not finite.
     remedy: str = "Look for a log or a division that leaves its domain in the model, or take smaller steps."
-    placement: OneDevice = ONE_DEVICE  # of its chains and rows
+    placement: OneDevice = ONE_DEVICE  # the devices of the chains and rows
 
     def __call__(self, rows: PyTree, tuned: PyTree) -> Kernel:
         return self.method.kernel(self.model, rows, tuned)
 
     def observe(self, state: PyTree) -> jax.Array:
-        """The flat position of a state; kernels hold large positions as pytrees."""
+        """The position of a state as a vector; kernels hold large positions as pytrees."""
         return state.position if isinstance(state.position, jax.Array) else self.model.space.ravel(state.position)
 
     def values(self, position: jax.Array) -> jax.Array:
-        """The user's parameters, flat, at a flat unconstrained position."""
+        """The user's parameters as a vector, at an unconstrained position that is a vector."""
         return self.model.values(position)
 
     def weigh(self, info: dict[str, jax.Array]) -> Any:
-        """The draws' weights, from what the steps recorded; None if all weigh the same."""
+        """The draws' weights, from the info that the steps recorded; None if all draws have equal weights."""
         return self.method.weigh(info)
 
     def describe(self, position: jax.Array) -> str:
-        """Names the parameters that are not finite."""
+        """The names of the parameters that are not finite, for an error message."""
         return f"{not_finite(self.model, position)} (unconstrained)"
 
 
 def not_finite(model: Model, position: jax.Array) -> str:
-    """Names of a position's entries that are not finite, at most three."""
+    """The names of a position's entries that are not finite; of more than three, the first three and their number."""
     names = [name for name, x in zip(model.space.names, np.asarray(position), strict=True) if not np.isfinite(x)]
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
-METHODS: dict[str, type["Method"]] = {}  # by label, in the order of import
+METHODS: dict[str, type["Method"]] = {}  # the classes of all methods by label, in the order of import
 ALIASES = {"metropolis": "random-walk", "rwm": "random-walk", "mean-field": "meanfield", "full-rank": "fullrank"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Method(Settings):
-    """A method's settings: validated when made, printable, and compared by value.
+    """The base of every method: its settings, which are validated when made, printable, and compared by value.
 
     ``settings()`` writes the fields for a configuration file and ``from_settings`` reads them.
     """
 
     label: ClassVar[str] = ""
     point: ClassVar[bool] = False  # learns a single θ
-    independent: ClassVar[bool] = False  # its draws are independent
-    exact: ClassVar[bool] = False  # its draws come from the exact posterior
+    independent: ClassVar[bool] = False  # draws independent samples
+    exact: ClassVar[bool] = False  # draws from the exact posterior
     chained: ClassVar[bool] = False  # draws chains, which can be streamed, extended, and spread over devices
     cross_check_method: ClassVar[str] = "nuts"  # the method that a thorough verification compares with
-    climbs: ClassVar[bool] = False  # climbs from a starting point; is rerun where verification finds a better one
-    outside: ClassVar[
-        tuple[str, ...]
-    ] = ()  # settings that no compiled program reads: passed as arguments, or used on the host only
-    verified: ClassVar[bool] = False  # its result can be verified against the density of θ
+    climbs: ClassVar[bool] = False  # climbs from a starting point; is run again if verification finds a better one
+    # Settings that no compiled program reads: they are passed to programs as arguments, or used on the host only.
+    outside: ClassVar[tuple[str, ...]] = ()
+    verified: ClassVar[bool] = False  # gives a result that can be verified against the density of θ
 
     def __init_subclass__(cls) -> None:
         """Registers a subclass that has a label, so that users can name it."""
@@ -100,7 +100,7 @@ class Method(Settings):
             METHODS[cls.label] = cls
 
     def split_arrays(self) -> tuple["Method", tuple]:
-        """The method that programs are compiled for: ``outside`` settings are None (``core.shared``)."""
+        """The method for which programs are compiled: its ``outside`` settings are None (see ``core.shared``)."""
         form = copy.copy(self)
         for name in self.outside:
             object.__setattr__(form, name, None)
@@ -117,7 +117,7 @@ class Method(Settings):
         return getattr(self, "batch_size", None) is not None
 
     def needed(self, model: Model) -> Any:
-        """The model in the form this method needs; raises ModelError where the method cannot learn the model."""
+        """The model in the form that this method needs; raises ModelError if the method cannot learn the model."""
         if self.minibatch and (why := getattr(model.prior, "why", None)):
             raise ModelError(
                 f"{type(self).__name__} takes minibatches of rows. {why} Use NUTS(), or MAP() without batches."
@@ -125,46 +125,48 @@ class Method(Settings):
         return model
 
     def plan(self, data: Data | None) -> Plan | None:
-        """The plan of minibatches; None where every step uses all rows."""
+        """The plan of minibatches; None if every step uses all rows."""
         size = getattr(self, "batch_size", None)
         return None if size is None else plan_batches(self, data, size)
 
     def kernel(self, model: Model, rows: PyTree, tuned: PyTree) -> Kernel:
-        """The kernel, with the values that warm-up tuned."""
+        """The kernel of one step, built with the values that warm-up tuned."""
         raise SettingsError(f"{type(self).__name__} has no kernel of its own.")
 
     def learn(self, session: Session) -> Outcome:
-        """Run the method."""
+        """Run the method and return its result."""
         raise SettingsError(f"{type(self).__name__} cannot be run; choose one of tractable's methods.")
 
     def checks(self, posterior: Learnt) -> list[Check]:
-        """Checks that decide whether the result can be trusted."""
+        """The checks that decide whether the result can be trusted."""
         return []
 
     def otherwise(self, posterior: Learnt) -> "tuple[Method, Check] | None":
-        """Of a result that was rejected, the method to turn to, and a check that says why or why not.
+        """The method to run next if this method's result was rejected, with a check that explains the choice.
 
-        The check is of verdict "reject" where that method would take too long to be run unasked; None where nothing
-        else is to be tried.
+        The check's verdict is "reject" if the next method would take too long to be run without being asked for. The
+        result is None if there is no next method.
         """
         return None
 
     def row_space_posterior(self, posterior: Learnt) -> Learnt | None:
-        """The posterior of fewer numbers on which this one's verdict depends, where there is one: its other numbers are
-        drawn given those, exactly."""
+        """A posterior of fewer numbers on which the verdict on this one depends; None if there is no such posterior.
+
+        The other numbers of this posterior are drawn exactly, given those of the smaller one.
+        """
         return None
 
     def bytes_kept(self, model: Model) -> int:
-        """Bytes of the draws that a run keeps in memory; 0 for methods that keep few."""
+        """The bytes of the draws that a run keeps in memory; 0 for methods that keep few."""
         return 0
 
     def cost(self, belief: Belief, found: dict[str, Any], data: Data | None) -> Cost:
-        """The evaluations that the run made."""
+        """The cost of the run, in evaluations of the log density on all rows."""
         return Cost(found["evaluations"] * self.share(data), 0.0)
 
     @property
     def sums_rows(self) -> bool:
-        """Whether every step sums over all rows, which may then lie on several devices."""
+        """Whether every step needs the rows only through sums over them; the rows may then lie on several devices."""
         return False
 
     def share(self, data: Data | None) -> float:
@@ -181,11 +183,11 @@ class Method(Settings):
         return model
 
     def extended(self, session: Session, belief: Belief, run_state: PyTree, draws: int) -> Outcome:
-        """Continue to ``draws`` kept draws a chain in all: the draws are those of one run of that length."""
+        """Continue until each chain has ``draws`` kept draws; they are the same as those of one run of that length."""
         raise SettingsError(f"{type(self).__name__} has no chains to extend.")
 
     def weigh(self, info: Mapping[str, jax.Array | np.ndarray]) -> Any:
-        """The draws' weights; None if all weigh the same."""
+        """The draws' weights; None if all draws have equal weights."""
         return None
 
 
@@ -199,13 +201,19 @@ def _plain(value: Any) -> Any:
 
 
 def on_all_rows(objective: Objective, rows: PyTree) -> Objective:
-    """The objective on all of ``rows`` (``core.arrays()``, None without data) at every step, whatever the batch."""
+    """The objective on all rows at every step, whatever the batch; ``rows`` are ``Data.arrays()``, or None."""
     value, batch = objective.value, None if rows is None else whole(rows)
     return objective._replace(value=lambda noise, params, _: value(noise, params, batch))
 
 
 def plan_batches(method: "Method", data: Data | None, batch_size: int, independent: bool = False) -> Plan:
-    """A plan of minibatches; raises if there are none to take. The default batch size is cut to the rows there are."""
+    """A plan of minibatches of ``batch_size`` rows.
+
+    A batch size that is the method's default may exceed the number of rows; a batch then has all rows.
+
+    Raises:
+        SettingsError: there are no data, a batch has more rows than the data, or an epoch has too many batches.
+    """
     name = type(method).__name__
     if data is None:
         raise SettingsError(f"{name} takes minibatches of data, and there are none; use MALA or NUTS on a log density.")
@@ -216,14 +224,14 @@ def plan_batches(method: "Method", data: Data | None, batch_size: int, independe
     plan = Plan(data.size, min(batch_size, data.size), independent)
     if plan.count >= FAR:
         raise SettingsError(
-            f"{name}(batch_size={batch_size}) makes {plan.count} batches an epoch of {data.size} rows; at most "
-            f"{FAR - 1} are counted: take larger ones."
+            f"{name}(batch_size={batch_size}) makes {plan.count} batches an epoch of {data.size} rows; expected at "
+            f"most {FAR - 1}: take a larger batch_size."
         )
     return plan
 
 
 def named(name: str) -> type[Method]:
-    """The method class for a name such as "nuts" or "metropolis"."""
+    """The class of the method with a name such as "nuts" or "metropolis"."""
     label = ALIASES.get(name.lower(), name.lower())
     if label not in METHODS:
         near = nearest(name, (*METHODS, *ALIASES))
@@ -232,7 +240,11 @@ def named(name: str) -> type[Method]:
 
 
 def from_settings(settings: dict[str, Any]) -> Method:
-    """The method that ``settings`` describe. Raises SettingsError for functions, which a file cannot hold."""
+    """The method that ``settings`` describe.
+
+    Raises:
+        SettingsError: a setting was a function, which a configuration file cannot hold.
+    """
     settings = dict(settings)
     kind = named(settings.pop("method", ""))
     settings = {

@@ -1,4 +1,4 @@
-"""Where a run's chains and rows are placed: on one device, the simplest case, or over several (``engine.sharding``)."""
+"""The placement of a run's chains and rows: here on one device, in ``engine.sharding`` over several devices."""
 
 from collections.abc import Callable
 from typing import Any
@@ -12,16 +12,21 @@ from tractable.core.tree import PyTree
 
 @jax.tree_util.register_static
 class OneDevice:
-    """All chains and all rows on one device: the methods that every placement has, where there is nothing to divide.
+    """The placement of all chains and all rows on one device, and the interface of every other placement.
+
+    On one device nothing is divided, so most methods here return their argument. A specification says along which axes
+    of the mesh an array is divided (``jax.sharding.PartitionSpec``).
 
     Attributes:
-        divides_rows: whether sums over rows are taken by shards.
-        many_processes: whether devices belong to several processes.
+        divides_rows: whether sums over rows are taken over the shards of several devices.
+        many_processes: whether the devices belong to several processes.
         is_writer: whether this process shows progress and writes files.
-        row_devices: over how many devices rows are divided.
-        mesh: the ``jax.sharding.Mesh`` of the devices; None on one.
-        bits: what else the last bits of a run depend on; a run goes on with a placement of equal ``bits``.
-        by_chain, by_buffer, on_all: specifications of arrays by chain, of buffers (draw, chain), of shared arrays.
+        row_devices: the number of devices over which rows are divided.
+        mesh: the ``jax.sharding.Mesh`` of the devices; None on one device.
+        bits: names the order of sums, on which a run's last bits depend; only a placement of equal ``bits`` can
+            continue a run.
+        by_chain, by_buffer, on_all: specifications of arrays (chain, ...), of buffers (draw, chain, ...), and of arrays
+            that every device has in full.
     """
 
     divides_rows: bool = False
@@ -35,22 +40,22 @@ class OneDevice:
     on_all: Any = None
 
     def rows_of(self, data: Data, plan: Plan | None) -> PyTree:
-        """The rows as a program takes them: all of them, or in the order of their batches."""
+        """The rows as a program takes them: all rows, or the windows of rows from which a plan takes its batches."""
         return data.arrays() if plan is None else data.windows(plan.width)
 
     def rows_and_counts(self, data: Data) -> tuple[PyTree, jax.Array | None]:
-        """All rows, and how often each counts; None where the rows say so themselves."""
+        """All rows, and the number of times that each counts; None if the rows themselves hold this number."""
         return data.arrays(), None
 
     def place_chunk(self, rows: PyTree, counts: np.ndarray) -> tuple[PyTree, jax.Array]:
-        """Some rows, and how often each counts."""
+        """Some rows, and the number of times that each counts, as arrays on the device."""
         return rows, jax.numpy.asarray(counts)
 
     def read(self, data: Data, plan: Plan, starts: np.ndarray, capacity: int) -> PyTree:
-        """Batches from file that begin at rows ``starts`` (chain, groups, blocks, steps).
+        """Read from file the batches that begin at rows ``starts`` (chain, groups, blocks, steps).
 
         Returns:
-            Every leaf (chain, capacity, blocks, steps, rows, ...); groups that are not read are 0.
+            Arrays (chain, capacity, blocks, steps, rows, ...); the entries of groups beyond ``starts`` are 0.
         """
         missing = capacity - starts.shape[1]
 
@@ -60,73 +65,73 @@ class OneDevice:
         return jax.tree.map(pad, data.read(starts, plan.width))
 
     def window(self, windows: PyTree, plan: Plan, start: jax.Array, rows: jax.Array, index: jax.Array | int) -> Batch:
-        """The batch of ``rows`` rows from row ``start`` of what ``rows_of`` placed."""
+        """The batch of ``rows`` rows that begins at row ``start`` of the windows that ``rows_of`` placed."""
         return window(windows, plan, start, rows, index)
 
     def windowed(self, cut: PyTree, plan: Plan, rows: jax.Array, index: jax.Array | int) -> Batch:
-        """The batch that ``read`` read."""
+        """The batch whose rows ``cut`` are one of the batches that ``read`` read from file."""
         return windowed(cut, plan, rows, index)
 
     def spread(self, tree: PyTree, *axes: str | None) -> PyTree:
-        """Host arrays on the devices, divided along ``axes``; without axes, all of it on every device."""
+        """Put arrays of the host on the devices, divided along ``axes``; without axes, every device has all of them."""
         return tree
 
     def cut(self, count: int) -> int:
-        """How many of ``count`` rows a device evaluates by itself, at most."""
+        """The most of ``count`` rows that one device evaluates."""
         return count
 
     def place(self, tree: PyTree, spec: Any) -> PyTree:
-        """Arrays where a program that hands them on by ``spec`` leaves them."""
+        """Put arrays where a program that returns them with the specification ``spec`` would leave them."""
         return tree
 
     def share(self, tree: PyTree) -> PyTree:
-        """Arrays of this process, on the devices of all processes."""
+        """Put arrays of this process on the devices of all processes."""
         return tree
 
     def collect(self, tree: PyTree) -> PyTree:
-        """Arrays on one device of this process."""
+        """Bring arrays together on one device of this process."""
         return tree
 
     def rows_spec(self, streams: bool) -> Any:
-        """Specification of rows, or of the batches that a program ``streams`` from file."""
+        """The specification of rows, or of batches if a program ``streams`` them from file."""
         return None
 
     def gather(self, number: int) -> np.ndarray:
-        """(devices,) the number that each device's process gives; every process waits here for all others."""
+        """(devices,) the number that each device's process gives; every process waits here for all other processes."""
         return np.array([number])
 
     def any_process(self, stop: Callable[[], bool]) -> Callable[[], bool]:
-        """``stop``, true on all processes once it is true on one."""
+        """A function that is true on all processes once ``stop`` is true on one of them."""
         return stop
 
     def map_devices(self, function: Callable, ins: tuple, outs: PyTree) -> Callable:
-        """``function`` on every device, of the parts of its arguments there."""
+        """A function that applies ``function`` on every device to the parts of the arguments that lie there."""
         return function
 
     def run(self, function: Callable, *args: PyTree) -> PyTree:
-        """``function(*args)`` of arrays that this process holds."""
+        """The result of ``function(*args)`` for arrays that this process holds."""
         return function(*args)
 
     def each_chain(self, function: Callable, *args: PyTree) -> PyTree:
-        """``function`` of every chain; a single chain runs without vmap, so that its slices stay slices."""
+        """Apply ``function`` to every chain. A single chain runs without vmap, which would turn slices into gathers."""
         if jax.tree.leaves(args)[0].shape[0] > 1:
             return jax.vmap(function)(*args)
         return jax.tree.map(lambda x: x[None], function(*jax.tree.map(lambda x: x[0], args)))
 
     def map_chains(self, function: Callable, *args: PyTree) -> PyTree:
-        """``function`` of every chain, by vmap also where there is one: for work that slices nothing."""
+        """Apply ``function`` to every chain by vmap, a single chain included: for functions without slices."""
         return jax.vmap(function)(*args)
 
     def over_chains(self, function: Callable) -> Callable:
-        """``function(rows, key, position)`` of one chain as a function of all chains."""
+        """A function of all chains, made from a function ``(rows, key, position)`` of one chain."""
         return jax.vmap(function, in_axes=(None, 0, 0))
 
     def every(self, is_fine: jax.Array) -> jax.Array:
-        """Whether all devices are fine."""
+        """Whether ``is_fine`` is true on all devices."""
         return is_fine
 
     def sum_rows(self, function: Callable) -> Callable:
-        """``(theta, batch) -> sums`` over the rows of all devices."""
+        """A function ``(theta, batch) -> sums`` over the rows of all devices, made from one over a device's rows."""
         return function
 
 

@@ -1,4 +1,4 @@
-"""Checks of a model and its data before anything runs; errors are sentences."""
+"""Checks of a model and its data before anything runs."""
 
 import contextlib
 import functools
@@ -22,17 +22,17 @@ from tractable.core.tree import row_shapes
 from tractable.core.words import listing, nearest
 from tractable.engine.identity import kinds_of, share_programs
 
-SHOWN = 12  # most numbers of a row shown in a message
+SHOWN = 12  # the most numbers of a row that an error message shows
 
 
 @compiled("model", if_few=COMPILE_FASTEST)
 def value_and_slope(model: Model, position: jax.Array, batch: Batch | None) -> tuple[jax.Array, jax.Array]:
-    """The log posterior of a flat position and its gradient."""
+    """The log posterior at a position, and its gradient there."""
     return jax.value_and_grad(log_posterior(model, flat=True))(position, batch)
 
 
 def check(model: Model, data: Data | None) -> None:
-    """Raise a ModelError or DataError for the first thing that is wrong with a model on its data."""
+    """Raise a ModelError or DataError for the first fault of a model, of its data, or of the two together."""
     share_programs(model, kinds_of(data), 0 if data is None else data.size)
     if data is None and model.likelihood is not None:
         raise DataError("This model has a likelihood, so it needs data: infer(model, Data(y), ...).")
@@ -40,44 +40,46 @@ def check(model: Model, data: Data | None) -> None:
         raise ModelError("This model has no likelihood, so it cannot use data: infer(model, None, ...).")
     if data is not None and (model.local is None) != (data.labels is None):
         raise DataError(
-            "This model has local=, what each group of rows has of its own: give Data(y, group=...)."
+            "This model has local=, parameters that each group of rows has for itself: give Data(y, group=...)."
             if data.labels is None
             else "These data have group=, and this model nothing that is a group's own: give Model(..., local=...)."
         )
     if data is not None and data.labels is not None:
         model, data = (model.representative or model).member, data.members()
-    seen, precision = data is not None, jnp.result_type(float)
+    has_data, precision = data is not None, jnp.result_type(float)
     if data is None or data.size == 0:
-        _check_shapes(model, seen, (), None, precision)
+        _check_shapes(model, has_data, (), None, precision)
         return
     leaves, structure = jax.tree.flatten(row_shapes(data.rows))
-    _check_shapes(model, seen, tuple(leaves), structure, precision)
+    _check_shapes(model, has_data, tuple(leaves), structure, precision)
     _check_support(model, data)
     model.check_rows(data)
 
 
 @functools.lru_cache(maxsize=64)
 def _check_shapes(
-    model: Model, seen: bool, leaves: tuple[jax.ShapeDtypeStruct, ...], structure: Any, precision: Any
+    model: Model, has_data: bool, leaves: tuple[jax.ShapeDtypeStruct, ...], structure: Any, precision: Any
 ) -> None:
-    """Checks that need only shapes; run once for all data of one shape, since tracing a model takes a while.
+    """Make the checks that need only shapes. They run once for all data of one shape, since tracing a model is slow.
 
     Args:
-        seen: whether there are data.
-        leaves, structure: of one row; no leaves where the data are empty.
-        precision: type of a real number, on which result types depend.
+        leaves, structure: the flattened shapes of one row; no leaves if the data are empty.
+        precision: the type of real numbers, on which the types of results depend.
     """
     params = jax.eval_shape(model.example, jax.random.key(0))
-    with naming("The prior" if seen else "The log density", params):
+    with naming("The prior" if has_data else "The log density", params):
         prior = jax.eval_shape(model.log_prior, params)
-    _check_scalar(prior, "The prior" if seen else "The log density")
+    _check_scalar(prior, "The prior" if has_data else "The log density")
     if leaves:
         _check_likelihood(model, params, jax.tree.unflatten(structure, leaves))
 
 
 @contextlib.contextmanager
 def naming(subject: str, params: PyTree, x: PyTree = None) -> Iterator[None]:
-    """Turn a function's ``KeyError`` for a name that is no parameter and no input into a sentence."""
+    """A context that turns a function's ``KeyError`` into a ModelError with the names of parameters and inputs.
+
+    It does so if the missing name is neither a parameter nor an input.
+    """
     try:
         yield
     except KeyError as error:
@@ -104,7 +106,7 @@ def _check_scalar(result: PyTree, subject: str) -> None:
     if leaves[0].dtype in (jnp.bfloat16, jnp.float16):
         raise ModelError(
             f"{subject} is computed in {leaves[0].dtype}, whose 3 digits cannot tell two positions apart. "
-            "Keep half precision inside networks and return float32."
+            "Use half precision only inside networks and return float32."
         )
 
 
@@ -116,8 +118,8 @@ def _check_likelihood(model: Model, params: PyTree, row: tuple[PyTree, PyTree]) 
     except TypeError as error:
         given = "likelihood(params, x)" if x is not None else "likelihood(params)"
         raise ModelError(
-            f"The likelihood could not be called as {given}, which is how it is called where the data "
-            f"{'have' if x is not None else 'have no'} given: {error}"
+            f"The likelihood could not be called as {given}: {error}. It is called like this since the data have "
+            f"{'inputs' if x is not None else 'no inputs'} (given=)."
         ) from error
     leaves, structure = jax.tree.flatten(distributions, is_leaf=is_distribution)
     for leaf in leaves:
@@ -128,8 +130,8 @@ def _check_likelihood(model: Model, params: PyTree, row: tuple[PyTree, PyTree]) 
             )
     if structure != jax.tree.structure(y):
         raise ModelError(
-            f"The likelihood's distributions and the data's y differ in structure: got {structure} for "
-            f"{jax.tree.structure(y)}."
+            f"The likelihood's distributions and the data's y differ in structure: expected {jax.tree.structure(y)} "
+            f"as in y; got {structure}. Return one distribution for each array of y."
         )
     for leaf, value in zip(leaves, jax.tree.leaves(y), strict=True):
         if leaf.event_shape and leaf.shape() != value.shape:
@@ -140,8 +142,8 @@ def _check_likelihood(model: Model, params: PyTree, row: tuple[PyTree, PyTree]) 
         base = type(base_of(leaf)).__name__
         if base.startswith("Categorical") and not jnp.issubdtype(value.dtype, jnp.integer):
             raise DataError(
-                f"{base} is of classes 0, 1, 2, …, and y holds numbers of type {value.dtype}: give y.astype(int) where "
-                "they are classes; numbers that are not call for another likelihood."
+                f"{base} expects classes 0, 1, 2, …; y holds numbers of type {value.dtype}. Give y.astype(int) if they "
+                "are classes; otherwise choose another likelihood."
             )
 
     def terms(params: PyTree, y: PyTree, x: PyTree) -> PyTree:
@@ -153,20 +155,20 @@ def _check_likelihood(model: Model, params: PyTree, row: tuple[PyTree, PyTree]) 
             name = "y" + jax.tree_util.keystr(path)
             raise ModelError(
                 f"The log likelihood of one datum should be one number; that of {name} has shape {leaf.shape}. "
-                f"One row of {name} has shape {jax.tree.leaves(y)[0].shape}: if it is one datum with several "
-                "numbers, use .to_event(); if it should be a single number, data of shape (N, 1) want "
-                "flattening to (N,), or the likelihood returns a batch of distributions where one is meant."
+                f"One row of {name} has shape {jax.tree.leaves(y)[0].shape}. If it is one datum of several numbers, "
+                "use .to_event(). If it should be a single number, flatten data of shape (N, 1) to (N,), and let the "
+                "likelihood return one distribution instead of a batch of them."
             )
         _check_scalar(leaf, "The log likelihood of one datum")
 
 
 def _check_support(model: Model, data: Data) -> None:
-    """Check that every row lies in the likelihood's support, at the middle of the parameters' space."""
+    """Check that every row lies in the likelihood's support; the unconstrained parameters are 0 for this."""
     position = np.zeros(model.space.size, jnp.result_type(float))
     for start in range(0, data.size, CHUNK):
         rows = jax.tree.map(lambda a, s=start: a[s : s + CHUNK], data.rows)
         inside = np.asarray(_inside(model, position, rows))
-        if data.weights is not None:  # a row that counts for nothing may hold anything
+        if data.weights is not None:  # a row of weight 0 may hold any value
             inside = inside | (data.weights[start : start + CHUNK] == 0)
         if not inside.all():
             index = int(np.argmin(inside))
@@ -185,7 +187,7 @@ def _check_support(model: Model, data: Data) -> None:
 
 
 def _shown(base: Any, row: PyTree) -> str:
-    """A row for a message; of many numbers, the first one outside the support."""
+    """A row for an error message; of a long row, only the first number that is outside the support."""
     if sum(np.size(leaf) for leaf in jax.tree.leaves(row)) <= SHOWN:
         return str(jax.tree.map(lambda a: a.tolist(), row))
     outside = np.zeros(0) if not isinstance(row, np.ndarray) else ~np.asarray(base.support(row))
@@ -203,11 +205,9 @@ def _inside(model: Model, position: ArrayLike, rows: PyTree) -> jax.Array:
 
     def one(row: tuple[PyTree, PyTree]) -> jax.Array:
         y, x = row
+        datum = model.described(params, x)
         checks = jax.tree.map(
-            lambda d, v: jnp.all(d.support(v)) if _fixed(d) else jnp.array(True),
-            model.described(params, x),
-            y,
-            is_leaf=is_distribution,
+            lambda d, v: jnp.all(d.support(v)) if _fixed(d) else jnp.array(True), datum, y, is_leaf=is_distribution
         )
         return jnp.all(jnp.stack(jax.tree.leaves(checks)))
 
@@ -215,16 +215,16 @@ def _inside(model: Model, position: ArrayLike, rows: PyTree) -> jax.Array:
 
 
 def _fixed(distribution: Distribution) -> bool:
-    """Whether the support is the same whatever the parameters; other supports are checked through the density."""
+    """Whether the support does not depend on the parameters; other supports are checked through the density."""
     distribution = base_of(distribution)
-    # In numpyro a support that depends on parameters is a property; in these classes it is one but does not depend.
+    # In numpyro a support that depends on parameters is a property. In these classes it is a property, and yet fixed.
     names = ("BernoulliProbs", "BernoulliLogits", "Poisson", "CategoricalProbs", "CategoricalLogits", "Censored")
     support = inspect.getattr_static(type(distribution), "support", None)
     return type(distribution).__name__ in names or not isinstance(support, property)
 
 
 def explain(model: Model, position: jax.Array, data: Data | None) -> str:
-    """Which term of the log density is not finite at an unconstrained position, as a sentence."""
+    """A sentence that says which term of the log density is not finite at an unconstrained position."""
     unconstrained = model.space.unravel(position)
     params = model.constrain(unconstrained)
     shown = ", ".join(
@@ -234,18 +234,18 @@ def explain(model: Model, position: jax.Array, data: Data | None) -> str:
     prior = float(model.log_prior(params))
     if not np.isfinite(prior):
         what = "log density" if data is None else "log prior"
-        return start + f"There the {what} is {prior}: check it for a log or a division that leaves its domain."
+        return start + f"The {what} there is {prior}: check it for a log or a division that leaves its domain."
     jacobian = float(model.log_jacobian(unconstrained, params))
     if not np.isfinite(jacobian):
-        return start + f"There the log-determinant of the change of variables is {jacobian}: is a support unbounded?"
+        return start + f"The change of variables there has log-determinant {jacobian}: check the priors' supports."
     if data is not None:
         terms = np.asarray(counted_log_likelihoods(model, params, data.first(CHUNK)))
         bad = np.flatnonzero(~np.isfinite(terms))
         if len(bad):
             return start + (
-                f"There the log likelihood of {len(bad)} of {len(terms)} rows is not finite, the first "
-                f"({terms[bad[0]]}) that of row {bad[0]}: is this datum possible under the model? Work with "
-                "log-densities, never with the log of a density."
+                f"The log likelihood there is not finite for {len(bad)} of {len(terms)} rows; the first is row "
+                f"{bad[0]} ({terms[bad[0]]}). Is this datum possible under the model? Compute log densities directly, "
+                "never as the log of a density."
             )
     value, slope = value_and_slope(model, position, None if data is None else whole(data.first()))
-    return start + f"There the log density is {float(value):.6g} and its gradient {np.asarray(slope)[:4]}."
+    return start + f"The log density there is {float(value):.6g} and its gradient is {np.asarray(slope)[:4]}."

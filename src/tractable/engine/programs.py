@@ -1,4 +1,7 @@
-"""A fingerprint of what a function computes: equal programs have equal ones, wherever their constants are held."""
+"""A fingerprint of the program that a function computes.
+
+Equal programs have equal fingerprints, even if one has its constants in a closure and the other in a literal.
+"""
 
 import hashlib
 import json
@@ -13,17 +16,17 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, Literal, Var
 
 from tractable.core.tree import PyTree
 
-VERSION = "2"  # of the hashing; fingerprints of different versions cannot be compared
-CALLBACKS = ("pure_callback", "io_callback")
+VERSION = "2"  # version of the hashing; fingerprints of different versions cannot be compared
+CALLBACKS = ("pure_callback", "io_callback")  # JAX's operations that call Python
 
 
 class Trace(NamedTuple):
-    """What JAX's trace of a function tells of it.
+    """What is known of a function from JAX's trace of it.
 
     Attributes:
         fingerprint: SHA-256 of the program.
-        calls_back: whether the program calls Python functions, whose contents JAX does not see.
-        structure: the containers of the result, and their names.
+        calls_back: whether the program calls Python functions, whose code is no part of the trace.
+        structure: the containers of the result, with their names.
     """
 
     fingerprint: str
@@ -32,17 +35,18 @@ class Trace(NamedTuple):
 
 
 def fingerprint(function: Callable, *example: object) -> str:
-    """The fingerprint of ``trace``."""
+    """The fingerprint of a function, as in the result of ``trace``."""
     return trace(function, *example).fingerprint
 
 
 @jax.default_matmul_precision(None)
 def trace(function: Callable, *example: object) -> Trace:
-    """Identifies ``function`` as JAX traces it, and its gradient in the first argument if it has custom rules.
+    """Trace ``function`` with JAX and hash its program.
 
-    It covers equations in order, shapes, dtypes and every constant, also of nested programs (``jit``, ``scan``,
-    ``cond``). A custom gradient (``custom_vjp``) is no part of a program until it is used: hence the gradient. What a
-    callback to Python computes cannot be seen (``calls_back``), and JAX's default precision of products does not count.
+    The hash covers the equations in order, all shapes and dtypes, and every constant. Nested programs (``jit``,
+    ``scan``, ``cond``) are included. If the function has a custom gradient (``custom_vjp``), the gradient's program
+    with respect to the first argument is hashed too, since the function's own program does not contain it. The hash
+    does not cover what a callback to Python computes (see ``calls_back``), nor JAX's default precision of products.
     """
     program, result = jax.make_jaxpr(function, return_shape=True)(*example)
     parts, primitives = [_digest(program, {})], {*_primitives(program)}
@@ -50,21 +54,21 @@ def trace(function: Callable, *example: object) -> Trace:
         slope = jax.grad(lambda first, *rest: sum(jnp.sum(leaf) for leaf in jax.tree.leaves(function(first, *rest))))
         try:
             parts.append(_digest(jax.make_jaxpr(slope)(*example), {}))
-        except (TypeError, ValueError, NotImplementedError):  # such as a loop of unknown length: it has no gradient
+        except (TypeError, ValueError, NotImplementedError):  # there is no gradient, as of a loop of unknown length
             parts.append("none")
-    found = f"{VERSION}:{hashlib.sha256(json.dumps(parts).encode()).hexdigest()}"
-    return Trace(found, bool(primitives & {*CALLBACKS}), structure_of(result))
+    digest = f"{VERSION}:{hashlib.sha256(json.dumps(parts).encode()).hexdigest()}"
+    return Trace(digest, bool(primitives & {*CALLBACKS}), structure_of(result))
 
 
 def structure_of(value: PyTree) -> str:
-    """The containers of a pytree, and what they hold besides arrays; without memory addresses."""
+    """The containers of a pytree, with everything in them that is no array, but without memory addresses."""
     return _without_addresses(jax.tree.structure(value))
 
 
 def _digest(program: ClosedJaxpr | Jaxpr, seen: dict[int, str]) -> str:
-    """One program's digest; ``seen`` holds earlier ones, as nested programs are shared."""
+    """The hash of one program. ``seen`` holds the hashes of earlier programs by id, as nested programs are shared."""
     if id(program) not in seen:
-        # From JAX 0.11 on the two are one class, of programs that hold their constants.
+        # From JAX 0.11 on, ``ClosedJaxpr`` and ``Jaxpr`` are one class, whose programs hold their constants.
         jaxpr, constants = getattr(program, "jaxpr", program), getattr(program, "consts", [])
         places: dict[Any, int] = {}
 
@@ -83,7 +87,7 @@ def _digest(program: ClosedJaxpr | Jaxpr, seen: dict[int, str]) -> str:
 
 
 def _as_json(value: object, seen: dict[int, str]) -> Any:
-    """A parameter or a constant as JSON can hold it, without memory addresses of functions and objects."""
+    """A parameter or a constant as JSON can hold it, without the memory addresses of functions and objects."""
     if isinstance(value, ClosedJaxpr | Jaxpr):
         return _digest(value, seen)
     if isinstance(value, Mapping):
@@ -105,7 +109,7 @@ def _without_addresses(value: object) -> str:
 
 
 def _primitives(program: object) -> Iterator[str]:
-    """Names of a program's operations, including nested programs'."""
+    """The names of a program's operations, those of nested programs included."""
     if isinstance(program, ClosedJaxpr | Jaxpr):
         for equation in program.eqns:
             yield equation.primitive.name

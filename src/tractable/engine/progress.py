@@ -1,18 +1,19 @@
-"""Live progress: a bar on a terminal, one line otherwise."""
+"""Shows the progress of a run as a bar on a terminal or in a notebook."""
 
 import contextlib
 import inspect
 import sys
 from collections.abc import Callable, Iterator, Mapping
 
-Say = Callable[..., None]  # (phase, done, of, values={}): values of a climb's curve by name
+Say = Callable[..., None]  # a progress function (phase, done, of, values): ``values`` are a climb's figures by name
 
 
 @contextlib.contextmanager
 def progress_of(choice: bool | Say | None) -> Iterator[Say]:
-    """``choice`` if it is a function; else one that shows a bar (True; None on a terminal or notebook), or nothing.
+    """The progress function for a user's choice.
 
-    A function of three arguments is called without the values of the curve.
+    A function is used as it is; if it takes only three arguments, it is called without the values. True shows a bar,
+    False shows nothing, and None shows a bar on a terminal or in a notebook only.
     """
     if callable(choice):
         yield choice if _takes_values(choice) else lambda phase, done, of, values=None: choice(phase, done, of)
@@ -43,5 +44,5 @@ def _takes_values(function: Say) -> bool:
     try:
         inspect.signature(function).bind("", 0, 0, {})
     except (TypeError, ValueError) as error:
-        return isinstance(error, ValueError)  # a builtin without a signature
+        return isinstance(error, ValueError)  # a builtin function may have no signature; it is called with all four
     return True

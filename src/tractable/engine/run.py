@@ -1,7 +1,7 @@
-"""The loop of every kernel: blocks of steps run inside ``jit``, and the host acts only between them.
+"""The loop that runs every kernel.
 
-``run`` is the host's side: it cuts a run into segments of about half a second. ``advance`` is the device's side: one
-compiled program that runs the groups of a segment.
+``run`` is the part on the host, that is in Python. It divides a run into segments of about half a second, and saves and
+reports progress between them. ``advance`` is the part on the device: one compiled program that runs a segment.
 """
 
 import functools
@@ -19,41 +19,44 @@ from tractable.core.model import Kernel, PyTree
 from tractable.core.rows import Batch, Data, Plan, first_rows, place
 from tractable.core.shared import COMPILE_FAST, COMPILE_FASTEST, compiled
 from tractable.engine.placement import ONE_DEVICE, OneDevice
-from tractable.engine.stopping import waited
+from tractable.engine.stopping import wait_for
 
-BLOCK = 50  # steps whose noise is drawn at once, for small states
-BLOCK_NUMBERS = 1 << 16  # most numbers of noise drawn at once
-BUFFER_BYTES = 64 << 20  # largest buffer of draws on the device
-SEGMENT_SECONDS = 0.5  # approximate length of a segment, after which the host saves and reports progress
+BLOCK = 50  # steps whose noise is drawn at once, if the state is small
+BLOCK_NUMBERS = 1 << 16  # the most numbers of noise that are drawn at once
+BUFFER_BYTES = 64 << 20  # bytes of the largest buffer of draws on the device
+SEGMENT_SECONDS = 0.5  # approximate duration of a segment, after which the host saves and reports progress
 traces = 0  # how often ``advance`` has been traced in this process; tests read it
 
 
 class Shape(NamedTuple):
-    """How a loop divides time.
+    """How a loop divides its steps into blocks, groups and segments.
 
-    One draw is kept every ``thin`` steps. Noise is drawn for ``block`` steps at a time. One of the two numbers divides
-    the other, and the larger is a group, the unit of time. Group g draws its noise from ``fold_in(key, g)`` and its
-    batches from (key, t), so the result of a run does not depend on where it is cut or resumed.
+    One draw is kept every ``thin`` steps. A block is ``block`` steps, whose noise is drawn at once. One of the two
+    numbers divides the other, and the larger is the length of a group. A segment is a number of groups. The noise of
+    group g depends only on the key and g, and the batch of step t only on the key and t. So the result of a run does
+    not depend on where segments end or where the run is resumed.
     """
 
     thin: int
     block: int
-    capacity: int  # groups in the buffer
-    moments: bool = False
+    capacity: int  # groups whose draws fit the buffer: the most groups of a segment
+    moments: bool = False  # whether running moments are kept instead of draws
 
     @property
     def group(self) -> int:
+        """The number of steps in a group."""
         return max(self.thin, self.block)
 
     @property
     def stored(self) -> int:
+        """The number of draws kept in a group."""
         return self.group // self.thin
 
 
 class Moments(NamedTuple):
     """Running moments of the user's parameters, for chains whose draws are not kept."""
 
-    count: jax.Array  # ()
+    count: jax.Array  # () number of draws
     mean: jax.Array  # (k,)
     square: jax.Array  # (k,) Σ w (x − mean)²
     weight: jax.Array | None = None  # () Σ w; None if all draws have equal weight
@@ -65,15 +68,17 @@ def some_moments() -> Moments:
 
 
 class Loop(NamedTuple):
-    """Everything that a loop is compiled for.
+    """Everything on which a loop's compiled program depends.
 
     Attributes:
-        program: hashable; ``program(rows, tuned) -> Kernel``; ``program.observe(state) -> (d,)``, the position that a
-            draw keeps; ``program.values((d,)) -> (k,)``, the values whose moments are kept, with weights
-            ``program.weigh(info)``; ``program.streams``, whether batches are read from file.
-        shape: how time is divided.
-        plan: the order of batches; None hands all rows to every step.
-        long: a step is thousands of operations; with few rows it takes longer to compile well than to run.
+        program: a hashable object such as ``engine.method.Program``. ``program(rows, tuned)`` is the kernel.
+            ``program.observe(state)`` is the position (d,) that a draw keeps. ``program.values(position)`` are the
+            values (k,) whose moments are kept, with weights ``program.weigh(info)``. ``program.streams`` says whether
+            batches are read from file.
+        shape: how the steps are divided into blocks and groups.
+        plan: the order of batches; None if every step takes all rows.
+        long: whether a step has thousands of operations. With few rows, compiling such a step with all optimisations
+            takes longer than running it, so it is compiled with fewer.
     """
 
     program: Callable
@@ -83,21 +88,21 @@ class Loop(NamedTuple):
 
 
 class Start(NamedTuple):
-    """Where a run begins."""
+    """The state from which a run begins."""
 
     states: PyTree  # leading axis (chain,)
-    groups: int = 0  # done by earlier calls
-    moments: Moments | None = None  # of earlier calls, if the loop keeps moments
+    groups: int = 0  # groups done by earlier calls
+    moments: Moments | None = None  # running moments of earlier calls, if the loop keeps moments
 
 
 class Host(NamedTuple):
-    """What the host does between segments.
+    """The functions that the host calls between segments.
 
     Attributes:
-        on_segment: called with ``(draws, info, states, groups done, moments)``.
-        stop: true ends the run, marked as interrupted. A segment that is still unfinished a second after the request
-            to stop is dropped.
-        every: segments end after multiples of this many groups.
+        on_segment: called after every segment with ``(draws, info, states, groups done, moments)``.
+        stop: the run ends, and counts as interrupted, once this function returns true. If a segment is still unfinished
+            a second later, its results are dropped.
+        every: the number of groups done at the end of a segment is a multiple of this number.
     """
 
     on_segment: Callable | None = None
@@ -105,16 +110,16 @@ class Host(NamedTuple):
     every: int = 1
 
 
-ALONE = Host()  # does nothing
+ALONE = Host()  # a host that does nothing between segments
 
 
 class Run(NamedTuple):
     """The state of a loop, and its results."""
 
     states: PyTree  # leading axis (chain,)
-    groups: int  # done since the start of the run, including earlier calls
+    groups: int  # groups done since the start of the run, those of earlier calls included
     draws: np.ndarray | None  # (chain, draw, d) positions; None if they were not collected
-    info: dict[str, np.ndarray]  # each (chain, draw): means over the steps since the last draw
+    info: dict[str, np.ndarray]  # (chain, draw) each: means over the ``thin`` steps of a draw
     moments: Moments | None  # leading axis (chain,)
     interrupted: bool
     seconds: float
@@ -124,7 +129,7 @@ class Run(NamedTuple):
 def shape(draws: int, thin: int, size: int, chains: int, *, moments: bool = False) -> Shape:
     """The loop's shape for ``draws`` kept draws per chain and states of ``size`` numbers.
 
-    A block's length depends only on thinning and size, so that a longer run starts exactly like a shorter one.
+    The length of a block depends only on ``thin`` and ``size``, so a longer run begins exactly like a shorter one.
     """
     target = max(1, min(BLOCK, BLOCK_NUMBERS // max(size, 1)))
     divisors = [k for k in range(1, target + 1) if thin % k == 0]
@@ -145,25 +150,27 @@ def run(
     host: Host = ALONE,
     collect: tuple[str, ...] = ("draws", "info"),
 ) -> Run:
-    """Run from ``start`` to ``groups`` groups, in segments of about half a second.
+    """Run from ``start`` until ``groups`` groups are done, in segments of about half a second.
 
     Args:
-        loop: program, shape and plan.
+        loop: the program, its shape and its plan of batches.
         data: the rows, or None.
         tuned: arrays that warm-up tuned for the program.
         keys: (chain,) typed keys.
-        collect: "draws" and "info" that the result holds; ``host.on_segment`` gets both in any case.
+        groups: the number of groups done at the end, those of earlier calls included.
+        collect: which of "draws" and "info" the result holds; ``host.on_segment`` gets both in any case.
 
     Raises:
-        RunError: a state is not finite. The message names the step and the leaf; ``partial`` is the last good state.
+        RunError: a state is not finite. The message names the step and the parameter, and the error's ``partial`` is
+            the run up to the last finite state.
     """
-    rows, tuned, keys, at, buffer = _prepared(loop, data, tuned, keys, start)
-    pieces, infos, began, compile_seconds = [], [], time.perf_counter(), 0.0
+    rows, tuned, keys, at, buffer = _prepare(loop, data, tuned, keys, start)
+    pieces, infos, start_time, compile_seconds = [], [], time.perf_counter(), 0.0
 
     def result(states: PyTree, interrupted: bool) -> Run:
         draws = np.concatenate(pieces, 1) if pieces else None
         info = {name: np.concatenate([i[name] for i in infos], 1) for name in infos[0]} if infos else {}
-        seconds = time.perf_counter() - began
+        seconds = time.perf_counter() - start_time
         return Run(states, at.groups, draws, info, at.moments, interrupted, seconds, compile_seconds)
 
     for segment in _segments(loop, data, (tuned, rows, keys), at, buffer, groups, host):
@@ -181,25 +188,25 @@ def run(
 
 
 class _Segment(NamedTuple):
-    """A finished segment."""
+    """The results of a segment."""
 
-    reached: Start
-    states: PyTree  # those of ``reached``, on one device
+    reached: Start  # the state after the segment, from which the next one begins
+    states: PyTree  # the states of ``reached``, on one device
     draws: np.ndarray | None  # (chain, draw, d)
     info: dict[str, np.ndarray]  # each (chain, draw)
     is_finite: bool
     compile_seconds: float
 
 
-def _prepared(
+def _prepare(
     loop: Loop, data: Data | None, tuned: PyTree, keys: jax.Array, start: Start
 ) -> tuple[PyTree, PyTree, jax.Array, Start, tuple]:
-    """Rows, tuned values, keys, start and an empty buffer, where the program takes them."""
+    """Rows, tuned values, keys, start and an empty buffer, on the devices where the program expects them."""
     program, plan, placement = loop.program, loop.plan, loop.program.placement
     rows, chains = rows_of(program, data, plan), keys.shape[0]
     tuned, keys, states, moments = placement.share((tuned, keys, start.states, start.moments))
     cut = data.read(np.zeros((), int), plan.width) if program.streams and data is not None and plan else None
-    # On one device, as shapes; one row where there are no batches, so that no example state holds all rows.
+    # The shapes of the rows on one device. Without batches one row is enough, so that no example state holds all rows.
     plain = rows
     if placement.divides_rows and not program.streams and data is not None:
 
@@ -217,7 +224,7 @@ def _prepared(
         moments = Moments(jnp.zeros(chains), zeros, jnp.copy(zeros), weight)
     keys, states, moments = placement.place((keys, states, moments), placement.by_chain)
 
-    def buffer(x: jax.ShapeDtypeStruct) -> jax.Array:  # a copy of NumPy's: JAX's would be a program for each shape
+    def buffer(x: jax.ShapeDtypeStruct) -> jax.Array:  # made by NumPy: JAX would compile a program for each shape
         return jnp.array(np.zeros((loop.shape.capacity * loop.shape.stored, chains, *x.shape), x.dtype))
 
     empty = None if loop.shape.moments else buffer(observed), jax.tree.map(buffer, info)
@@ -229,7 +236,7 @@ def _segments(
     loop: Loop, data: Data | None, given: tuple[PyTree, PyTree, jax.Array], at: Start, buffer: tuple, groups: int,
     host: Host,
 ) -> Iterator[_Segment]:  # fmt: skip
-    """Run segment after segment; ends early where a segment is dropped. ``given`` is (tuned, rows, keys)."""
+    """Run one segment after another until all groups are done or a segment is dropped. ``given``: tuned, rows, keys."""
     program, placement, every = loop.program, loop.program.placement, host.every
     (tuned, rows, keys), length = given, 1
     while at.groups < groups:
@@ -239,13 +246,13 @@ def _segments(
         if program.streams and data is not None:
             rows = _read(loop, data, keys, g, last)
         before, traced = time.perf_counter(), traces
-        results = buffer, jax.tree.map(jnp.copy, at.moments)  # ``advance`` donates them
+        results = buffer, jax.tree.map(jnp.copy, at.moments)  # copies, since ``advance`` overwrites its arguments
         states, (buffer, moments), reached, is_finite = (_advance_long if loop.long else advance)(
             loop, tuned, rows, keys, at.states, results, (jnp.array(g), jnp.array(last))
         )
         if placement.many_processes:
-            jax.block_until_ready(reached)  # processes that gave up at different times would wait for each other
-        elif not waited(reached, host.stop):
+            jax.block_until_ready(reached)  # processes that stopped at different times would wait for each other
+        elif not wait_for(reached, host.stop):
             return
         at, collected = Start(states, int(reached), moments), placement.collect(states)
         took, compiles = time.perf_counter() - before, traces > traced
@@ -253,8 +260,8 @@ def _segments(
             length = int(np.clip(length * SEGMENT_SECONDS / max(took, 1e-3), 1, 4 * length))
         length = int(placement.gather(length)[0]) if placement.many_processes else length
         count = (at.groups - g) * loop.shape.stored
-        # Whole buffers are copied, as they are donated to the next segment, and cut on the host: a cut on the device
-        # would be a program for each length.
+        # The buffer is copied, since the next segment overwrites it. It is cut to length on the host: on the device
+        # each length would need its own program.
         draws, info = jax.tree.map(lambda leaf, n=count: np.array(np.asarray(jnp.copy(leaf))[:n]), buffer)
         draws = None if draws is None else draws.swapaxes(0, 1)
         info = {name: value.swapaxes(0, 1) for name, value in info._asdict().items()}
@@ -262,14 +269,14 @@ def _segments(
 
 
 def rows_of(program: Callable, data: Data | None, plan: Plan | None) -> PyTree:
-    """The rows as a program takes them: all of them, or in the order of their batches; None if it reads them itself."""
+    """The rows as a program takes them (``placement.rows_of``); None without data, or if they are read from file."""
     if data is None or program.streams:
         return None
     return program.placement.rows_of(data, plan)
 
 
 def begin(program: Callable, tuned: PyTree, rows: PyTree, keys: jax.Array, positions: PyTree) -> PyTree:
-    """First states of all chains, from positions with a leading axis of chains."""
+    """The first states of all chains, from positions with a leading axis of chains."""
     return program.placement.run(functools.partial(_begin, program), tuned, rows, keys, positions)
 
 
@@ -278,15 +285,15 @@ def _begin(program: Callable, tuned: PyTree, rows: PyTree, keys: jax.Array, posi
     return program.placement.over_chains(lambda rows, *chain: program(rows, tuned).init(*chain))(rows, keys, positions)
 
 
-# The device's side.
+# The part on the device.
 
 
 def _advance_over_devices(
     loop: Loop, tuned: PyTree, rows: PyTree, keys: jax.Array, states: PyTree, results: tuple, span: tuple
 ) -> tuple[PyTree, tuple, jax.Array, jax.Array]:
-    """Run the groups of ``span``, [first, last), of each chain; stop at the last finite state.
+    """Run the groups [first, last) of each chain, where ``span`` is (first, last); stop at the last finite state.
 
-    ``results`` are the buffer of draws and info, and the moments.
+    ``results`` are the buffer of draws and info, and the moments. Their memory is used again for the new results.
     """
     global traces
     traces += 1
@@ -304,7 +311,7 @@ _advance_long = compiled("loop", donate=("results",), if_few=COMPILE_FAST)(_adva
 def _advance(
     loop: Loop, tuned: PyTree, span: tuple, rows: PyTree, keys: jax.Array, states: PyTree, results: tuple
 ) -> tuple:
-    """``advance`` for the chains of one device."""
+    """Run the groups of ``advance`` for the chains of one device."""
     (first, last), shape, program, placement = span, loop.shape, loop.program, loop.program.placement
     kernel: Kernel = program(rows, tuned)
 
@@ -325,7 +332,7 @@ def _advance(
         infos = jax.tree.map(put, infos, info)
         if moments is not None:
             values = placement.map_chains(jax.vmap(program.values), positions)
-            moments = placement.map_chains(_updated, moments, values, program.weigh(info._asdict()))
+            moments = placement.map_chains(_add_to_moments, moments, values, program.weigh(info._asdict()))
         return g + fine, states, ((draws, infos), moments), fine
 
     def goes_on(carry: tuple) -> jax.Array:
@@ -338,7 +345,10 @@ def _advance(
 def _group(
     loop: Loop, kernel: Kernel, rows: PyTree, key: jax.Array, state: PyTree, g: jax.Array, cut: PyTree
 ) -> tuple[PyTree, PyTree, PyTree]:
-    """One group of one chain: its state, kept positions and mean info. ``cut`` are its rows read from file."""
+    """Run one group of one chain, and return its state, kept positions and mean info.
+
+    ``cut`` are the rows of the group's batches if they were read from file.
+    """
     plan, shape, program = loop.plan, loop.shape, loop.program
 
     def step(state: PyTree, now: tuple) -> tuple[PyTree, PyTree]:
@@ -377,20 +387,20 @@ def _group(
 def _batch(
     plan: Plan | None, rows: PyTree, cut: PyTree, where: tuple | None, placement: OneDevice = ONE_DEVICE
 ) -> Batch | None:
-    """The batch at ``where``: from rows on the devices, or from ``cut``, rows that were read from file."""
+    """The batch at ``where`` in the plan, from the rows on the devices, or from ``cut`` if they were read from file."""
     if plan is None or where is None:
         return None
     return placement.window(rows, plan, *where) if cut is None else placement.windowed(cut, plan, *where[1:])
 
 
 def block_keys(key: jax.Array, g: jax.Array | int, b: jax.Array | int) -> tuple[jax.Array, jax.Array]:
-    """Keys for the noise of a block, and for the batches of the run."""
+    """The key for the noise of block b of group g, and the key for all batches of the run."""
     noise_key, batch_key = jax.random.split(key)
     return jax.random.fold_in(jax.random.fold_in(noise_key, g), b), batch_key
 
 
-def _updated(moments: Moments, xs: jax.Array, weights: jax.Array | None) -> Moments:
-    """The moments after the values ``xs`` (draw, k), by Welford's recursion."""
+def _add_to_moments(moments: Moments, xs: jax.Array, weights: jax.Array | None) -> Moments:
+    """The moments with the values ``xs`` (draw, k) added, by Welford's recursion."""
 
     def one(m: Moments, now: tuple[jax.Array, jax.Array | None]) -> tuple[Moments, None]:
         x, w = now
@@ -407,7 +417,7 @@ def _updated(moments: Moments, xs: jax.Array, weights: jax.Array | None) -> Mome
 
 @compiled("program", "plan")
 def _outputs(program, plan, tuned, rows, cut, keys, states) -> tuple:
-    """A step's position and info. Never run: only its shapes are used, which jit caches."""
+    """The position and info of one step. This never runs: only the shapes of its results are used."""
     kernel, state = program(rows, tuned), jax.tree.map(lambda x: x[0], states)
     noise = jax.tree.map(lambda x: x[0], kernel.draw(keys[0], 1, state, None))
     where = None if plan is None else (jnp.array(0), jnp.array(plan.width), jnp.array(0))
@@ -417,6 +427,7 @@ def _outputs(program, plan, tuned, rows, cut, keys, states) -> tuple:
 
 @functools.partial(jax.jit, static_argnames=("plan", "shape", "capacity"))
 def _starts(plan: Plan, shape: Shape, capacity: int, keys: jax.Array, first: jax.Array) -> jax.Array:
+    """The places (chain, step) in the plan where the batches of ``capacity`` groups begin, from group ``first`` on."""
     times = first * shape.group + jnp.arange(capacity * shape.group)
 
     def chain(key: jax.Array) -> jax.Array:
@@ -427,7 +438,10 @@ def _starts(plan: Plan, shape: Shape, capacity: int, keys: jax.Array, first: jax
 
 
 def _read(loop: Loop, data: Data, keys: jax.Array, first: int, last: int) -> PyTree:
-    """Batches of groups [first, last) from file: (chain, capacity, blocks per group, steps per block, width, ...)."""
+    """Read the batches of groups [first, last) from file.
+
+    The arrays are (chain, capacity, blocks per group, steps per block, rows per batch, ...).
+    """
     shape, plan = loop.shape, loop.plan
     assert plan is not None  # a program that streams has batches
     starts = first_rows(plan, _starts(plan, shape, shape.capacity, keys, jnp.array(first)))
@@ -436,7 +450,10 @@ def _read(loop: Loop, data: Data, keys: jax.Array, first: int, last: int) -> PyT
 
 
 def _diagnose(loop: Loop, data: Data | None, tuned: PyTree, keys: jax.Array, at: Start) -> str:
-    """Replay the bad group one step at a time; its randomness is the same, so it goes wrong in the same place."""
+    """An error message that names the step after which a state is not finite.
+
+    The group is run again one step at a time. Its random numbers are the same, so it fails at the same step.
+    """
     program, shape, plan = loop.program._replace(placement=ONE_DEVICE), loop.shape, loop.plan
     rows = rows_of(program, data, plan)
     kernel = program(rows, tuned)
@@ -456,7 +473,7 @@ def _diagnose(loop: Loop, data: Data | None, tuned: PyTree, keys: jax.Array, at:
                 if not bool(tree.all_finite(state.position)):
                     where = program.describe(program.observe(state))
                     return (
-                        f"Step {t} of chain {chain} left {where} not finite. {program.remedy} "
-                        "What was reached before is in this error's .partial."
+                        f"Step {t} of chain {chain} made {where} not finite. {program.remedy} "
+                        "The run up to this step is in this error's .partial."
                     )
     return f"A state stopped being finite between steps {g * shape.group} and {(g + 1) * shape.group}. {program.remedy}"

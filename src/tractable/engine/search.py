@@ -1,4 +1,4 @@
-"""Searches on the host: the maximum by L-BFGS and Newton steps on all rows, and the curvature there."""
+"""Finds maxima on the host, that is in Python: by L-BFGS and Newton steps on all rows, with the curvature there."""
 
 import functools
 import warnings
@@ -19,30 +19,30 @@ from tractable.core.sums import Expected, accumulate
 from tractable.engine.ascent import lbfgs
 from tractable.engine.session import Session
 
-INFORMATION = 1000  # parameters up to which standard errors are computed
-COLUMNS = 16  # columns of a Hessian computed at once
+INFORMATION = 1000  # the most parameters for which standard errors are computed
+COLUMNS = 16  # columns of a Hessian that are computed at once
 CURVED = 1 << 13  # rows whose curvature is computed at once
-NEARER = 4  # looks at all rows on the way to the mode, which some of them began
-CLIMB_BYTES = 1 << 30  # most bytes of data for a climb to a starting point
+NEARER = 4  # evaluations on all rows that improve a mode which was found on a sample of groups
+CLIMB_BYTES = 1 << 30  # the most bytes of data that a climb to a starting point uses
 
 
 class Maximum(NamedTuple):
     """The end point of a climb."""
 
     position: np.ndarray  # (d,) unconstrained
-    value: float
-    slope: float  # largest component of the gradient, or of the least subgradient at kinks
-    evaluations: int
-    gradient: np.ndarray
-    trace: np.ndarray  # (iteration,) values
+    value: float  # the objective there
+    slope: float  # largest absolute component of the gradient, or at a kink of the smallest subgradient
+    evaluations: int  # evaluations of the objective
+    gradient: np.ndarray  # (d,)
+    trace: np.ndarray  # (iteration,) values of the objective
 
 
 class Ends(NamedTuple):
-    """When a climb ends."""
+    """The conditions that end a climb."""
 
-    steps: int = 2000  # most iterations
-    tolerance: float = 1e-6  # of the largest component of the gradient, times rows / 100
-    stop: Callable[[], bool] = lambda: False  # called after every iteration; true ends the climb there
+    steps: int = 2000  # the most iterations
+    tolerance: float = 1e-6  # the climb ends if no component of the gradient exceeds this times rows / 100
+    stop: Callable[[], bool] = lambda: False  # called after every iteration; true ends the climb
 
 
 BY_DEFAULT = Ends()
@@ -57,14 +57,15 @@ def maximum(
     ends: Ends = BY_DEFAULT,
     count: Callable[[float], None] = lambda value: None,
 ) -> Maximum:
-    """The maximum reached from ``start`` by L-BFGS and, for few parameters, Newton steps.
+    """The maximum that is reached from ``start`` by L-BFGS and, for few parameters, Newton steps.
 
-    Laplace priors have a kink at their centre. A parameter w under one is split into centre + u − v with u, v ≥ 0,
-    which makes the objective smooth and its zeros exact.
+    The density of a Laplace prior has a kink at its centre. A parameter with such a prior is written as centre + u − v
+    with u, v ≥ 0. The objective is then smooth, and parameters can be exactly at their centre.
 
     Args:
-        jacobian: climb the density of the unconstrained position instead of the user's parameters.
-        ends: when the climb ends.
+        prior: include the log prior in the objective.
+        jacobian: maximise the density of the unconstrained position instead of that of the user's parameters.
+        ends: the conditions that end the climb.
         count: called with the value of every evaluation.
     """
     batch = all_rows(data)
@@ -78,7 +79,7 @@ def maximum(
     def uphill(extended: np.ndarray) -> tuple[float, np.ndarray]:
         return split.with_parts(extended, *smooth(split.original(extended)))
 
-    extended, bounds = split.opened(np.asarray(start, np.float64))
+    extended, bounds = split.extended(np.asarray(start, np.float64))
     rows = 1 if data is None else max(data.size, 1)
     gtol = ends.tolerance * rows * 1e-2
     result = lbfgs(
@@ -93,57 +94,63 @@ def maximum(
 
 
 class _Split(NamedTuple):
-    """Splits parameters under Laplace priors into centre + u − v, u, v ≥ 0; the extended position is (θ with u, v)."""
+    """Writes each parameter with a Laplace prior as centre + u − v, with u, v ≥ 0.
 
-    size: int  # d
-    index: np.ndarray  # (m,) of the split parameters
-    rate: np.ndarray  # (m,) 1/b
-    centre: np.ndarray  # (m,)
+    The extended position (d + m,) has u in the place of such a parameter, and all v at its end.
+    """
 
-    def opened(self, position: np.ndarray) -> tuple[np.ndarray, list | None]:
+    size: int  # number d of parameters
+    index: np.ndarray  # (m,) indices of the split parameters
+    rate: np.ndarray  # (m,) rate 1/b of their priors
+    centre: np.ndarray  # (m,) centre of their priors
+
+    def extended(self, position: np.ndarray) -> tuple[np.ndarray, list | None]:
         """The extended position (d + m,), and its bounds."""
         if not len(self.index):
             return position, None
-        away = position[self.index] - self.centre
-        extended = np.concatenate([position, np.maximum(-away, 0)])
-        extended[self.index] = np.maximum(away, 0)
+        offset = position[self.index] - self.centre
+        extended = np.concatenate([position, np.maximum(-offset, 0)])
+        extended[self.index] = np.maximum(offset, 0)
         bounds: list = [(None, None)] * self.size + [(0, None)] * len(self.index)
         for i in self.index:
             bounds[i] = (0, None)
         return extended, bounds
 
     def original(self, extended: np.ndarray) -> np.ndarray:
-        """The position (d,) of an extended one."""
+        """The position (d,) that an extended position stands for."""
         position = extended[: self.size].copy()
         position[self.index] = self.centre + extended[self.index] - extended[self.size :]
         return position
 
     def without_kinks(self, position: np.ndarray, value: float, gradient: np.ndarray) -> tuple[float, np.ndarray]:
-        """Value and gradient (d,) without the terms −rate |w − centre|, whose slope at the kink is JAX's."""
+        """Value and gradient (d,) without the terms −rate |w − centre| of the Laplace priors.
+
+        ``gradient`` comes from JAX, which chose some slope for these terms at their kink.
+        """
         if not len(self.index):
             return value, gradient
-        away = position[self.index] - self.centre
-        pull = _added(gradient, self.index, self.rate * np.where(away == 0, _slope_of_kink(), np.sign(away)))
-        return value + float(self.rate @ np.abs(away)), pull
+        offset = position[self.index] - self.centre
+        smooth = _add_at(gradient, self.index, self.rate * np.where(offset == 0, _slope_of_kink(), np.sign(offset)))
+        return value + float(self.rate @ np.abs(offset)), smooth
 
     def with_parts(self, extended: np.ndarray, value: float, gradient: np.ndarray) -> tuple[float, np.ndarray]:
-        """Value and gradient (d + m,) with −rate (u + v), from value and gradient without the kinks."""
+        """Add −rate (u + v) to a value and gradient without the kinks; the result's gradient is (d + m,)."""
         value -= float(self.rate @ (extended[self.index] + extended[self.size :]))
-        return value, np.concatenate([_added(gradient, self.index, -self.rate), -gradient[self.index] - self.rate])
+        return value, np.concatenate([_add_at(gradient, self.index, -self.rate), -gradient[self.index] - self.rate])
 
     def with_kinks(self, position: np.ndarray, value: float, gradient: np.ndarray) -> tuple[float, np.ndarray]:
-        """Value and least subgradient (d,), from value and gradient without the kinks."""
-        away, slope = position[self.index] - self.centre, gradient[self.index]
-        # At a kink the prior balances slopes up to its rate.
-        beyond = np.sign(slope) * np.maximum(np.abs(slope) - self.rate, 0)
-        whole = gradient.copy()
-        whole[self.index] = np.where(away == 0, beyond, slope - self.rate * np.sign(away))
-        return value - float(self.rate @ np.abs(away)), whole
+        """The value and the smallest subgradient (d,), from a value and gradient without the kinks."""
+        offset, slope = position[self.index] - self.centre, gradient[self.index]
+        # At a kink the prior cancels a slope of the rest that is at most its rate.
+        excess = np.sign(slope) * np.maximum(np.abs(slope) - self.rate, 0)
+        subgradient = gradient.copy()
+        subgradient[self.index] = np.where(offset == 0, excess, slope - self.rate * np.sign(offset))
+        return value - float(self.rate @ np.abs(offset)), subgradient
 
 
 @functools.cache
 def _slope_of_kink() -> float:
-    """The slope of |w| at 0 that JAX takes in the Laplace density; any known number in [−1, 1] would do."""
+    """The slope of |w| at 0 that JAX uses in the gradient of the Laplace density."""
     return -float(jax.grad(lambda w: dist.Laplace(0.0, 1.0).log_prob(w))(0.0))
 
 
@@ -154,14 +161,14 @@ def _split(model: Model, prior: bool) -> _Split:
     return _Split(size, index, rate[index], centre[index])
 
 
-def _added(vector: np.ndarray, index: np.ndarray, values: np.ndarray) -> np.ndarray:
+def _add_at(vector: np.ndarray, index: np.ndarray, values: np.ndarray) -> np.ndarray:
     out = vector.copy()
     out[index] += values
     return out
 
 
 def _polish(model, batch, position, prior, jacobian, dtype) -> tuple[np.ndarray, int]:
-    """Newton steps while they climb: L-BFGS stops where its line search can no longer tell values apart."""
+    """Up to four Newton steps, as long as they improve: L-BFGS ends when values differ by no more than rounding."""
     value, gradient = map(np.asarray, total(model, np.asarray(position, dtype), batch, prior, jacobian))
     evaluations = 1
     for _ in range(4):
@@ -181,9 +188,11 @@ def _polish(model, batch, position, prior, jacobian, dtype) -> tuple[np.ndarray,
 
 
 def standard_errors(model: Model, data: Data | None, position: np.ndarray, prior: bool) -> dict[str, Any]:
-    """Covariance of the user's parameters from the observed information, and its smallest eigenvalue.
+    """The covariance of the user's parameters from the observed information J, and the smallest eigenvalue of J.
 
-    J = −∇² of the objective at the maximum; the delta method carries J⁻¹ through the change of variables.
+    J is −∇² of the objective at the maximum. J⁻¹ is the covariance of the unconstrained parameters, and the delta
+    method gives that of the user's parameters. The result is empty if there are too many parameters, or if the data are
+    on file.
     """
     if model.space.size > INFORMATION or (data is not None and not data.resident):
         return {}
@@ -192,19 +201,19 @@ def standard_errors(model: Model, data: Data | None, position: np.ndarray, prior
     information = np.asarray(curvature(model, where, batch, prior, False), np.float64)
     if not np.all(np.isfinite(information)):
         return {"eigenvalue": float("nan")}
-    # A parameter at a Laplace prior's kink has no standard error, and is left out of the curvature.
+    # A parameter at the kink of its Laplace prior has no standard error. It is left out of the curvature.
     rate, centre = _kinks(model) if prior else (np.zeros(len(position)), np.zeros(len(position)))
     free = np.flatnonzero((rate == 0) | (position != centre))
     block = information[np.ix_(free, free)]
     values = np.linalg.eigvalsh(block) if len(free) else np.ones(1)
     out: dict[str, Any] = {"eigenvalue": float(values.min()), "condition": float(values.min() / values.max())}
-    if values.min() > np.finfo(np.float64).eps * values.max():  # or there is no inverse
+    if values.min() > np.finfo(np.float64).eps * values.max():  # otherwise there is no inverse
         inverse = np.full_like(information, np.nan)
         inverse[np.ix_(free, free)] = np.linalg.inv(block)
         slope = np.asarray(_jacobian(model, where), np.float64)  # (k, d)
         if len(free) == len(position):
             out["covariance"] = slope @ inverse @ slope.T
-        else:  # Laplace priors live on the reals: only the free parameters pass through the delta method
+        else:  # A parameter with a Laplace prior is not transformed, so the delta method needs only the free ones.
             at_kinks = np.setdiff1d(np.arange(len(position)), free)
             out["covariance"] = slope[:, free] @ inverse[np.ix_(free, free)] @ slope[:, free].T
             out["covariance"][np.any(slope[:, at_kinks] != 0, axis=1)] = np.nan
@@ -212,7 +221,7 @@ def standard_errors(model: Model, data: Data | None, position: np.ndarray, prior
     else:
         warnings.warn(
             f"The observed information has an eigenvalue of {values.min():.3g}: no standard errors. The maximum is "
-            "at a boundary, a saddle or a ridge; look at the data's collinear columns, or use a proper prior.",
+            "at a boundary, a saddle or a ridge; check the data for collinear columns, or use a proper prior.",
             TractableWarning,
             stacklevel=4,
         )
@@ -220,12 +229,13 @@ def standard_errors(model: Model, data: Data | None, position: np.ndarray, prior
 
 
 def modes(session: Session, positions: jax.Array) -> np.ndarray:
-    """The mode of the unconstrained density that every position climbs to, (chain, d); may hold non-finite numbers.
+    """(chain, d) the modes of the unconstrained density that climbs from ``positions`` reach.
 
-    The climb uses all rows, or a first part of data that are large or on file.
+    They may hold numbers that are not finite. The climbs use all rows, or a first part of data that are large or on
+    file. If the data are very many groups, the climbs use a sample of groups, and a few steps on all rows follow.
     """
     model, data = session.model, None if session.data is None else session.data.sketched()
-    some = data is not session.data  # of groups
+    is_sample = data is not session.data
     if data is not None and (not data.resident or data.nbytes > CLIMB_BYTES):
         data = data.take(slice(0, max(1, int(data.size * min(1.0, CLIMB_BYTES / data.nbytes) / 8))))
     out = []
@@ -233,7 +243,7 @@ def modes(session: Session, positions: jax.Array) -> np.ndarray:
         session.say("climbing", done, len(positions))
         out.append(maximum(model, data, position, jacobian=True, ends=Ends(500, 1e-4, session.stop)).position)
     session.say("climbing", len(positions), len(positions))
-    if some and session.data is not None and len(out[0]) <= INFORMATION:
+    if is_sample and session.data is not None and len(out[0]) <= INFORMATION:
         ends, which = np.unique(np.round(np.stack(out), 4), axis=0, return_inverse=True)
         roots = [laplace_root(model, data, end) if np.all(np.isfinite(end)) else None for end in ends]
         out = [nearer(model, session.data, end, root) for end, root in zip(ends, roots, strict=True)]
@@ -242,9 +252,11 @@ def modes(session: Session, positions: jax.Array) -> np.ndarray:
 
 
 def nearer(model: Model, data: Data, position: np.ndarray, root: np.ndarray | None) -> np.ndarray:
-    """The mode by all rows, from one by some that stand for them, and the root of their inverse curvature.
+    """The mode given all rows, from the mode given a sample of them.
 
-    θ ← θ + L Lᵀ ∇ log p(θ | y): where the curvature of m groups is right to 1/√m, each step leaves so much of the way.
+    The step is θ ← θ + L Lᵀ ∇ log p(θ | y), where ``root`` L is the root of the inverse curvature of the sample. The
+    curvature of m groups has a relative error of about 1/√m, so each step shrinks the distance to the mode by about
+    this factor.
     """
     if root is None or not data.resident:
         return position
@@ -260,7 +272,7 @@ def nearer(model: Model, data: Data, position: np.ndarray, root: np.ndarray | No
 
 
 def laplace_root(model: Model, data: Data | None, mode: np.ndarray) -> np.ndarray | None:
-    """L with L Lᵀ the inverse curvature of the unconstrained log density at a mode; None if that is singular."""
+    """L, such that L Lᵀ is the inverse curvature of the unconstrained log density at a mode; None if it is singular."""
     where = np.asarray(mode, jnp.result_type(float))
     precision = np.asarray(curvature(model, where, all_rows(data), True, True), np.float64)
     if not np.all(np.isfinite(precision)):
@@ -277,18 +289,18 @@ def all_rows(data: Data | None) -> Batch | None:
 
 
 def _kinks(model: Model) -> tuple[np.ndarray, np.ndarray]:
-    """Rate 1/b and centre of every Laplace prior, flat (d,); rate 0 elsewhere."""
+    """(d,) rate 1/b and (d,) centre of each parameter's Laplace prior; the rate is 0 if it has another prior."""
     if model.prior_is_callable:
         return np.zeros(model.space.size), np.zeros(model.space.size)
     example = jax.eval_shape(model.space.unravel, jax.ShapeDtypeStruct((model.space.size,), jnp.result_type(float)))
 
-    def spread(pick: str) -> np.ndarray:  # by NumPy, which has nothing to compile
+    def spread(pick: str) -> np.ndarray:  # NumPy computes it, so nothing is compiled
         def leaf(d: PyTree, like: jax.ShapeDtypeStruct) -> np.ndarray:
             inner = base_of(d)
             if not isinstance(inner, dist.Laplace):
                 return np.zeros(like.shape)
-            given = inner.scale if pick == "rate" else inner.loc
-            value = np.asarray(given, jnp.result_type(given))
+            parameter = inner.scale if pick == "rate" else inner.loc
+            value = np.asarray(parameter, jnp.result_type(parameter))
             return np.broadcast_to(1 / value if pick == "rate" else value, like.shape)
 
         tree = jax.tree.map(leaf, model.prior, example, is_leaf=is_distribution)
@@ -301,14 +313,17 @@ def _kinks(model: Model) -> tuple[np.ndarray, np.ndarray]:
 def total(
     model: Model, position: jax.Array, batch: Batch | None, prior: bool = True, jacobian: bool = False
 ) -> tuple[jax.Array, jax.Array]:
-    """The objective and its gradient (d,)."""
+    """The objective on the rows of a batch, and its gradient (d,)."""
     return jax.value_and_grad(_objective(model, batch, prior, jacobian))(position)
 
 
 def total_of(
     model: Model, position: jax.Array | np.ndarray, data: Data | None, prior: bool = True, jacobian: bool = False
 ) -> tuple[float, np.ndarray]:
-    """The same of all rows wherever they lie: those of a file some at a time, summed in double precision."""
+    """The objective on all rows, and its gradient (d,).
+
+    Rows on file are read in parts, whose sums are added in double precision.
+    """
     if data is None or data.resident:
         value, gradient = total(model, position, all_rows(data), prior, jacobian)
         return float(value), np.asarray(gradient)
@@ -322,12 +337,12 @@ def total_of(
 
 @compiled("model", "prior", "jacobian")
 def curvature(model: Model, position: jax.Array, batch: Batch | None, prior: bool, jacobian: bool) -> jax.Array:
-    """−∇² of the objective (d, d); many rows are summed by chunks, in bounded memory."""
+    """(d, d) −∇² of the objective; many rows are summed in chunks, so that memory is bounded."""
 
     def hessian(value: Callable) -> jax.Array:
         gradient, size = jax.grad(value), position.size
         at_once = min(COLUMNS, size)
-        directions = jnp.eye(-(-size // at_once) * at_once, size)  # a remainder would compile a second program
+        directions = jnp.eye(-(-size // at_once) * at_once, size)  # padded: a remainder would need a second program
         columns = jax.lax.map(lambda e: jax.jvp(gradient, (position,), (e,))[1], directions, batch_size=at_once)
         return columns[:size]
 
@@ -356,15 +371,15 @@ def _objective(model: Model, batch: Batch | None, prior: bool, jacobian: bool) -
 
 @compiled("model")
 def _jacobian(model: Model, position: jax.Array) -> jax.Array:
-    """Jacobian (k, d) of the user's parameters."""
+    """(k, d) the derivative of the user's parameters with respect to the unconstrained position."""
     return jax.jacobian(model.values)(position)
 
 
 def log_joint(model: Model, *, prior: bool = True, flat: bool = False) -> Objective:
-    """N/n Σ log p(y|θ) (+ log p(θ)): for maximum likelihood, or with the prior for maximum a posteriori.
+    """The objective N/n Σ log p(y|θ) of maximum likelihood; with ``prior`` log p(θ) is added, for MAP estimation.
 
-    The density is that of the *user's* parameters, without the Jacobian's log-determinant, so its maximum does not
-    move with the unconstrained parametrisation.
+    The density is that of the *user's* parameters, without the Jacobian's log-determinant. So its maximum does not
+    depend on the unconstrained parametrisation.
     """
     posterior = log_posterior(model, flat=flat, jacobian=False)
 

@@ -1,4 +1,4 @@
-"""A session: the problem, the key, and the services that a method uses while it learns, such as saving and progress."""
+"""A session holds a method's problem, its random key, and the services it uses while it learns, such as saving."""
 
 import contextlib
 import functools
@@ -17,19 +17,19 @@ from tractable.engine.placement import ONE_DEVICE, OneDevice
 from tractable.engine.progress import progress_of
 from tractable.engine.stopping import interruptible
 
-PARTS = 64  # saves of a run of known length
-SAVING = 0.05  # largest share of a run's time spent saving it, where its length is unknown
+PARTS = 64  # how often a run of known length is saved
+SAVING = 0.05  # the largest share of its time that a run of unknown length spends on saving
 
 
 @runtime_checkable
 class Saver(Protocol):
-    """A folder that a run is saved to while it runs."""
+    """A folder to which a run is saved while it runs."""
 
-    resume: dict[str, np.ndarray] | None  # leaves of an earlier run's saved state
+    resume: dict[str, np.ndarray] | None  # arrays of an earlier run's saved state
 
     @property
     def faults(self) -> Sequence[CheckpointError]:
-        """Errors of saving that were not raised at once."""
+        """Errors in saving that were not raised when they occurred."""
         ...
 
     def save(self, run_state: PyTree, drawn: dict[str, np.ndarray] | None = None) -> None:
@@ -45,22 +45,22 @@ class Saver(Protocol):
 
 
 class Session(NamedTuple):
-    """What ``infer`` passes to a method: the problem, the key, and the host's hooks."""
+    """Everything that ``infer`` passes to a method: the problem, the random key, and functions that stop and report."""
 
     model: Model
     data: Any  # Data or None; most methods raise without data
     key: jax.Array
-    stop: Callable[[], bool]
-    say: Callable[..., None]  # (phase, done, of, values={}), the values of the curve by name
-    placement: OneDevice = ONE_DEVICE  # of chains and rows
+    stop: Callable[[], bool]  # whether the run was asked to stop
+    say: Callable[..., None]  # reports progress: (phase, done, of, values={}), ``values`` are a climb's figures by name
+    placement: OneDevice = ONE_DEVICE  # the devices of chains and rows
     saver: Saver | None = None
     moments: bool = False  # keep running moments instead of draws
     held_out: Any = None  # Data or None: held-out rows that decide when a climb ends
-    near: tuple[float, ...] | None = None  # unconstrained position (d,) where the first climb starts
+    near: tuple[float, ...] | None = None  # unconstrained position (d,) from which the first climb starts
 
     @property
     def resume(self) -> dict[str, np.ndarray] | None:
-        """Leaves of the saved state of an earlier run, or None."""
+        """The arrays of the saved state of an earlier run, or None."""
         return None if self.saver is None else self.saver.resume
 
     def alone(self) -> "Session":
@@ -68,33 +68,35 @@ class Session(NamedTuple):
         return self._replace(say=lambda phase, done, of, values=None: None, saver=None, moments=False)
 
     def inside(self, name: str) -> "Session":
-        """A session for a run that is part of this one, saved in a subfolder."""
+        """A session for a run that is part of this one and is saved in a subfolder."""
         return self.alone()._replace(saver=None if self.saver is None else self.saver.inside(name))
 
     def keeper(self, done: int = 0, of: int | None = None) -> Callable:
         """A function ``keep(run_state, done=0, at_once=False)`` that saves ``run_state()``, but not too often.
 
+        ``done`` is how much of the run is done; with ``at_once`` it saves in any case.
+
         Args:
             done: how much of the run was done when it was last saved.
-            of: the run's length; it is saved after every 64th of it. None if unknown; saving then takes at most a
-                twentieth of the time.
+            of: the run's length; the run is saved ``PARTS`` times. None if the length is unknown; saving then takes at
+                most a share ``SAVING`` of the time.
         """
         saver, last, due = self.saver, done, 0.0
 
         def keep(run_state: Callable[[], PyTree], done: int = 0, at_once: bool = False) -> None:
             nonlocal last, due
-            began = time.monotonic()
-            if saver is None or not (at_once or (began >= due if of is None else (done - last) * PARTS >= of)):
+            start = time.monotonic()
+            if saver is None or not (at_once or (start >= due if of is None else (done - last) * PARTS >= of)):
                 return
             saver.save(run_state())
-            last, ended = done, time.monotonic()
-            due = ended + (ended - began) / SAVING
+            last, end = done, time.monotonic()
+            due = end + (end - start) / SAVING
 
         return keep
 
 
 class Counter:
-    """Counts the evaluations of a search on the host, and shows them as progress towards ``most``."""
+    """Counts the evaluations of a search on the host, and reports them as progress towards ``most`` evaluations."""
 
     def __init__(self, session: Session, phase: str, most: int) -> None:
         self.done, self.say = 0, functools.partial(session.say, phase)
@@ -115,23 +117,26 @@ def open_session(
     saver: Saver | None = None,
     moments: bool = False,
 ) -> Iterator[Session]:
-    """A session that shows progress, stops at Ctrl-C, and stops on all processes where it stops on one."""
+    """A context with a session that shows progress and stops at Ctrl-C.
+
+    The session stops on all processes of the run once it stops on one of them, or once saving has failed.
+    """
     make_room()
-    shown = progress if placement.is_writer else False
-    with progress_of(shown) as say, interruptible() as stop, explain_lost_process(placement):
-        stop = placement.any_process(lambda asked=stop: asked() or (saver is not None and bool(saver.faults)))
+    progress = progress if placement.is_writer else False
+    with progress_of(progress) as say, interruptible() as stop, explain_lost_process(placement):
+        stop = placement.any_process(lambda signal=stop: signal() or (saver is not None and bool(saver.faults)))
         yield Session(model, data, jax.random.key(seed or 0), stop, say, placement, saver, moments)
 
 
 @contextlib.contextmanager
 def explain_lost_process(placement: OneDevice) -> Iterator[None]:
-    """Turn JAX's error into a RunError where another process of the run has ended."""
+    """A context that turns JAX's error about a lost process of the run into a RunError."""
     try:
         yield
     except jax.errors.JaxRuntimeError as error:
         if not placement.many_processes:
             raise
         raise RunError(
-            "Another process of this run has ended, or cannot be reached. Start all of them again with the same "
-            f"checkpoint= to go on from the last save. ({str(error).splitlines()[0]})"
+            "Another process of this run has ended, or cannot be reached. Start all processes again with the same "
+            f"checkpoint= to continue from the last save. ({str(error).splitlines()[0]})"
         ) from error

@@ -1,9 +1,10 @@
-"""One run over several devices: the placement of its chains and rows, and sums over rows that are reproducible.
+"""One run over several devices: the placement of its chains and rows, and reproducible sums over rows.
 
-Rows are cut into ``SHARDS`` logical shards however many devices there are. Every shard is summed by itself, and the
-shards' sums are added in pairs, the pairs' sums in pairs, and so on: first those of one device, then those of all.
-A sum of two floats does not depend on their order, so the result is the same to the last bit on 2, 4 or 8 devices, in
-one process or in several. For a single device XLA compiles other programs, whose last digit may differ.
+Rows are divided into ``SHARDS`` parts, called shards, whatever the number of devices. Every shard is summed by itself.
+The shards' sums are then added in pairs, the pairs' sums in pairs, and so on: first within each device, then over all
+devices. A sum of two floats does not depend on their order. So the result is the same to the last bit on 2, 4 or 8
+devices, in one process or in several. For a single device XLA compiles other programs, whose last digit may differ.
+docs/decisions/041 has the experiments.
 """
 
 import functools
@@ -23,20 +24,20 @@ from tractable.core.tree import PyTree
 from tractable.engine.placement import ONE_DEVICE, OneDevice
 
 CHAINS, ROWS = "chain", "row"
-BY_ROW, ON_ALL = PartitionSpec(ROWS), PartitionSpec()  # arrays whose first axis are rows; arrays on all devices
-SMALL = 1 << 14  # numbers that are sent to every device at once: one message is quicker than two
-SHARDS = 16  # twice the most devices for rows: a loop over a single shard would be compiled to other bits
+BY_ROW, ON_ALL = PartitionSpec(ROWS), PartitionSpec()  # arrays divided along their first axis; undivided arrays
+SMALL = 1 << 14  # up to this many numbers are sent to all devices in one message, which is faster than two
+SHARDS = 16  # twice the most devices for rows: XLA compiles a loop over a single shard to other last bits
 
 
 @jax.tree_util.register_static
 @dataclass(frozen=True)
 class OverDevices(OneDevice):
-    """Chains over a mesh's axis "chain", and rows over its axis "row".
+    """The placement of chains along a mesh's axis "chain", and of rows along its axis "row".
 
     Attributes:
-        mesh: of these two axes.
-        divides_rows: whether sums over rows are taken by shards, also where one device holds all of them.
-        reproducible: add the shards' sums in a fixed order; otherwise XLA chooses, in one reduction.
+        mesh: the mesh, with these two axes.
+        divides_rows: whether sums over rows are taken over shards; one device may hold all shards.
+        reproducible: whether the shards' sums are added in a fixed order; otherwise XLA chooses the order.
     """
 
     mesh: Mesh
@@ -49,7 +50,7 @@ class OverDevices(OneDevice):
 
     @property
     def shards(self) -> int:
-        """Into how many parts rows are cut."""
+        """The number of shards into which rows are divided."""
         return SHARDS if self.reproducible else self.mesh.shape[ROWS]
 
     @property
@@ -69,10 +70,10 @@ class OverDevices(OneDevice):
     # Where arrays are placed
 
     def spread(self, tree: PyTree, *axes: str | None) -> PyTree:
-        return jax.tree.map(lambda a: _placed(a, NamedSharding(self.mesh, PartitionSpec(*axes))), tree)
+        return jax.tree.map(lambda a: _place(a, NamedSharding(self.mesh, PartitionSpec(*axes))), tree)
 
     def place(self, tree: PyTree, spec: PartitionSpec) -> PyTree:
-        # Arrays from elsewhere would be compiled for anew.
+        # A program would be compiled again for arrays that are placed in another way.
         axes = [] if self.many_processes else [axis if axis and self.mesh.shape[axis] > 1 else None for axis in spec]
         while axes and axes[-1] is None:
             axes.pop()
@@ -95,21 +96,22 @@ class OverDevices(OneDevice):
         return self.lay(rows, counts)
 
     def lay(self, rows: PyTree, counts: np.ndarray | None = None) -> tuple[PyTree, jax.Array]:
-        """Rows (n ≥ 1) by shards of ⌈n/shards⌉, and how often each counts.
+        """Place n ≥ 1 rows on the devices, in shards of ⌈n/shards⌉ rows, with the number of times that each row counts.
 
-        Where n does not divide, the last row is repeated with count 0: a row of zeros might be no possible datum.
+        If the number of shards does not divide n, the last row is repeated with count 0. A row of zeros would not do
+        for this, since it might lie outside the support.
         """
         rows = jax.tree.map(np.asarray, rows)
         size = jax.tree.leaves(rows)[0].shape[0]
-        lacking = -size % self.shards
+        missing = -size % self.shards
         counts = np.ones(size) if counts is None else np.asarray(counts)
-        if lacking:
-            rows = jax.tree.map(lambda a: np.concatenate([a, np.repeat(a[-1:], lacking, 0)]), rows)
-            counts = np.concatenate([counts, np.zeros(lacking, counts.dtype)])
+        if missing:
+            rows = jax.tree.map(lambda a: np.concatenate([a, np.repeat(a[-1:], missing, 0)]), rows)
+            counts = np.concatenate([counts, np.zeros(missing, counts.dtype)])
         return self.spread((rows, np.asarray(counts, jnp.result_type(float))), ROWS)
 
     def windows(self, data: Data, width: int) -> PyTree:
-        """``data.windows``, whose row i lies in shard i mod ``shards``: any window is a slice of every shard."""
+        """The rows of ``data.windows``, with row i in shard i mod ``shards``: any window is a slice of each shard."""
         order = np.random.default_rng(SHUFFLE).permutation(data.size)
         order = np.concatenate([order, order[:width]])
         each = -(-len(order) // self.shards) + 1
@@ -118,12 +120,12 @@ class OverDevices(OneDevice):
         return self.spread(data.each(lambda a: np.take(a, order, 0)), ROWS)
 
     def window(self, windows: PyTree, plan: Plan, start: jax.Array, rows: jax.Array, index: jax.Array | int) -> Batch:
-        """As on one device; where rows are divided, leaves have a leading axis of this device's shards."""
+        """The batch as on one device; if rows are divided, its arrays have a leading axis of this device's shards."""
         if not self.divides_rows:
             return super().window(windows, plan, start, rows, index)
         count, width = self.shards_here, -(-plan.width // self.shards)
         mine = jax.lax.axis_index(ROWS) * count + jnp.arange(count)  # the shards of this device
-        first = (start - mine + self.shards - 1) // self.shards  # of a shard's rows, the first in the window
+        first = (start - mine + self.shards - 1) // self.shards  # index in each shard of its first row in the window
 
         def cut(a: jax.Array) -> jax.Array:
             each = a.shape[0] // count
@@ -136,9 +138,9 @@ class OverDevices(OneDevice):
         return Batch(data, mask, plan.size, index, plan.count, rows.astype(mask.dtype), self, number - start)
 
     def read(self, data: Data, plan: Plan, starts: np.ndarray, capacity: int) -> PyTree:
-        """As on one device, but every process reads only the parts of its own devices.
+        """Read batches as on one device, but every process reads only the parts of its own devices.
 
-        The rows of a batch are cut into shards of neighbours; those past its end do not count.
+        Each shard has consecutive rows of a batch. Rows beyond the end of the batch get count 0.
         """
         if not self.divides_rows:
             return self.spread(super().read(data, plan, starts, capacity), CHAINS)
@@ -149,9 +151,9 @@ class OverDevices(OneDevice):
         )
 
         def of_device(place: tuple) -> PyTree:
-            read = data.read(starts[place[0]], width, place[-1])
-            short = capacity - starts.shape[1]
-            return jax.tree.map(lambda a: np.pad(a, [(0, 0), (0, short)] + [(0, 0)] * (a.ndim - 2)), read)
+            rows = data.read(starts[place[0]], width, place[-1])
+            missing = capacity - starts.shape[1]
+            return jax.tree.map(lambda a: np.pad(a, [(0, 0), (0, missing)] + [(0, 0)] * (a.ndim - 2)), rows)
 
         places: Any = sharding.addressable_devices_indices_map(shape)
         parts = [jax.device_put(of_device(place), device) for device, place in places.items()]
@@ -162,7 +164,7 @@ class OverDevices(OneDevice):
         return jax.tree.map(combine, *parts)
 
     def windowed(self, cut: PyTree, plan: Plan, rows: jax.Array, index: jax.Array | int) -> Batch:
-        """A device's part of the batch that ``read`` read."""
+        """This device's part of a batch that ``read`` read from file."""
         if not self.divides_rows:
             return super().windowed(cut, plan, rows, index)
         data, weights = split_weights(self.by_shard(cut))
@@ -175,24 +177,27 @@ class OverDevices(OneDevice):
 
     @property
     def shards_here(self) -> int:
-        """Shards of one device."""
+        """The number of shards on one device."""
         return self.shards // self.mesh.shape[ROWS]
 
     def by_shard(self, tree: PyTree) -> PyTree:
-        """A device's part of arrays that ``lay`` placed, (shards of this device, rows of a shard, ...)."""
+        """This device's part of arrays that ``lay`` placed, as arrays (shard, row, ...)."""
         return jax.tree.map(lambda a: a.reshape(self.shards_here, -1, *a.shape[1:]), tree)
 
     def rows_spec(self, streams: bool) -> PartitionSpec:
-        """Of rows, or of the batches that a program ``streams``: (chain, groups, blocks, steps, rows, ...)."""
+        """The specification of rows, or of streamed batches, which are (chain, groups, blocks, steps, rows, ...)."""
         rows = ROWS if self.divides_rows else None
         return PartitionSpec(CHAINS, None, None, None, rows) if streams else PartitionSpec(rows)
 
     def cut(self, count: int) -> int:
-        """Most rows in a device's chunk, so that all devices take part; the same for any number of devices."""
+        """The most rows in a device's chunk for which all devices take part.
+
+        It is the same for any number of devices if the run is reproducible.
+        """
         return -(-count // (SHARDS // 2 if self.reproducible else self.mesh.shape[ROWS]))
 
     def collect(self, tree: PyTree) -> PyTree:
-        """On one device of this process: what is then computed from it is rounded in one way."""
+        """Bring arrays together on one device of this process; results computed from them do not depend on the mesh."""
         return jax.tree.map(_collect, tree)
 
     def run(self, function: Callable, *args: PyTree) -> PyTree:
@@ -215,21 +220,21 @@ class OverDevices(OneDevice):
     # Functions of every device
 
     def map_devices(self, function: Callable, ins: tuple, outs: PyTree) -> Callable:
-        # Unchecked, because loops within begin from constants, which are the same on every device.
+        # JAX's check is off: it rejects loops that begin from constants, which are the same on every device.
         part = jax.shard_map(function, mesh=self.mesh, in_specs=ins, out_specs=outs, check_vma=False)
         return (lambda *args: self.replicate(part(*args))) if self.many_processes else part
 
     def replicate(self, tree: PyTree) -> PyTree:
-        """Arrays over devices, all of them on every device: a process reads its own devices only."""
-        whole = NamedSharding(self.mesh, PartitionSpec())
-        return jax.tree.map(lambda a: jax.lax.with_sharding_constraint(a, whole), tree)
+        """Copy divided arrays in full to every device, since a process can read its own devices only."""
+        undivided = NamedSharding(self.mesh, PartitionSpec())
+        return jax.tree.map(lambda a: jax.lax.with_sharding_constraint(a, undivided), tree)
 
     def each_chain(self, function: Callable, *args: PyTree) -> PyTree:
-        """``function`` of one chain after another: by ``vmap``, rounding would depend on the number of chains."""
+        """Apply ``function`` to one chain after another. With ``vmap``, rounding would depend on their number."""
         chains = jax.tree.leaves(args)[0].shape[0]
         first = jax.tree.leaves(args)
         shapes = jax.eval_shape(function, *jax.tree.map(lambda a: a[0], args))
-        # One place more than there are chains: XLA compiles a single chain's arrays to other bits.
+        # The last chain is repeated once, since XLA compiles a program for a single chain to other last bits.
         args = jax.tree.map(lambda a: jnp.concatenate([a, a[-1:]]), args)
         out = jax.tree.map(lambda a: jnp.zeros((chains + 1, *a.shape), a.dtype), shapes)
 
@@ -256,8 +261,9 @@ class OverDevices(OneDevice):
         """Σ ``function(params, part)`` over the shards of all devices.
 
         Args:
-            function: of parameters and one shard, to a pytree of sums; only a scalar can be differentiated, once.
-            parts: of this device, leading axis (shards,).
+            function: gives a pytree of sums for parameters and one shard. The total can be differentiated only if it is
+                a scalar, and only once.
+            parts: the shards of this device, with leading axis (shard,).
         """
 
         @jax.custom_jvp
@@ -266,8 +272,8 @@ class OverDevices(OneDevice):
 
         @total.defjvp
         def rule(primals: tuple, tangents: tuple) -> tuple:
-            # The gradient is one more sum over rows. The derivative of the exchange between devices would count
-            # every device's copy of the sum.
+            # The gradient is computed as one more sum over rows. JAX's own derivative would be wrong: it would count
+            # the copy of the sum on every device.
             slope = jax.value_and_grad(function)
             value, gradient = self.summed(slope, primals[0], parts)
             pairs = zip(jax.tree.leaves(gradient), jax.tree.leaves(tangents[0]), strict=True)
@@ -276,36 +282,39 @@ class OverDevices(OneDevice):
         return total(params)
 
     def _added(self, sums: PyTree) -> PyTree:
-        """(shards of this device, ...) added up, with those of all devices."""
+        """The sum of arrays (shard, ...) over the shards of all devices."""
         if not self.reproducible:
             return jax.tree.map(lambda a: jax.lax.psum(jnp.sum(a, 0), ROWS), sums)
 
-        sums, whole = _as_vectors(jax.tree.map(_paired, jax.lax.optimization_barrier(sums)))
-        sums = [_paired(self._from_all(a)) if a.size <= SMALL else self._in_slices(a) for a in sums]
-        return whole(jax.lax.optimization_barrier(sums))
+        sums, unravel = _as_vectors(jax.tree.map(_sum_pairs, jax.lax.optimization_barrier(sums)))
+        sums = [_sum_pairs(self._from_all(a)) if a.size <= SMALL else self._in_slices(a) for a in sums]
+        return unravel(jax.lax.optimization_barrier(sums))
 
     def _from_all(self, a: jax.Array) -> jax.Array:
-        """(devices, ...) the arrays of all devices that share rows."""
+        """(device, ...) the arrays of all devices over which rows are divided."""
         return a[None] if self.mesh.shape[ROWS] == 1 else jax.lax.all_gather(a, ROWS)
 
     def _in_slices(self, a: jax.Array) -> jax.Array:
-        """A vector (n,) summed over devices. Each device adds up one slice and sends the result to the others: 2 n
-        numbers are sent, as few as in any reduction.
+        """The sum of vectors (n,) over devices.
+
+        Each device adds up one slice and sends the result to the others. So a device sends about 2 n numbers, as few as
+        in any reduction.
         """
         devices = self.mesh.shape[ROWS]
         slices = jnp.pad(a, (0, -len(a) % devices)).reshape(devices, -1)
-        mine = _paired(slices if devices == 1 else jax.lax.all_to_all(slices, ROWS, 0, 0, tiled=True))
+        mine = _sum_pairs(slices if devices == 1 else jax.lax.all_to_all(slices, ROWS, 0, 0, tiled=True))
         return self._from_all(mine).reshape(-1)[: len(a)]
 
     def by_rows(self, function: Callable, placed: PyTree, others: tuple, count: int) -> PyTree:
-        """``function((rows, *others))`` of every shard by itself; the answers of all ``count`` rows, on every device.
+        """Apply ``function((rows, *others))`` to every shard, and return the results of all rows on every device.
 
         Args:
-            placed: rows as ``lay`` placed them.
-            others: what belongs to each row, leading axis (count,), on every device.
+            placed: the rows, as ``lay`` placed them.
+            others: further arrays with one entry for each row, leading axis (count,), on every device.
+            count: the number of rows, without those that ``lay`` added.
         """
-        lacking = -count % self.shards
-        others = jax.tree.map(lambda a: jnp.concatenate([a, jnp.repeat(a[-1:], lacking, 0)]), others)
+        missing = -count % self.shards
+        others = jax.tree.map(lambda a: jnp.concatenate([a, jnp.repeat(a[-1:], missing, 0)]), others)
 
         def mine(each: PyTree) -> PyTree:
             out = jax.lax.map(function, self.by_shard(each))
@@ -315,7 +324,7 @@ class OverDevices(OneDevice):
         return jax.tree.map(lambda a: a[:count], out)
 
     def sum_rows(self, function: Callable) -> Callable:
-        """``(theta, batch) -> sums`` of all rows that ``lay`` placed, for use outside ``map_devices``."""
+        """A function ``(theta, batch) -> sums`` over all rows that ``lay`` placed, for use outside ``map_devices``."""
 
         def over_all(theta: PyTree, batch: Batch) -> PyTree:
             def part(theta: PyTree, rows: PyTree, counts: jax.Array) -> PyTree:
@@ -337,12 +346,14 @@ def over(mesh: Mesh | int | str, axis: str, reproducible: bool = True, chains: i
     Args:
         mesh: a number of devices, all along ``axis``; "auto" for all devices; or a ``jax.sharding.Mesh`` whose axes are
             "chain", "row" or both.
-        axis: "chain" or "row", which of them a method uses where only a number is given.
-        chains: to spread evenly; with "auto" over as many devices as divide them.
+        axis: the axis that a method uses if ``mesh`` is a number or "auto", "chain" or "row".
+        reproducible: whether sums over rows are added in a fixed order.
+        chains: the number of chains, which the number of their devices must divide. "auto" takes the most devices for
+            which it does.
 
     Raises:
-        SettingsError: more devices than there are; other axes; rows over a number of devices whose sums no fixed order
-            covers; chains that cannot be spread evenly; a process none of whose devices is in the mesh.
+        SettingsError: ``mesh`` has more devices than JAX, or other axes; there is no fixed order of sums for its number
+            of devices for rows; the chains cannot be spread evenly; or a process has no device in the mesh.
     """
     if not isinstance(mesh, Mesh):
         mesh = _of_count(mesh, axis, chains)
@@ -354,60 +365,62 @@ def over(mesh: Mesh | int | str, axis: str, reproducible: bool = True, chains: i
     if reproducible and (shape[1] & (shape[1] - 1) or 2 * shape[1] > SHARDS):
         raise SettingsError(
             f"Rows lie over 1, 2, 4 or {SHARDS // 2} devices, whose sums have the same bits; got {shape[1]}. "
-            "reproducible=False adds them over any number, in an order of XLA's."
+            "reproducible=False takes any number of devices, and XLA then chooses the order of the sums."
         )
     if chains is not None and chains % shape[0]:
         near = math.gcd(chains, shape[0])
-        raise SettingsError(f"{chains} chains cannot be spread evenly over {shape[0]} devices; {near} would do.")
+        raise SettingsError(f"{chains} chains cannot be spread evenly over {shape[0]} devices; use {near} of them.")
     present = len({device.process_index for device in devices.flat})
     if present < jax.process_count():
         raise SettingsError(
-            f"The mesh has devices of {present} of the {jax.process_count()} processes: expected some of each. Give "
-            "mesh='auto', chains that the number of all devices divides, or start fewer processes."
+            f"Expected a mesh with devices of every process; got devices of {present} of the {jax.process_count()} "
+            "processes. Give mesh='auto', a multiple of the number of all devices as chains, or start fewer processes."
         )
     both = Mesh(devices.reshape(shape), (CHAINS, ROWS), axis_types=(AxisType.Auto,) * 2)
     return OverDevices(both, ROWS in named, reproducible)
 
 
 def over_rows(mesh: Mesh | int | str | None) -> OneDevice:
-    """The placement of rows that do not depend on each other; without a mesh all rows are on one device.
+    """The placement of rows in a computation that has no chains; without a mesh all rows are on one device.
 
     Raises:
-        SettingsError: as for ``over``; a mesh without the axis "row".
+        SettingsError: as for ``over``, or the mesh has no axis "row".
     """
     placement = ONE_DEVICE if mesh is None else over(mesh, ROWS)
     if mesh is None or placement.divides_rows:
         return placement
-    raise SettingsError("Such rows lie over a mesh's axis 'row'; this mesh has chains alone. Give mesh=N.")
+    raise SettingsError("Expected a mesh with the axis 'row'; got one with the axis 'chain' alone. Give mesh=N.")
 
 
 def _of_count(count: object, axis: str, chains: int | None) -> Mesh:
-    there = jax.devices()
+    """The mesh with one axis of ``count`` devices, or of as many as "auto" means."""
+    devices = jax.devices()
     if count == "auto" and axis == CHAINS:
-        count = len(there) if chains is None else math.gcd(chains, len(there))
+        count = len(devices) if chains is None else math.gcd(chains, len(devices))
     elif count == "auto":
-        count = min(SHARDS // 2, 1 << (len(there).bit_length() - 1))
+        count = min(SHARDS // 2, 1 << (len(devices).bit_length() - 1))
     if not isinstance(count, int | np.integer) or isinstance(count, bool):
         raise SettingsError(
             f"mesh= expects a number of devices, 'auto', or a jax.sharding.Mesh with the axes 'chain' and 'row'; "
             f"got {count!r}."
         )
-    if not 1 <= count <= len(there):
+    if not 1 <= count <= len(devices):
         raise SettingsError(
-            f"mesh={count}, but JAX sees {len(there)} device{'s' if len(there) > 1 else ''} here. It takes a CPU for "
-            f"several with XLA_FLAGS=--xla_force_host_platform_device_count={max(count, 2)} in the environment."
+            f"mesh={count}, but JAX sees {len(devices)} device{'s' if len(devices) > 1 else ''} here. JAX divides a "
+            f"CPU into several devices if the environment variable XLA_FLAGS is "
+            f"--xla_force_host_platform_device_count={max(count, 2)}."
         )
-    return jax.make_mesh((int(count),), (axis,), (AxisType.Auto,), devices=there[: int(count)])
+    return jax.make_mesh((int(count),), (axis,), (AxisType.Auto,), devices=devices[: int(count)])
 
 
-def _placed(a: jax.Array | np.ndarray, where: NamedSharding) -> jax.Array:
-    """An array over a mesh; every process gives all of it, and its devices take their part."""
+def _place(a: jax.Array | np.ndarray, where: NamedSharding) -> jax.Array:
+    """An array placed on a mesh. Every process gives the full array, and each device takes its part."""
     if isinstance(a, jax.Array) and (a.sharding == where or not a.is_fully_addressable):
         return a  # it is there already
     if isinstance(a, jax.Array) and jnp.issubdtype(a.dtype, jax.dtypes.prng_key):
-        data = _placed(jax.random.key_data(a), where)
+        data = _place(jax.random.key_data(a), where)
         return jax.random.wrap_key_data(data, impl=jax.random.key_impl(a))
-    host = np.asarray(a)  # from one device to parts of several would be a program for each shape
+    host = np.asarray(a)  # dividing an array that is on a device would need a program for each shape
     if where.is_fully_addressable:
         return jax.device_put(host, where)
     host = host.astype(jax.dtypes.canonicalize_dtype(host.dtype), copy=False)
@@ -425,43 +438,47 @@ def _collect(a: jax.Array) -> jax.Array:
     return jnp.asarray(np.asarray(a))
 
 
-def _paired(a: jax.Array) -> jax.Array:
-    """(2^k, ...) added in pairs, and the pairs' sums in pairs, to (...)."""
+def _sum_pairs(a: jax.Array) -> jax.Array:
+    """The sum of an array (2^k, ...) over its first axis, added in pairs, then the pairs' sums in pairs, and so on."""
     while a.shape[0] > 1:
         a = a[0::2] + a[1::2]
     return a[0]
 
 
 def _as_vectors(tree: PyTree) -> tuple[list[jax.Array], Callable]:
-    """The leaves of each dtype as one vector, so that few messages are sent, and the way back."""
+    """The leaves of each dtype as one vector, so that few messages are sent, and the function that undoes this."""
     leaves, structure = jax.tree.flatten(tree)
     kinds = sorted({str(leaf.dtype) for leaf in leaves})
     places = [[i for i, leaf in enumerate(leaves) if str(leaf.dtype) == kind] for kind in kinds]
 
-    def whole(vectors: list[jax.Array]) -> PyTree:
-        back: list[Any] = [None] * len(leaves)
+    def unravel(vectors: list[jax.Array]) -> PyTree:
+        new: list[Any] = [None] * len(leaves)
         for vector, where in zip(vectors, places, strict=True):
             ends = np.cumsum([leaves[i].size for i in where])[:-1]
             for i, part in zip(where, jnp.split(vector, ends), strict=True):
-                back[i] = part.reshape(leaves[i].shape)
-        return jax.tree.unflatten(structure, back)
+                new[i] = part.reshape(leaves[i].shape)
+        return jax.tree.unflatten(structure, new)
 
-    return [jnp.concatenate([jnp.ravel(leaves[i]) for i in where]) for where in places], whole
+    return [jnp.concatenate([jnp.ravel(leaves[i]) for i in where]) for where in places], unravel
 
 
 def _opaque(count: int, arrays: list[jax.Array]) -> jax.Array:
-    """``count`` as a value unknown to XLA, which compiles a loop of known length one to other bits."""
+    """``count`` as a value that XLA does not know when it compiles.
+
+    XLA would compile a loop to other last bits if it knew that its length is one.
+    """
     floats = [a for a in arrays if jnp.issubdtype(a.dtype, jnp.floating)]
-    nothing = jnp.zeros((), jnp.int32) if not floats else jnp.sum(jnp.isnan(floats[0]).astype(jnp.int32))
-    return jnp.minimum(count, count + nothing)
+    unknown = jnp.zeros((), jnp.int32) if not floats else jnp.sum(jnp.isnan(floats[0]).astype(jnp.int32))
+    return jnp.minimum(count, count + unknown)
 
 
 def chunks(
     rows: PyTree, count: int, width: int, placement: OneDevice = ONE_DEVICE
 ) -> Iterator[tuple[PyTree, np.ndarray, int]]:
-    """(rows, their indices, number of real rows) for chunks of one shape; the last is padded with the last row.
+    """Yield chunks of rows as (rows, their indices, number of rows without padding). All chunks have the same shape.
 
-    Over a mesh ``width`` is the rows of one device: each runs the same program whatever the number of devices.
+    The last chunk is padded with the last row. ``width`` is the number of rows for each device of a mesh, so each
+    device runs the same program whatever the number of devices.
     """
     width *= placement.row_devices
     for start in range(0, count, width):

@@ -1,9 +1,9 @@
-"""Stochastic ascent in stages, for variational methods.
+"""Stochastic gradient ascent in stages, for variational methods.
 
 A stage keeps one learning rate. It is checked after ``WINDOW`` steps, and again whenever its length has doubled. It
-ends when its noisy bound shows no trend and the average φ of its last quarter gains nothing on that of the quarter
-before. The rate then shrinks. The climb ends when two stages in a row gain no more than the tolerance, or than chance.
-``engine.bound`` makes these comparisons.
+ends when its noisy bound shows no trend and the average of φ, the parameters of q, over its last quarter has no better
+bound than the average over the quarter before. The learning rate then shrinks. The climb ends when each of two stages
+in a row gains no more than the tolerance, or no more than chance explains. ``engine.bound`` makes these comparisons.
 """
 
 import functools
@@ -29,17 +29,18 @@ from tractable.engine.method import Program, Session
 from tractable.engine.placement import ONE_DEVICE
 
 WINDOW = 200  # steps before a stage is first checked
-SHRINK = 0.3  # factor of the learning rate from stage to stage
-STAGES = 8
+SHRINK = 0.3  # factor by which the learning rate shrinks from stage to stage
+STAGES = 8  # the most stages at temperature 1
 STAGE_SHARE = 0.6  # largest share of the remaining steps that one stage may take
-DRAWN, HELD_ROWS = 32, 10_000  # draws of q, and most held-out rows read from file, in the held-out score
-PATIENCE = 4  # worse held-out scores in a row after which a climb may end
-FEW_NUMBERS = 5_000  # parameters up to which held-out rows choose among states after the first stage alone
-WIDER, SUITED = 0.1, 1.25  # change of log σ that tests whether σ suits μ, and the largest factor by which σ may be off
+DRAWN, HELD_ROWS = 32, 10_000  # draws of q in a held-out score, and the most held-out rows that it reads from file
+PATIENCE = 4  # worse held-out scores in a row after which a climb may end (docs/decisions/021)
+FEW_NUMBERS = 5_000  # with at most this many parameters, held-out rows choose only among states after the first stage
+# The change of log σ that tests whether σ suits μ, and the largest factor by which σ may differ from the best one.
+WIDER, SUITED = 0.1, 1.25
 
 
 class Climb(Program):
-    """A program whose position is φ, the parameters of q, instead of the model's."""
+    """A program whose position is φ, the parameters of q, instead of the model's parameters."""
 
     def observe(self, state: PyTree) -> jax.Array:
         return jnp.concatenate([jnp.ravel(leaf) for leaf in jax.tree.leaves(state.position)])
@@ -52,52 +53,54 @@ class Climb(Program):
 
 
 class Ascent(NamedTuple):
-    """The state of a climb, from which it continues exactly.
+    """The state of a climb, from which it can be continued exactly.
 
-    The first axis of arrays is that of the starts; an array without columns has no value yet. A stage runs in pieces of
-    h, h, h, h, 2h, 2h, 4h, 4h … groups, and is checked whenever its length has doubled.
+    The first axis of arrays is that of the starting points; an array without columns has no value yet. A stage runs in
+    pieces of h, h, h, h, 2h, 2h, 4h, 4h … groups of steps, and is checked whenever its length has doubled.
     """
 
-    loop: Any  # LoopState: moments are of φ over the current piece; kept is (start, p) φ at the best held-out score
-    stage: int
+    # A LoopState. Its moments are those of φ over the current piece; its ``peak_states`` are φ (start, p) at the kept
+    # state.
+    loop: Any
+    stage: int  # index of the stage
     begun: int  # groups done when the stage began
-    sd: Any  # (d,) standard deviations, the unit of steps
-    before: np.ndarray  # mean of φ over the piece before
-    previous: np.ndarray  # average φ of the stage before, if that was at temperature 1
-    gain: float  # nats that the last stage gained on the one before
-    error: float
-    small: int  # stages in a row without gain
-    cut: bool  # whether a stage used up its steps before it settled
-    signal: float  # of the gradient, at the starting point
-    anchor: dict[str, Any]  # the method's ``anchor``, which corrects batches; may be empty
+    sd: Any  # (d,) standard deviations, which are the unit of steps
+    before: np.ndarray  # (start, p) mean of φ over the previous piece
+    previous: np.ndarray  # (start, p) average of φ in the previous stage, if its temperature was 1
+    gain: float  # gain of the last stage over the one before, in nats (units of the natural logarithm)
+    error: float  # standard error of ``gain``
+    small: int  # number of stages in a row without gain
+    cut: bool  # whether a stage used up its steps before its bound settled
+    signal: float  # signal-to-noise ratio of the gradient at the starting point
+    anchor: dict[str, Any]  # the method's ``anchor``, the fixed values of its control variates; may be empty
 
     @property
     def groups(self) -> int:
-        """Groups done since the beginning."""
+        """The groups of steps done since the climb began."""
         return self.loop.groups
 
     def on(self, **changes: Any) -> "Ascent":
-        """The state with changes of its loop's fields."""
+        """The state with some fields of its ``loop`` changed."""
         return self._replace(loop=self.loop._replace(**changes))
 
 
 class Climbed(NamedTuple):
     """The result of a climb."""
 
-    phi: PyTree
-    found: dict[str, Any]
-    traces: dict[str, np.ndarray]  # of the best start
+    phi: PyTree  # parameters of q, at the best starting point
+    found: dict[str, Any]  # figures for the report
+    traces: dict[str, np.ndarray]  # traces of the climb from the best starting point
     interrupted: bool
 
 
 class Problem(NamedTuple):
-    """The fixed parts of a climb; ``tuned`` is fixed during a stage."""
+    """Everything that is fixed during a climb; ``tuned`` is fixed only during a stage."""
 
     method: Any  # Variational
     climber: Climber
     bound: Bound
     tuned: dict[str, jax.Array]
-    like: PyTree  # one φ
+    like: PyTree  # shapes of one φ
     keep: Callable = lambda run_state, done=0, at_once=False: None  # saves the climb's state
 
     @property
@@ -106,20 +109,20 @@ class Problem(NamedTuple):
 
     @property
     def group(self) -> int:
-        """Steps in a group."""
+        """The number of steps in a group."""
         return self.climber.shape.group
 
     def states(self, phis: PyTree) -> PyTree:
-        """The first states of climbs that begin at φ, with a leading axis of starts."""
+        """The first states of climbs that begin at ``phis``, with a leading axis of starting points."""
         alone = self.climber.program._replace(placement=ONE_DEVICE)
         return loop.begin(alone, self.tuned, self.bound.batches()[1], self.climber.keys, phis)
 
     def vector(self, phis: PyTree) -> np.ndarray:
-        """φ with a leading axis of starts, as vectors (start, p)."""
+        """(start, p) the φ of all starting points as vectors."""
         return np.concatenate([np.asarray(a).reshape(len(a), math.prod(a.shape[1:])) for a in jax.tree.leaves(phis)], 1)
 
     def tree(self, vectors: np.ndarray) -> PyTree:
-        """The inverse of ``vector``; both use NumPy, which compiles nothing."""
+        """The inverse of ``vector``; both use NumPy, so nothing is compiled."""
         leaves, structure = jax.tree.flatten(self.like)
         parts = np.split(vectors, np.cumsum([leaf.size for leaf in leaves])[:-1], 1)
         shaped = [np.reshape(a, (len(a), *leaf.shape)) for a, leaf in zip(parts, leaves, strict=True)]
@@ -151,11 +154,12 @@ def climb_in_stages(method: Any, session: Session) -> Climbed:
 
 
 def _prepare(method: Any, session: Session, start_key: jax.Array, run_key: jax.Array) -> tuple[Problem, Ascent]:
+    """The fixed parts of a climb, and its first state or the state that was saved."""
     model, data, plan = session.model, session.data, method.plan(session.data)
     program = Climb(model, method, plan is not None and not data.resident, placement=session.placement)
     rows = None if data is None or plan is not None else data.arrays()
-    judged = data if data is None or plan is None else evaluation_rows(data, plan)
-    bound = Bound(program._replace(placement=ONE_DEVICE), plan, judged, rows, run_key)
+    bound_data = data if data is None or plan is None else evaluation_rows(data, plan)
+    bound = Bound(program._replace(placement=ONE_DEVICE), plan, bound_data, rows, run_key)
     keys = chain_keys(run_key, method.starts)
     tuned = {"learning_rate": number(method.learning_rate), "temperature": number(1.0)}
     wide = jax.ShapeDtypeStruct((method.starts, model.space.size), number(0.0).dtype)
@@ -180,8 +184,8 @@ def _prepare(method: Any, session: Session, start_key: jax.Array, run_key: jax.A
     first = _first(problem, states, np.asarray(sds[0]), np.zeros((method.starts, 0)), signal, anchor)
     if session.held_out is None:
         return problem, first
-    begun = problem.vector(positions)
-    return problem, first.on(peak=HeldOutBest.of(_held_out_scores(problem, begun)), peak_states=begun)
+    phis = problem.vector(positions)
+    return problem, first.on(peak=HeldOutBest.of(_held_out_scores(problem, phis)), peak_states=phis)
 
 
 def _first(
@@ -195,6 +199,7 @@ def _first(
 
 
 def _no_moments(problem: Problem) -> loop.Moments:
+    """Empty running moments of φ."""
     starts, size = problem.method.starts, tree.size(problem.like)
     dtype = jax.tree.leaves(problem.like)[0].dtype
     zeros = np.zeros((starts, size), dtype)
@@ -202,21 +207,21 @@ def _no_moments(problem: Problem) -> loop.Moments:
 
 
 def next_check(done: int, half: int) -> int:
-    """The end of the piece that holds group ``done`` of a stage: the first of h, 2h, 3h, 4h, 6h, 8h … beyond it."""
+    """The end of the piece that follows ``done`` groups of a stage: the first of h, 2h, 3h, 4h, 6h, 8h … beyond it."""
     ends = (end for k in itertools.count() for end in ((half << k, 3 * half << k >> 1) if k else (half,)))
     return next(end for end in ends if end > done)
 
 
 def _stage(problem: Problem, at: Ascent, most: int) -> tuple[Ascent, bool]:
-    """Run one stage to its end, or until interrupted: its state, and whether it was interrupted."""
+    """Run one stage until it ends or is interrupted, and return its state and whether it was interrupted."""
     session, shape = problem.session, problem.climber.shape
-    room = at.begun + max(1, math.ceil(STAGE_SHARE * (most - at.begun)))  # the remaining groups are for smaller steps
+    room = at.begun + max(1, math.ceil(STAGE_SHARE * (most - at.begun)))  # the other groups are for smaller steps
     half = max(1, shape.capacity // 2)
     while at.groups < room:
         end = min(room, at.begun + next_check(at.groups - at.begun, half))
 
         def keep(now: LoopState, at: Ascent = at, end: int = end) -> None:
-            if now.groups < end:  # never save the end of a piece that was not checked
+            if now.groups < end:  # the end of a piece is saved only after it is checked
                 problem.keep(lambda: at._replace(loop=now), now.groups)
 
         state, interrupted = problem.climber.advance(at.loop, problem.tuned, end, most, keep)
@@ -226,12 +231,12 @@ def _stage(problem: Problem, at: Ascent, most: int) -> tuple[Ascent, bool]:
                 problem.keep(lambda at=at: at, at_once=True)
             return at, True
         if session.held_out is not None:
-            at = _look_at_held_out(problem, at)
+            at = _score_held_out(problem, at)
             if _has_passed_peak(at):
                 return at, False
         parts, after = (at.groups - at.begun) // half, np.asarray(at.loop.moments.mean)
         history = at.loop.info["objective"][:, at.begun * shape.stored :]
-        if parts > 1 and parts & (parts - 1) == 0 and settled(history):  # its length has doubled
+        if parts > 1 and parts & (parts - 1) == 0 and settled(history):  # the stage's length has doubled
             gain, error = problem.bound.gain(problem.tuned, problem.tree, at.before, after)
             if not gain > max(problem.method.tolerance, SIGMAS * error):
                 return at, False
@@ -242,7 +247,7 @@ def _stage(problem: Problem, at: Ascent, most: int) -> tuple[Ascent, bool]:
 
 
 def _average(problem: Problem, at: Ascent) -> np.ndarray:
-    """(start, p) mean of φ over the last two pieces, as far as they go."""
+    """(start, p) mean of φ over the last two pieces, or over what there is of them."""
     moments = at.loop.moments
     if moments is None or not np.all(np.asarray(moments.count)):
         return at.before if at.before.size else problem.vector(at.loop.states.position)
@@ -251,13 +256,13 @@ def _average(problem: Problem, at: Ascent) -> np.ndarray:
 
 
 def _compare(problem: Problem, at: Ascent, averaged: np.ndarray, temperature: float) -> Ascent:
-    """The state at the beginning of the next stage, with the gain of this stage on the one before."""
+    """The state at the beginning of the next stage, with the gain of this stage over the previous one."""
     tolerance = problem.method.tolerance
     if at.previous.size:
         gain, error = problem.bound.gain(problem.tuned, problem.tree, at.previous, averaged)
         chance = max(tolerance, SIGMAS * error)
         at = at._replace(gain=gain, error=error, small=at.small + 1 if abs(gain) <= chance else 0)
-        if gain < -chance:  # the stage lost: return to the one before, and take smaller steps
+        if gain < -chance:  # the stage made the bound worse: return to the previous stage's φ, and take smaller steps
             averaged = at.previous
             at = at.on(states=problem.states(problem.tree(averaged)))
     nothing = np.zeros((len(averaged), 0))
@@ -267,7 +272,7 @@ def _compare(problem: Problem, at: Ascent, averaged: np.ndarray, temperature: fl
 
 
 def _choose(problem: Problem, at: Ascent, averaged: np.ndarray, interrupted: bool) -> Climbed:
-    """The result: φ of the best start; with held-out rows, the φ that predicted them best."""
+    """The result: φ at the best starting point; if rows are held out, the φ that predicted them best."""
     pair = problem.tree(averaged if at.loop.peak_states is None else at.loop.peak_states)
     values = problem.bound.values(problem.tuned, pair)
     best = int(np.argmax(values.mean(1)))
@@ -286,32 +291,32 @@ def _choose(problem: Problem, at: Ascent, averaged: np.ndarray, interrupted: boo
     } | more
     found |= at.loop.found(problem.group)
     traces = at.loop.traces(problem.group)
-    over = interrupted or problem.session.stop()
-    return Climbed(phi, found, traces | {"objective": traces["objective"][best : best + 1]}, over)
+    was_stopped = interrupted or problem.session.stop()
+    return Climbed(phi, found, traces | {"objective": traces["objective"][best : best + 1]}, was_stopped)
 
 
-def _look_at_held_out(problem: Problem, at: Ascent) -> Ascent:
+def _score_held_out(problem: Problem, at: Ascent) -> Ascent:
     """The state after the mean φ of the last piece has been scored on the held-out rows.
 
-    Held-out rows choose among states whose σ suits μ: with a σ that is too narrow, predictions are not those of the
-    posterior. σ suits μ after the first stage. With many weights this stage is long, so its own states count too, once
-    ``_suits`` says so.
+    The held-out rows choose only among states whose σ suits μ, that is, whose σ is about the best one for their μ. With
+    a smaller σ, predictions would not be those of the posterior. σ suits μ after the first stage. With many parameters
+    the first stage is long, so its own states count too, once ``_suits`` finds that σ suits μ.
     """
-    now, peak = np.asarray(at.loop.moments.mean), at.loop.peak
+    phis, peak = np.asarray(at.loop.moments.mean), at.loop.peak
     few = problem.session.model.space.size <= FEW_NUMBERS
-    begins = peak.groups == 0 or (at.stage == 0 and (few or not _suits(problem, now)))
-    peak, good = peak.after(_held_out_scores(problem, now), at.groups, SURE, begins)
-    return at.on(peak=peak, peak_states=now if good else at.loop.peak_states)
+    begins = peak.groups == 0 or (at.stage == 0 and (few or not _suits(problem, phis)))
+    peak, good = peak.after(_held_out_scores(problem, phis), at.groups, SURE, begins)
+    return at.on(peak=peak, peak_states=phis if good else at.loop.peak_states)
 
 
 def _suits(problem: Problem, phis: np.ndarray) -> bool:
-    """Whether q has about the width that maximises the bound at its means.
+    """Whether q has about the standard deviations σ that maximise the bound at its means μ.
 
-    At that width −E[(z − μ)·∇ log p] / d = 1. The left side is 1 − ∂ bound/∂ log σ / d, which is computed by
-    differences on common random numbers.
+    At this σ, −E[(z − μ)·∇ log p] / d = 1. The left side is 1 − (∂ bound / ∂ log σ) / d. The derivative is computed as
+    a difference on common random numbers.
     """
     if problem.method.divergence == "forward":
-        return True  # its objective is no function of q's width alone
+        return True  # the test does not apply: this objective is not the bound
     tree = problem.tree(phis)
     wider, less_wide = (
         problem.bound.values(problem.tuned, approximations.widen(tree, math.exp(by))) for by in (WIDER, -WIDER)
@@ -321,13 +326,16 @@ def _suits(problem: Problem, phis: np.ndarray) -> bool:
 
 
 def _has_passed_peak(at: Ascent) -> bool:
-    """Whether the climb has gone twice as far as the φ that predicts the held-out rows best."""
+    """Whether the climb may end: it has taken twice the steps of the φ that predicts the held-out rows best.
+
+    Moreover, ``PATIENCE`` scores since then must have been worse.
+    """
     peak = at.loop.peak
     return peak is not None and peak.scorings >= PATIENCE and at.groups >= 2 * peak.groups
 
 
 def _held_out_scores(problem: Problem, phis: np.ndarray) -> np.ndarray:
-    """(m,) log p(y* | x) of the held-out rows, averaged over draws of q, for the start that predicts best."""
+    """(m,) log p(y* | x) of each held-out row, averaged over draws of q, for the starting point that predicts best."""
     model, held_out = problem.session.model, problem.session.held_out
     scored = held_out if held_out.resident else held_out.take(slice(0, HELD_ROWS))
     rows, key, scores = scored.arrays(), problem.bound.key, []

@@ -1,4 +1,4 @@
-"""Stops work in good order on Ctrl-C and SIGTERM."""
+"""Stops a run on Ctrl-C and SIGTERM after it has saved its state."""
 
 import atexit
 import contextlib
@@ -15,37 +15,40 @@ import jax
 
 from tractable.engine.forks import check_unforked
 
-PATIENCE = 1.0  # seconds that a device gets to finish after a stop was asked for
+PATIENCE = 1.0  # seconds that a device may take to finish its work after a stop was requested
 
 
 class _Process:
-    signal: int | None = None  # the last one received
-    savers = 0  # nested ``ending`` blocks that still have to save their work
-    left: jax.Array | None = None  # the last result waited for; abandoned after a stop
-    code: int | None = None  # exit code, for ending the process without waiting for ``left``
+    signal: int | None = None  # the last signal received
+    savers = 0  # number of nested ``ending`` blocks that still have to save their work
+    left: jax.Array | None = None  # the last result that was waited for; after a stop it may still be unfinished
+    code: int | None = None  # exit code of a process that ends without waiting for ``left``
 
 
 @contextlib.contextmanager
 def interruptible() -> Iterator[Callable[[], bool]]:
-    """Inside, Ctrl-C and SIGTERM ask a run to stop at the end of a block; a second one stops it at once."""
-    asked = threading.Event()
+    """A context with a function that is true once Ctrl-C or SIGTERM has requested a stop.
+
+    The run is then expected to stop at its next opportunity. A second signal stops it at once.
+    """
+    request = threading.Event()
     if threading.current_thread() is not threading.main_thread():
-        yield asked.is_set
+        yield request.is_set
         return
     numbers = (signal.SIGINT, signal.SIGTERM)
     previous = {number: signal.getsignal(number) for number in numbers}
 
     def ask(number: int, frame: FrameType | None) -> None:
         _Process.signal = number
-        if asked.is_set():
+        if request.is_set():
             _Process.code = 128 + number
             raise KeyboardInterrupt if number == signal.SIGINT else SystemExit(_Process.code)
-        asked.set()
+        request.set()
 
     for number in numbers:
         signal.signal(number, ask)
     try:
-        yield asked.is_set
+        yield request.is_set
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)
@@ -53,8 +56,10 @@ def interruptible() -> Iterator[Callable[[], bool]]:
 
 @contextlib.contextmanager
 def ending(*, leave: bool = True) -> Iterator[None]:
-    """Surrounds work that saves its state when stopped. After SIGTERM, the outermost block ends the process with exit
-    code 143, unless ``leave`` is False."""
+    """A context for work that saves its state when it is stopped.
+
+    After SIGTERM, the outermost such context ends the process with exit code 143, unless ``leave`` is False.
+    """
     check_unforked()
     if threading.current_thread() is not threading.main_thread():  # other threads receive no signals
         yield
@@ -73,33 +78,36 @@ def ending(*, leave: bool = True) -> Iterator[None]:
 
 
 def exit_code() -> int:
-    """The exit code of a process stopped by a signal, 128 + its number, as in shells."""
+    """The exit code of a process that a signal stopped: 128 + the signal's number, as in shells."""
     return 128 + (_Process.signal or signal.SIGINT)
 
 
-def waited(result: jax.Array, stop: Callable[[], bool]) -> bool:
-    """Waits for a result; False if it is not ready a second after ``stop()`` became true.
+def wait_for(result: jax.Array, stop: Callable[[], bool]) -> bool:
+    """Wait for a result; False if it is not ready a second after ``stop()`` became true.
 
-    Python handles no signal while it waits inside JAX, and a device's work cannot be ended: it is abandoned.
+    The wait is a loop in Python, since Python handles no signal while it waits inside JAX. After a stop the loop no
+    longer waits for the device, whose work cannot be ended.
     """
     _Process.left = result
-    began, asked = time.monotonic(), None
+    start_time, stop_time = time.monotonic(), None
     while not result.is_ready():  # pyright: ignore[reportAttributeAccessIssue]
         now = time.monotonic()
-        if asked is None and stop():
-            asked = now
-        if asked is not None and now - asked > PATIENCE:
+        if stop_time is None and stop():
+            stop_time = now
+        if stop_time is not None and now - stop_time > PATIENCE:
             return False
-        time.sleep(min(0.005, 0.02 * (now - began)))  # the wait overshoots by a fiftieth at most
+        time.sleep(min(0.005, 0.02 * (now - start_time)))  # the wait is at most a fiftieth longer than the work
     return True
 
 
 @atexit.register
 def _leave() -> None:
-    """Exits without JAX's own wait for an abandoned computation, where the exit code is known; else says what is waited
-    for, since Python does not tell what a script gave ``sys.exit``."""
-    left: Any = _Process.left
-    if left is None or left.is_ready():
+    """End the process without JAX's own wait for an unfinished result, if the exit code is known.
+
+    Otherwise print that the process waits. The exit code is unknown if a script called ``sys.exit`` itself.
+    """
+    result: Any = _Process.left
+    if result is None or result.is_ready():
         return
     if _Process.code is not None:
         sys.stdout.flush()
@@ -107,4 +115,4 @@ def _leave() -> None:
         os._exit(_Process.code)
     print("Waiting for the steps that were under way when the run was stopped; Ctrl-C ends them.", file=sys.stderr)
     if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGINT, signal.SIG_DFL)  # inside JAX's wait Python would not hear it
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # Python's own handler would not run during JAX's wait

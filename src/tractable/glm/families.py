@@ -1,4 +1,4 @@
-"""Families of y given η, a linear predictor or a network's output: their distributions and further parameters."""
+"""Families of distributions of y given η, where η is a linear predictor or a network's output."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -16,26 +16,22 @@ from tractable.core.errors import ModelError
 from tractable.core.model import Model, PyTree, Through
 from tractable.core.shared import shared
 
-MULTI_OUTPUT = (
-    "normal",
-    "lognormal",
-    "gamma",
-    "weibull",
-    "exponential",
-    "beta",
-)  # families that several targets may have
+# Families that models with several targets may have.
+MULTI_OUTPUT = ("normal", "lognormal", "gamma", "weibull", "exponential", "beta")
 
-LARGE = 8.0  # argument of the gamma function from which Stirling's series is exact in single precision
-DEGREES = 4.0  # of freedom of "student-t": tails that outliers fit, and a variance that exists
-FEWEST = 1e-4  # least dispersion: below it counts are Poisson to the last digit; ten times the least spread of shares
+LARGE = 8.0  # from this argument of the gamma function on, Stirling's series is exact in single precision
+DEGREES = 4.0  # degrees of freedom of "student-t": the tails are heavy enough for outliers, and the variance exists
+# The smallest dispersion and coefficient of variation: counts of smaller dispersion are Poisson to the last digit. The
+# smallest spread of "beta" is a tenth of it.
+FEWEST = 1e-4
 
 
 class Family(NamedTuple):
-    """A family of y given η.
+    """A family of distributions of y given η.
 
     Attributes:
-        observe: ``(params, η) -> distribution`` of one datum.
-        others: ``classes -> `` priors of the further parameters.
+        observe: the function ``(params, η) -> distribution`` of one datum.
+        others: the function ``classes -> priors`` that gives the priors of the family's further parameters.
         intercept: whether η has an intercept.
     """
 
@@ -45,23 +41,26 @@ class Family(NamedTuple):
 
 
 class BernoulliLogits(dist.BernoulliLogits):
-    """NumPyro's, with log p(y|η) = log σ((2y − 1) η), whose derivative is also right at η = 0: ±½, not 0 and 1."""
+    """NumPyro's distribution, with log p(y|η) = log σ((2y − 1) η). At η = 0 its derivative is ±½, as it should be.
+
+    JAX's derivative of NumPyro's own formula is 0 or 1 there.
+    """
 
     def log_prob(self, value: ArrayLike) -> jax.Array:
-        # Pixels of an unsigned type cannot be −1.
+        # The type of y is converted first, since 2y − 1 cannot be −1 in an unsigned type, which pixels may have.
         sign = 2 * jnp.asarray(value, jnp.result_type(value, self.logits)) - 1
         return jax.nn.log_sigmoid(sign * self.logits)
 
 
 class SphericalT(dist.Distribution):
-    """A t in D dimensions, the same in all directions: w | s ~ N(0, s² I), s² ~ InverseGamma(ν/2, ν c²/2).
+    """Student's t in D dimensions, the same in all directions: w | s ~ N(0, s² I), s² ~ InverseGamma(ν/2, ν c²/2).
 
-    NumPyro's ``MultivariateStudentT`` keeps a D × D matrix; this one's log p is O(D).
+    NumPyro's ``MultivariateStudentT`` needs a D × D matrix; here log p costs O(D).
 
     Args:
-        df: ν > 0, degrees of freedom.
-        size: D.
-        scale: c > 0.
+        df: the degrees of freedom ν > 0.
+        size: the number of dimensions D.
+        scale: the scale c > 0.
     """
 
     arg_constraints: ClassVar = {"df": dist.constraints.positive, "scale": dist.constraints.positive}
@@ -97,7 +96,9 @@ class SphericalT(dist.Distribution):
 
 
 class NegativeBinomial(dist.NegativeBinomial2):
-    """NumPyro's with mean μ and dispersion d, variance μ + d² μ²; accurate in single precision down to d = 0.
+    """The negative binomial distribution with mean μ and variance μ + d² μ², where d is the dispersion.
+
+    log p is accurate in single precision down to d = 0.
 
     r = 1/d²,   log p(y) = y log μ − (y + r) log(1 + μ/r) + [log Γ(r + y) − log Γ(r) − y log r] − log y!
     """
@@ -110,7 +111,7 @@ class NegativeBinomial(dist.NegativeBinomial2):
     def log_prob(self, value: ArrayLike) -> jax.Array:
         y = jnp.asarray(value, jnp.result_type(float))
         r: Any = self.concentration
-        # A difference of two large log Γ loses all digits; a difference of their series does not.
+        # A difference of two large log Γ loses all digits, but a difference of their series does not.
         large = jnp.maximum(r, LARGE)
         series = (large + y - 0.5) * jnp.log1p(y / large) - y + _stirling(large + y) - _stirling(large)
         small = jnp.minimum(r, LARGE)
@@ -119,9 +120,11 @@ class NegativeBinomial(dist.NegativeBinomial2):
 
 
 class Gamma(dist.Gamma):
-    """NumPyro's with mean e^η and coefficient of variation v = sd/mean; k = 1/v²,  t = log y − η:
+    """The gamma distribution with mean e^η and coefficient of variation v = sd/mean.
 
-    log p(y) = −k (e^t − 1 − t) − log y + ½ log k − ½ log 2π − s(k),   s the remainder of Stirling's formula for log Γ
+    log p(y) = −k (e^t − 1 − t) − log y + ½ log k − ½ log 2π − s(k),   k = 1/v²,   t = log y − η
+
+    s is the remainder of Stirling's formula for log Γ.
     """
 
     def __init__(self, eta: jax.Array, variation: jax.Array) -> None:
@@ -143,7 +146,7 @@ class Gamma(dist.Gamma):
 
 
 class OrderedLogits(dist.OrderedLogistic):
-    """NumPyro's: P(y ≤ k) = σ(cₖ − η), with log p(y) accurate far out in both tails.
+    """The ordered logistic distribution P(y ≤ k) = σ(cₖ − η), with log p(y) accurate far out in both tails.
 
     log (σ(b) − σ(a)) = log σ(b) + log σ(−a) + log(1 − e^(a − b))
     """
@@ -164,12 +167,13 @@ class OrderedLogits(dist.OrderedLogistic):
 
 
 class Beta(dist.Beta):
-    """NumPyro's with mean m = σ(η) and variance v² m (1 − m), v the spread; a = m k and b = (1 − m) k, k = 1/v² − 1:
+    """The beta distribution with mean m = σ(η) and variance v² m (1 − m), where v is the spread.
 
     log p(y) = −k KL(m, y) − log y (1 − y) + ½ log k m (1 − m) − ½ log 2π + s(k) − s(a) − s(b),
     KL(m, y) = −m f((y − m)/m) − (1 − m) f((m − y)/(1 − m)),   f(x) = log(1 + x) − x,   s as for ``Gamma``
 
-    Shares that lie close together have a k at which differences of log Γ have no digits left in single precision.
+    Its usual parameters are a = m k and b = (1 − m) k, with k = 1/v² − 1. If the data are close together, k is so large
+    that differences of log Γ lose all digits in single precision.
     """
 
     def __init__(self, eta: jax.Array, spread: jax.Array) -> None:
@@ -179,11 +183,12 @@ class Beta(dist.Beta):
 
     def log_prob(self, value: ArrayLike) -> jax.Array:
         y, m, rest, k = jnp.asarray(value), self.share, self.rest, self.size
-        away = jnp.where(m > 0.5, rest - (1 - y), y - m)  # from the end that is near, where digits are
-        up, down, log_y, log_rest = away / m, -away / rest, jnp.log(y), jnp.log1p(-y)
+        # y − m, as a difference of numbers near 0 even if m and y are near 1, so that few digits are lost.
+        offset = jnp.where(m > 0.5, rest - (1 - y), y - m)
+        up, down, log_y, log_rest = offset / m, -offset / rest, jnp.log(y), jnp.log1p(-y)
 
-        def ratio(away: jax.Array, far: jax.Array) -> jax.Array:  # log (1 + away)
-            return jnp.where(jnp.abs(away) < 0.5, jnp.log1p(jnp.clip(away, -0.5, 0.5)), far)
+        def ratio(x: jax.Array, far: jax.Array) -> jax.Array:  # log (1 + x); ``far`` is its value if x is large
+            return jnp.where(jnp.abs(x) < 0.5, jnp.log1p(jnp.clip(x, -0.5, 0.5)), far)
 
         fit = m * (ratio(up, log_y - jnp.log(m)) - up) + rest * (ratio(down, log_rest - jnp.log(rest)) - down)
         level = jnp.log(k * m * rest / (2 * jnp.pi)) / 2 - log_y - log_rest
@@ -191,20 +196,24 @@ class Beta(dist.Beta):
 
 
 def _stirling(z: jax.Array) -> jax.Array:
-    """log Γ(z) − (z − ½) log z + z − ½ log 2π, z ≥ 8."""
+    """The remainder log Γ(z) − (z − ½) log z + z − ½ log 2π of Stirling's formula, for z ≥ 8."""
     square = 1 / jnp.square(z)
     return (1 / 12 - square * (1 / 360 - square / 1260)) / z
 
 
 def _remainder(z: jax.Array) -> jax.Array:
-    """The same for z > 0."""
+    """The remainder of Stirling's formula, for z > 0."""
     large, small = jnp.maximum(z, LARGE), jnp.minimum(z, LARGE)
-    whole = gammaln(small) - (small - 0.5) * jnp.log(small) + small - 0.5 * jnp.log(2 * jnp.pi)
-    return jnp.where(z < LARGE, whole, _stirling(large))
+    exact = gammaln(small) - (small - 0.5) * jnp.log(small) + small - 0.5 * jnp.log(2 * jnp.pi)
+    return jnp.where(z < LARGE, exact, _stirling(large))
 
 
 def _cutpoints(classes: int) -> dict[str, dist.Distribution]:
-    """Priors of cutpoints: the first near −log(K − 1), the log odds of the lowest of K equal classes; steps near 1."""
+    """The prior of the cutpoints of K classes.
+
+    The first is near −log(K − 1), the log odds of the lowest class if all classes are equally likely. Each further
+    cutpoint is about 1 above the one before.
+    """
     first = jnp.zeros(classes - 1).at[0].set(-jnp.log(classes - 1.0))
     scale = jnp.ones(classes - 1).at[0].set(2.5)
     return {"cutpoints": dist.TransformedDistribution(dist.Normal(first, scale).to_event(1), OrderedTransform())}
@@ -237,18 +246,18 @@ CLASSES = ("categorical", "ordered")  # families that need a number of classes
 
 @shared
 def with_offset(model: Model) -> Model:
-    """The model with a known part of η: its data have given = ``{"x": …, "offset": …}``.
+    """The model with a known term added to η; its data have given = ``{"x": …, "offset": …}``.
 
         η = offset + the model's own predictor at x
 
     For counts with an exposure, the offset is the log exposure. The same model gives the same ``Model``.
 
     Raises:
-        ModelError: the likelihood does not go ``Through`` a predictor.
+        ModelError: the model's likelihood is no ``Through``, so it has no predictor.
     """
     through = model.through
     if through is None:
-        raise ModelError("with_offset expects a model whose likelihood goes Through a predictor; this one does not.")
+        raise ModelError("with_offset expects a likelihood that is a Through(predictor, observe); got another one.")
     predictor, observe = through.predictor, through.observe
 
     def shifted(params: PyTree, given: dict[str, Any]) -> jax.Array:

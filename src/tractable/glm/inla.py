@@ -1,4 +1,8 @@
-"""Nested Laplace: the weights are normal given one other parameter, which is integrated out numerically."""
+"""INLA, the integrated nested Laplace approximation.
+
+The posterior of the weights is approximated by a normal given one other parameter, which is integrated out numerically.
+Log densities are in nats, the units of the natural logarithm.
+"""
 
 import math
 import time
@@ -32,18 +36,20 @@ from tractable.mcmc.hamiltonian_methods import NUTS
 from tractable.vi import quadrature
 from tractable.vi.quadrature import Linear
 
-FREEDOM, WIDER = 5.0, 1.2  # degrees of freedom of a t with longer tails, and its factor on the covariance
-NEAR = 0.2  # k-hat of the normals' draws above which a t is drawn from instead
-WEIGHED = 2e7  # rows × draws up to which importance weights are computed
-FALL = 12.0  # nats below the maximum to which the density of u is followed
-FALL_POOLED = 8.0  # the same where the weights' scale is integrated over too: the grid is one of two numbers
-STEP = 0.75  # sds of u between grid points: the trapezoid rule's error is then below 1e-8
-ROUNDING = 1e-2  # nats left to climb below which Newton steps may be rounding
-REACH = 12.0  # largest |u|: a noise from 6e-6 to 160,000
-FURTHEST = 40  # most grid points on either side
-ALLOWED = 60.0  # seconds up to which NUTS is run unasked in place of a rejected result
-COMPILING, LEAPFROGS, RATE = 12.0, 15, 1e10  # of its forecast: seconds, gradients a step, operations a second
-DENSE = 100  # most numbers for which its mass matrix is a full one
+# docs/decisions/026 has the experiments for these numbers.
+FREEDOM, WIDER = 5.0, 1.2  # degrees of freedom of a t proposal, and the factor by which its covariance is wider
+NEAR = 0.2  # k-hat (tail index of importance weights) of normal draws above which the t is tried instead
+WEIGHED = 2e7  # the most rows × draws for which importance weights are computed
+FALL = 12.0  # the grid of u ends where the log density is this far below its maximum
+FALL_POOLED = 8.0  # the same if the weights' scale is integrated over too, since the grid then has two dimensions
+STEP = 0.75  # sds of u between grid points; the trapezoid rule's error is then below 1e-8
+ROUNDING = 1e-2  # if a Newton step can gain less than this, what it gains may be rounding
+REACH = 12.0  # the largest |u|; for a log noise scale this is a noise from 6e-6 to 160,000
+FURTHEST = 40  # the most grid points on either side of the maximum
+ALLOWED = 60.0  # NUTS replaces a rejected result without being asked for if its forecast is at most these seconds
+# The forecast's seconds of compiling, gradients in a step, and operations in a second.
+COMPILING, LEAPFROGS, RATE = 12.0, 15, 1e10
+DENSE = 100  # the most parameters for which NUTS gets a full mass matrix
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,35 +59,38 @@ class INLA(Method):
         p(β, u | y) ≈ p̃(u | y) N(β; β̂(u), H(u)⁻¹),      H(u) = −∇²_β log p(y, β | u) at its maximum β̂(u)
         log p̃(u | y) = log p(y, β̂(u), u) − ½ log det H(u) + constant
 
-    If y is normal, the only error is that of the integral over u (ridge regression with its noise integrated out).
-    Elsewhere, as in logistic, Poisson or robust regression, the error depends on how far the likelihood is from normal.
-    Importance weights correct it and k-hat measures it, where the rows are few enough to compute weights.
+    If y is normal, the only error is that of the integral over u (ridge regression with its noise integrated out). For
+    other likelihoods, as in logistic, Poisson or robust regression, the error depends on how far the likelihood is from
+    normal. Importance weights correct this error, and their tail index k-hat measures it. They are computed if there
+    are not too many rows.
 
-    Where columns are more than rows, weights are taken in the rows' span (``glm.narrow``): the work is that of a
-    table with as many columns as rows, and the answer is the same.
+    If a table has more columns than rows, the weights are projected on the span of the rows (``glm.narrow``). The work
+    is then that of a table with as many columns as rows, and the posterior is the same.
 
-    Weights that share a scale s (``glm.linear.pooled``, a spherical t: w | s ~ N(0, s²)) are normal given s too:
-    log s has a grid of its own, and every point of it one of u.
+    Weights may share a scale s (``glm.linear.pooled``: w | s ~ N(0, s²)). They are normal given s, too. Then log s has
+    a grid, and each of its points has a grid of u.
 
-    Where η has several components, as in softmax regression, or there are several other parameters, as the cutpoints
-    of ordered grades, all are approximated together by one Laplace normal, up to 400 of them, weighted in the same way.
+    If η has several components, as in softmax regression, or if there are several other parameters, such as the
+    cutpoints of ordered grades, one Laplace normal approximates all parameters together, up to 400 of them. Its draws
+    are weighted in the same way.
 
-    Needs a likelihood that goes ``Through`` a linear predictor, normal priors on its weights, and data in memory, as
-    ``glm.linear.generalised_linear`` makes. Parts of a model that have nothing in common (``Model.parts``), as
-    several targets, are learnt one by one: p(θ | y) is the product of theirs.
+    The model must have a likelihood ``Through`` a linear predictor and normal priors of its weights, as
+    ``glm.linear.generalised_linear`` makes, and the data must be in memory. Parts of a model that share no parameters
+    (``Model.parts``), such as several targets, are learnt one by one: p(θ | y) is the product of their posteriors.
 
-    Where classes are nearly separable the posterior is skewed in many directions at once, and verification rejects the
-    normal. Then ``NUTS`` learns it, if that is forecast to take a minute at most:
+    If classes are nearly separable, the posterior is skewed in many directions at once, and verification rejects the
+    normal. Then ``NUTS`` learns the posterior, if it is forecast to take at most a minute:
 
-        seconds ≈ 12 + steps × 15 gradients × operations of a gradient / 10¹⁰,      steps: of all chains, warm-up too
+        seconds ≈ 12 + steps × 15 gradients × operations of a gradient / 10¹⁰
 
-    so up to about 600,000 numbers in the table, times classes. The forecast is good to a factor of three.
+    Steps are those of all chains, warm-up included. This allows tables of about 600,000 numbers, times classes. The
+    forecast may be wrong by a factor of three.
 
     Args:
         draws: independent draws of the posterior; the first two moments of β given u are exact.
-        tolerance: nats left to climb at which a climb to β̂(u) ends.
-        steps: most Newton steps to β̂(u).
-        instead: "nuts" learns what verification rejects, and the report says so; None keeps the rejected result.
+        tolerance: the climb to β̂(u) ends when one more Newton step would gain at most so many nats (log units).
+        steps: the most Newton steps to β̂(u).
+        instead: "nuts" runs NUTS if verification rejects the result, and the report says so; None keeps the result.
     """
 
     label: ClassVar[str] = "inla"
@@ -93,24 +102,24 @@ class INLA(Method):
     instead: Literal["nuts"] | None = "nuts"
 
     def learn(self, session: Session) -> Outcome:
-        began = time.perf_counter()
+        start_time = time.perf_counter()
         blocks = suited(session.model, session.data)
         if not blocks:
             raise ModelError(
-                "INLA expects a likelihood that goes Through a linear predictor, normal priors on its weights and few "
-                "other numbers, on data in memory; this model has another shape. Use Laplace() or NUTS()."
+                "INLA expects a likelihood that goes Through a linear predictor, normal priors of its weights, few "
+                "other parameters, and data in memory; got another model. Use Laplace() or NUTS()."
             )
         count = Counter(session, "climbing", 64)
-        given = [(Conditional if each.nested else Joint)(*each[:3], count) for each in blocks]
-        layers = [self._layers(each, block.pool, session) for each, block in zip(given, blocks, strict=True)]
-        climbed = time.perf_counter()
+        densities = [(Conditional if each.nested else Joint)(*each[:3], count) for each in blocks]
+        layers = [self._layers(each, block.pool, session) for each, block in zip(densities, blocks, strict=True)]
+        draw_time = time.perf_counter()
         rng = np.random.default_rng(np.asarray(jax.random.key_data(session.key)).tolist())
-        drawn = [self._draw(rng, *each) for each in zip(given, layers, strict=True)]
-        positions = np.empty((len(drawn[0][0]), session.model.space.size))
-        for each, (own, _, _) in zip(blocks, drawn, strict=True):
+        draws = [self._draw(rng, *each) for each in zip(densities, layers, strict=True)]
+        positions = np.empty((len(draws[0][0]), session.model.space.size))
+        for each, (own, _, _) in zip(blocks, draws, strict=True):
             positions[:, each.where] = own if each.narrow is None else each.narrow.widened(rng, own)
-        logs = [log_weights for _, log_weights, _ in drawn if log_weights is not None]
-        shapes = [shape for *_, shape in drawn if not np.isnan(shape)]
+        logs = [log_weights for _, log_weights, _ in draws if log_weights is not None]
+        shapes = [shape for *_, shape in draws if not np.isnan(shape)]
         weights, shape = None, max(shapes, default=float("nan"))
         if logs and shape != -np.inf:
             joint, of_all = _weigh(sum(logs, np.zeros(len(positions))))
@@ -127,36 +136,36 @@ class INLA(Method):
             "left": max(place.left for each in places for place in each),
             "end": min(float(max(logs) - max(logs[0], logs[-1])) for logs in heights),
         }  # fmt: skip
-        seconds = {"climbing": climbed - began, "drawing": time.perf_counter() - climbed}
+        seconds = {"climbing": draw_time - start_time, "drawing": time.perf_counter() - draw_time}
         info = {} if weights is None else {"weight": weights}
         return Outcome(Draws(positions=positions[None], info=info, weights=weights), found, seconds, session.stop())
 
     def _draw(
-        self, rng: np.random.Generator, given: Density, layers: list["_Layer"]
+        self, rng: np.random.Generator, density: Density, layers: list["_Layer"]
     ) -> tuple[np.ndarray, np.ndarray | None, float]:
-        """Draws of a block, their log weights where these are known, and the k-hat of these."""
+        """Draws of a block's parameters, their log importance weights if these are computed, and the weights' k-hat."""
         counts = (
             [self.draws] if len(layers) == 1 else _share_draws(rng, [layer.log_density for layer in layers], self.draws)
         )
-        known = not given.quadratic and self.draws * given.size <= WEIGHED
-        drawn, logs = [], []
+        has_weights = not density.quadratic and self.draws * density.size <= WEIGHED
+        draws, logs = [], []
         for layer, count in zip(layers, counts, strict=True):
             if count:
-                given.set_scale(layer.scale)
-                positions, log_q = _draw_normals(rng, given.linear, layer.places, count)
-                drawn.append(positions)
-                if known:
+                density.set_scale(layer.scale)
+                positions, log_q = _draw_normals(rng, density.linear, layer.places, count)
+                draws.append(positions)
+                if has_weights:
                     one = layer.places[0].log_density if len(layers) > 1 and len(layer.places) == 1 else 0.0
-                    log_q = given.log_densities(positions) - log_q - one
+                    log_q = density.log_densities(positions) - log_q - one
                 logs.append(log_q)
         order = rng.permutation(self.draws) if len(layers) > 1 else slice(None)
-        positions, log_weights = np.concatenate(drawn)[order], np.concatenate(logs)[order]
-        if not known:
+        positions, log_weights = np.concatenate(draws)[order], np.concatenate(logs)[order]
+        if not has_weights:
             return positions, None, float("nan")
         weights, shape = _weigh(log_weights)
-        if shape > NEAR and len(layers) == 1:  # a t has tails that the normals miss, but lies worse where it is skewed
+        if shape > NEAR and len(layers) == 1:  # a t has longer tails, but fits worse if the posterior is skewed
             wider, log_q = _draw_wider(rng, positions, weights)
-            of_wider = given.log_densities(wider) - log_q
+            of_wider = density.log_densities(wider) - log_q
             _, other = _weigh(of_wider)
             if other < shape:
                 return wider, of_wider, other
@@ -165,83 +174,85 @@ class INLA(Method):
     def weigh(self, info: Mapping[str, jax.Array | np.ndarray]) -> Any:
         return info.get("weight")
 
-    def _layers(self, given: Density, pool: "_Pool | None", session: Session) -> list["_Layer"]:
-        """The normals given each scale s of pooled weights at grid points of log s; one layer where none are pooled."""
+    def _layers(self, density: Density, pool: "_Pool | None", session: Session) -> list["_Layer"]:
+        """A layer for each grid point of log s, the log scale of pooled weights; one layer if no weights are pooled."""
         if pool is None:
-            return [_Layer(0.0, None, self._places(given, session, FALL))]
-        found: dict[float, _Layer] = {}
+            return [_Layer(0.0, None, self._places(density, session, FALL))]
+        layers: dict[float, _Layer] = {}
 
-        def at(v: float) -> float:
-            """Minus log p̃(v | y) of s = c eᵛ, v flat: s² ~ InverseGamma(ν/2, ν c²/2)."""
+        def minus_log_density(v: float) -> float:
+            """−log p̃(v | y), where s = c eᵛ; its prior follows from s² ~ InverseGamma(ν/2, ν c²/2)."""
             if not abs(v) <= REACH:
                 return 1e300
-            near = min(found, key=lambda other: abs(other - v)) if found else None
+            nearest = min(layers, key=lambda other: abs(other - v)) if layers else None
             scale = np.where(pool.which, pool.scale * math.exp(v), 0.0)
-            given.set_scale(scale)
-            places = self._places(given, session, FALL_POOLED, None if near is None else found[near].places)
+            density.set_scale(scale)
+            places = self._places(density, session, FALL_POOLED, None if nearest is None else layers[nearest].places)
             prior = -pool.freedom * (v + math.exp(-2 * v) / 2) - np.sum(pool.which) * v
-            found[v] = _Layer(prior + _evidence(places), scale, places)
-            return -found[v].log_density
+            layers[v] = _Layer(prior + _evidence(places), scale, places)
+            return -layers[v].log_density
 
-        return [found[v] for v in _grid(at, found, session.stop, 0.0, FALL_POOLED)]
+        return [layers[v] for v in _grid(minus_log_density, layers, session.stop, 0.0, FALL_POOLED)]
 
     def _places(
-        self, given: Density, session: Session, fall: float, like: "list[Place] | None" = None
+        self, density: Density, session: Session, fall: float, like: "list[Place] | None" = None
     ) -> "list[Place]":
-        """β̂ and H at grid points of u to where its density has fallen; a single point where there is no u.
+        """The normals of the weights at grid points of u, up to where the log density of u has fallen by ``fall``.
 
-        ``like`` are the places of a similar density, near which u is sought.
+        There is a single one if there is no u. ``like`` are the places of a similar density, where the search for u
+        begins.
         """
-        if given.linear.other is None:
-            return [self._conditional(given, 0.0, given.linear.centre if like is None else like[0].beta, session)]
-        found: dict[float, Place] = {}
+        if density.linear.other is None:
+            return [self._conditional(density, 0.0, density.linear.centre if like is None else like[0].beta, session)]
+        places: dict[float, Place] = {}
         before = [] if like is None else like
 
-        def at(u: float) -> float:
-            """Minus log p̃(u); 1e300 where |u| > REACH, beyond single precision."""
+        def minus_log_density(u: float) -> float:
+            """−log p̃(u); 1e300 if |u| > REACH, beyond the range of single precision."""
             if not abs(u) <= REACH:
                 return 1e300
-            known = [*found.values(), *before]
-            near = min(known, key=lambda p: abs(p.u - u)).beta if known else given.linear.centre
-            found[u] = self._conditional(given, u, near, session)
-            return -found[u].log_density
+            known = [*places.values(), *before]
+            nearest = min(known, key=lambda p: abs(p.u - u)).beta if known else density.linear.centre
+            places[u] = self._conditional(density, u, nearest, session)
+            return -places[u].log_density
 
         start = max(before, key=lambda p: p.log_density).u if before else 0.0
-        return [found[u] for u in _grid(at, found, session.stop, start, fall)]
+        return [places[u] for u in _grid(minus_log_density, places, session.stop, start, fall)]
 
-    def _conditional(self, given: Density, u: float, beta: np.ndarray, session: Session) -> "Place":
-        """Newton steps to β̂(u), halved while they do not climb."""
-        value, slope, precision = given.slope(beta, u)
+    def _conditional(self, density: Density, u: float, beta: np.ndarray, session: Session) -> "Place":
+        """Climb to β̂(u) by Newton steps, each halved until it does not make the log density smaller."""
+        value, slope, precision = density.slope(beta, u)
         if not np.isfinite(value):
-            raise RunError("INLA began where the log density is not finite. Give NUTS(), or standardise the inputs.")
+            raise RunError("INLA began where the log density is not finite. Standardise the inputs, or use NUTS().")
         before = np.inf
         for _ in range(self.steps):
             step = np.linalg.solve(precision, slope)
             left = float(slope @ step) / 2
-            # Newton steps that stop gaining are rounding.
+            # If the possible gain is small and hardly shrinks from step to step, it is rounding.
             if left <= self.tolerance or (left < ROUNDING and left > before / 4) or session.stop():
                 break
             size, before = 1.0, left
             while True:
-                new = given.slope(beta + size * step, u)
+                new = density.slope(beta + size * step, u)
                 if new[0] >= value - 1e-7 * abs(value) or size < 1e-12:
                     break
                 size /= 2
             beta, (value, slope, precision) = beta + size * step, new
         root = np.linalg.cholesky(precision)
-        narrow = np.linalg.inv(root).T
-        if given.quadratic and not given.compared:  # the climb began at its end: look an sd or so away
-            given.slope(beta + narrow.sum(1), u)
-        return Place(u, beta, narrow, value - float(np.sum(np.log(np.diag(root)))), left)
+        inverse_root = np.linalg.inv(root).T
+        if density.quadratic and not density.compared:  # there was no second β yet: compare the curvature at another
+            density.slope(beta + inverse_root.sum(1), u)
+        return Place(u, beta, inverse_root, value - float(np.sum(np.log(np.diag(root)))), left)
 
     def checks(self, posterior: Learnt) -> list[Check]:
         found = posterior.found
         left, end = found["left"], found["end"]
         verdict = "trust" if left <= 1e-2 else "reject"
-        out = [Check("left to climb", left, verdict, "nats that the climb to β had left, at the worst grid point")]
+        sentence = "nats that a further Newton step for the weights could gain, at the worst grid point"
+        out = [Check("left to climb", left, verdict, sentence)]
         if found["places"] > 1:
             verdict = "trust" if end > FALL / 2 else "reject"
-            sentence = f"nats that the other parameter's log density falls at the ends of {found['places']} grid points"
+            sentence = f"nats by which the log density falls from its maximum to the ends of {found['places']} points"
             out.append(Check("ends", end, verdict, sentence))
         shape = found["khat"]
         if not np.isnan(shape):
@@ -254,7 +265,8 @@ class INLA(Method):
         model, data = posterior.model, posterior.data
         if data is None or model.parts or data.size >= model.space.size:
             return None
-        # Of classes the draws are weighed, and what verification rejects NUTS would learn, which mixes badly there.
+        # If the draws have importance weights, as for classes, their k-hat judges them. A rejection by verification in
+        # the row space would only start NUTS, which mixes badly in such models.
         narrow = narrowed(model, data) if math.isnan(posterior.found["khat"]) else None
         if narrow is None:
             return None
@@ -265,70 +277,73 @@ class INLA(Method):
     def otherwise(self, posterior: Learnt) -> tuple[Method, Check] | None:
         wrong = [c for c in (*self.checks(posterior), *posterior.verification) if c.verdict == "reject"]
         if self.instead is None or not wrong or posterior.data is None or any(c.name == "tails" for c in wrong):
-            return None  # no method draws from what has no finite mass
+            return None  # the posterior has no finite mass, so no method can draw from it
         method = NUTS(dense=posterior.model.space.size <= DENSE)
         work = gradient_work(Target(posterior.model), posterior.data.arrays())
         forecast = COMPILING + method.chains * (method.draws + method.warmup) * LEAPFROGS * work / RATE
         if forecast > ALLOWED:
             sentence = (
-                f"seconds that NUTS is forecast to take, more than the {ALLOWED:.0f} that it may unasked; ask for it "
-                f"by NUTS(dense={method.dense}), or --method nuts --set dense={str(method.dense).lower()}"
+                f"seconds that NUTS is forecast to take, more than the {ALLOWED:.0f} for which it is run without being "
+                f"asked for: use NUTS(dense={method.dense}), or --method nuts --set dense={str(method.dense).lower()}"
             )
             return method, Check("NUTS instead", forecast, "reject", sentence)
         why = "; ".join(f"{c.name} {number(float(c.value))}, {c.sentence}" for c in wrong)
-        sentence = f"seconds; its result was rejected, so NUTS learnt this one: {why}"
+        sentence = f"seconds that INLA took; its result was rejected, so NUTS learnt this one: {why}"
         return method, Check("INLA first", sum(posterior.seconds.values()), "trust", sentence)
 
 
 def _grid(
-    at: Callable[[float], float], found: Mapping[float, Any], stop: Callable[[], bool], start: float, fall: float
+    energy: Callable[[float], float], results: Mapping[float, Any], stop: Callable[[], bool], start: float, fall: float
 ) -> list[float]:
-    """Evenly spaced numbers to where a density has fallen; ``at`` is minus its logarithm, kept in ``found``."""
+    """Evenly spaced numbers around a density's maximum, up to where its logarithm has fallen by ``fall``.
+
+    ``energy`` is minus the log density. It stores a result in ``results`` for each number at which it is computed.
+    """
     from scipy.optimize import minimize_scalar
 
-    climbed: Any = minimize_scalar(at, bracket=(start, start - 0.5), tol=1e-3, options={"maxiter": 100})
-    best = float(climbed.x)
-    top, width = -at(best), 0.1
-    for _ in range(20):  # find a width at which the log density falls by half a nat on the slower side
-        falls = top + min(at(best + width), at(best - width))
-        if stop() or 0.2 < falls < 1.0:
+    minimum: Any = minimize_scalar(energy, bracket=(start, start - 0.5), tol=1e-3, options={"maxiter": 100})
+    best = float(minimum.x)
+    top, width = -energy(best), 0.1
+    for _ in range(20):  # find a width at which the log density falls by half a nat on the side where it falls less
+        fall_there = top + min(energy(best + width), energy(best - width))
+        if stop() or 0.2 < fall_there < 1.0:
             break
-        width *= float(np.clip(np.sqrt(0.5 / max(falls, 1e-6)), 0.1, 10.0))
+        width *= float(np.clip(np.sqrt(0.5 / max(fall_there, 1e-6)), 0.1, 10.0))
     grid = [best]
     for side in (-1, 1):
         for i in range(1, FURTHEST + 1):
             u = best + side * i * STEP * width
-            fallen = top + at(u)
-            grid += [u] if u in found else []
-            if stop() or fallen > fall:
+            fall_there = top + energy(u)
+            grid += [u] if u in results else []
+            if stop() or fall_there > fall:
                 break
     return sorted(grid)
 
 
 class Place(NamedTuple):
-    """The weights' normal given u."""
+    """The normal approximation of the weights given one value of u."""
 
     u: float
-    beta: np.ndarray  # (d,) the normal's mean; 0 at ``other``
-    root: np.ndarray  # (d, d) R, R Rᵀ = H⁻¹
-    log_density: float  # of u, up to a constant
-    left: float  # nats left to climb
+    beta: np.ndarray  # (d,) mean of the normal; 0 at the index of u
+    root: np.ndarray  # (d, d) R with R Rᵀ = H⁻¹
+    log_density: float  # log density of u, up to a constant
+    left: float  # nats that a further Newton step could gain
 
 
 class _Layer(NamedTuple):
-    """The normals given one scale of pooled weights."""
+    """The normal approximations given one scale s of pooled weights, one for each grid point of u."""
 
-    log_density: float  # of log s, up to a constant
-    scale: np.ndarray | None  # (d,) s where a weight is pooled, else 0; None where none is
+    log_density: float  # log density of log s, up to a constant
+    scale: np.ndarray | None  # (d,) s for a pooled weight, 0 for other parameters; None if no weight is pooled
     places: list[Place]
 
 
 class _Pool(NamedTuple):
-    """Weights with a spherical t prior: w | s ~ N(0, s²), s² ~ InverseGamma(ν/2, ν c²/2)."""
+    """Pooled weights, which share a scale s: w | s ~ N(0, s²), s² ~ InverseGamma(ν/2, ν c²/2)."""
 
-    which: np.ndarray  # (d,)
-    freedom: float  # ν
-    scale: float  # c
+    which: np.ndarray  # (d,) whether a parameter is a pooled weight
+    freedom: float  # degrees of freedom ν
+    scale: float  # scale c
 
 
 def _evidence(places: list[Place]) -> float:
@@ -339,29 +354,30 @@ def _evidence(places: list[Place]) -> float:
 
 
 class _Block(NamedTuple):
-    """A part of a model that has nothing in common with others, or all of it."""
+    """A part of a model that shares no parameters with the other parts, or the full model."""
 
     model: Model
     data: Data
-    linear: Linear  # what weights are normal given
-    nested: bool  # at most one number; else all numbers are taken together
-    where: np.ndarray  # its numbers in a position
+    linear: Linear  # its linear part
+    nested: bool  # whether there is at most one parameter beside the weights; otherwise one normal has all parameters
+    where: np.ndarray  # indices of its parameters in a position of the full model
     pool: _Pool | None = None
-    narrow: Narrow | None = None  # how its numbers follow from the weights of ``model``, which are fewer
+    narrow: Narrow | None = None  # how its parameters follow from those of ``model`` if that has fewer weights
 
 
 def suited(model: Model, data: Data | None) -> list[_Block]:
-    """A model that INLA takes, by its parts; none of another."""
+    """The parts of a model that INLA can learn; empty if INLA cannot learn the model."""
     if data is None or not model.parts or not data.resident:
-        return _suited(model, data, np.arange(model.space.size))
-    found = []
+        return _single_block(model, data, np.arange(model.space.size))
+    blocks = []
     for k, (name, part) in enumerate(model.parts.items()):
         own = Data(data.y[:, k], data.given, weights=data.weights, resident=True)
-        found += _suited(part, own, model.part(name))
-    return found if len(found) == len(model.parts) else []
+        blocks += _single_block(part, own, model.part(name))
+    return blocks if len(blocks) == len(model.parts) else []
 
 
-def _suited(model: Model, data: Data | None, where: np.ndarray) -> list[_Block]:
+def _single_block(model: Model, data: Data | None, where: np.ndarray) -> list[_Block]:
+    """The one block of a model without parts; empty if INLA cannot learn the model."""
     narrow = narrowed(model, data)
     model, pool = _pooled(model if narrow is None else narrow.model)
     linear = quadrature.structure(model, data)
@@ -374,7 +390,7 @@ def _suited(model: Model, data: Data | None, where: np.ndarray) -> list[_Block]:
 
 
 def _pooled(model: Model) -> tuple[Model, _Pool | None]:
-    """A model some of whose parameters have a spherical t prior, with normals in its place; and what it was."""
+    """The model with normals in place of a spherical t prior, and the weights that had it; None if there are none."""
     priors = model.prior if type(model.prior) is dict else {}
     for name, prior in priors.items():
         if type(prior) is SphericalT and np.ndim(prior.df) == 0:
@@ -382,7 +398,7 @@ def _pooled(model: Model) -> tuple[Model, _Pool | None]:
             index = np.asarray(model.space.unravel(jnp.arange(model.space.size, dtype=float))[name], int)
             which = np.isin(np.arange(model.space.size), index)
             normal = dist.Normal(jnp.zeros(prior.shape()), scale)
-            # A narrow model is of one fit, and holds its basis: ``with_priors`` would keep it.
+            # A narrow model belongs to one fit. ``with_priors`` would keep it in memory for later calls.
             made = replace(model, prior=priors | {name: normal}) if model.shared else with_priors(model, {name: normal})
             return made, _Pool(which, freedom, scale)
     return model, None
@@ -393,8 +409,8 @@ def _draw_normals(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Draws (count, d) of β and u, and their log density up to a constant.
 
-    Draws of u are stratified, by a cubic spline of its log density at the ``places``. Another spline interpolates the
-    mean of β; the root of its covariance is interpolated linearly.
+    Between the ``places``, cubic splines interpolate the log density of u and the mean of β, and the root of the
+    covariance of β is interpolated linearly. Draws of u are stratified.
     """
     size = len(linear.weights)
     index = np.flatnonzero(linear.weights > 0)
@@ -409,7 +425,7 @@ def _draw_normals(
         fine = np.linspace(at[0], at[-1], 64 * len(at))
         density = np.exp(log_density(fine) - log_density(fine).max())
         mass = np.concatenate([[0.0], np.cumsum((density[1:] + density[:-1]) / 2)])
-        half = (count + 1) // 2  # every u twice, with a noise and its mirror image: means are exact
+        half = (count + 1) // 2  # every u is used twice, with a noise and its negative, so that means are exact
         us = np.interp((rng.permutation(half) + 0.5) / half * mass[-1], mass, fine)
         us = np.concatenate([us, us])[:count]
         means = scipy.interpolate.CubicSpline(at, np.stack([place.beta[index] for place in places]))(us)
@@ -431,7 +447,7 @@ def _draw_normals(
 
 
 def _share_draws(rng: np.random.Generator, log_densities: list[float], count: int) -> list[int]:
-    """Number of draws, of ``count`` in all, for each of evenly spaced points with these log densities."""
+    """How many of ``count`` draws each of evenly spaced points gets, in proportion to its density."""
     heights = np.array(log_densities)
     shares = np.cumsum(np.exp(heights - heights.max()))
     edges = np.floor(shares / shares[-1] * count + rng.random()).astype(int)
@@ -441,25 +457,31 @@ def _share_draws(rng: np.random.Generator, log_densities: list[float], count: in
 
 
 def _weigh(log_weights: np.ndarray) -> tuple[np.ndarray, float]:
-    """Importance weights (n,) scaled to a largest of 1, 0 where the density is not finite; and their k-hat."""
+    """The importance weights (n,), scaled so that the largest is 1, and their k-hat.
+
+    A weight is 0 if its density is not finite.
+    """
     good = np.where(np.isfinite(log_weights), log_weights, -np.inf)
     return np.exp(good - good.max()), khat(good[np.isfinite(good)])
 
 
 def _draw_wider(rng: np.random.Generator, positions: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """As many draws of a t with the mean of the weighted draws and a wider covariance, and their log density."""
+    """As many draws of a t as there are positions, and their log density up to a constant.
+
+    The t has the mean of the weighted positions, and their covariance times ``WIDER``.
+    """
     count, size = positions.shape
     mean, covariance = np.average(positions, axis=0, weights=weights), np.cov(positions.T, aweights=weights)
     try:
         root = np.linalg.cholesky(np.atleast_2d(covariance) * WIDER)
-    except np.linalg.LinAlgError:  # few draws have all the weight
+    except np.linalg.LinAlgError:  # a few draws have all the weight
         root = np.linalg.cholesky(np.atleast_2d(np.cov(positions.T)) * WIDER)
     noise = rng.standard_normal((count, size)) / np.sqrt(rng.chisquare(FREEDOM, (count, 1)) / FREEDOM)
     return mean + noise @ root.T, -(FREEDOM + size) / 2 * np.log1p(np.sum(noise**2, 1) / FREEDOM)
 
 
 def _standard(rng: np.random.Generator, count: int, size: int) -> np.ndarray:
-    """(count, size) standard normals in antithetic pairs; their covariance is exactly 1 if there are enough pairs."""
+    """(count, size) standard normals in pairs of opposite sign; with enough pairs their covariance is exactly 1."""
     half = (count + 1) // 2
     noise = rng.standard_normal((half, size))
     if half >= 4 * size:

@@ -1,6 +1,6 @@
-"""Models with a linear predictor η = a + xᵀw; and the mixture of Welling & Teh 2011.
+"""Models with a linear predictor η = a + xᵀw, and the mixture model of Welling & Teh 2011.
 
-Standardise the inputs, so that one scale suits every weight.
+The inputs should be standardised, so that one prior scale suits every weight.
 """
 
 import math
@@ -38,7 +38,7 @@ def generalised_linear(
         lognormal:          log y ~ N(η, noise²),  noise ~ HalfNormal(1);  y > 0, divided by its geometric mean
         gamma:              y with mean e^η, sd variation · e^η,  variation ~ HalfNormal(1);  y > 0, divided by its mean
         weibull:            P(y > t) = exp(−(t e^−η)^shape),  shape ~ LogNormal(0, 1);  y > 0, divided by its mean
-        exponential:        the same with shape 1 and so mean e^η
+        exponential:        as weibull with shape 1, so that the mean of y is e^η
         beta:               y ~ Beta with mean m = 1 / (1 + e^−η), variance spread² m (1 − m),  spread ~ U(0, 1)
         poisson:            y ~ Poisson(e^η)
         negative-binomial:  y with mean e^η, variance e^η + dispersion² e^2η,  dispersion ~ HalfNormal(1)
@@ -50,28 +50,30 @@ def generalised_linear(
 
     If only bounds of y are known, use ``with_censoring``.
 
-    A weight of 2.5 multiplies the odds by twelve per sd of its input, which is rare; an intercept of −7, a class of one
-    in a thousand, is 1.4 prior sds from 0.
+    The default scales suit logistic regression. A weight of 2.5 multiplies the odds by twelve for each sd of its input,
+    and few effects are larger. An intercept of −7, for a class of one in a thousand, is 1.4 prior sds from 0.
 
-    Where columns are many for their rows, such a prior leaves predictions as wide as it is. ``weight_scale=None`` lets
-    the rows tell the weights' common scale: a Cauchy distribution in D dimensions, ``pooled(D)``.
+    If there are many columns for the number of rows, a fixed prior scale dominates the predictions' uncertainty. With
+    ``weight_scale=None`` the weights' common scale is learnt from the rows: the prior is a Cauchy distribution in D
+    dimensions, ``pooled(D)``.
 
-    The softmax is symmetric: no class is the reference. Since a constant added to every η changes nothing, weights and
+    The softmax is symmetric: no class is the reference. A constant added to every η changes nothing, so weights and
     intercepts sum to zero over the classes, with Normal priors conditioned on that sum. Differences between classes
-    then have the same distribution as under independent Normals, and no direction is left that the data cannot inform.
+    then have the same distribution as under independent Normals, and the data inform every direction.
 
     Args:
-        features: D, columns of x.
-        family: of y given η.
-        classes: C ≥ 2, only for "categorical" and "ordered".
-        weight_scale, intercept_scale: > 0, prior sds; a weight's is learnt where it is None, not for "categorical".
+        features: D, the number of columns of x.
+        family: the family of y given η.
+        classes: C ≥ 2, the number of classes, only for "categorical" and "ordered".
+        weight_scale, intercept_scale: prior sds > 0. ``weight_scale=None`` learns the weights' sd, but not for
+            "categorical".
 
     Returns:
         A Model with ``intercept`` (), ``weights`` (D,) and the family's further parameter (); for "categorical" with
         ``intercept`` (C,) and ``weights`` (D, C); for "ordered" with ``weights`` (D,) and ``cutpoints`` (C − 1,).
 
     Raises:
-        ModelError: an unknown family, a number of classes that does not fit it, or a scale that is not positive.
+        ModelError: the family is unknown, the number of classes does not fit it, or a scale is not positive.
 
     >>> sorted(generalised_linear(3, "normal").prior)
     ['intercept', 'noise', 'weights']
@@ -90,7 +92,7 @@ def generalised_linear(
     kind = FAMILIES[family]
     if family == "categorical":
         if weight_scale is None:
-            raise ModelError("weight_scale=None is for one predictor, not for one of each class; give a number.")
+            raise ModelError("weight_scale=None learns the scale of a single predictor; for classes give a number.")
         weights = dist.ZeroSumNormal(weight_scale, (classes,)).expand((features,))
         prior = {"intercept": dist.ZeroSumNormal(intercept_scale, (classes,)), "weights": weights}
     else:
@@ -102,25 +104,29 @@ def generalised_linear(
 
 
 def pooled(features: int) -> dist.Distribution:
-    """The prior of D weights of standardised columns that share a scale: a Cauchy in D dimensions.
+    """The prior of D weights of standardised columns that share a scale s: a Cauchy distribution in D dimensions.
 
         w | s ~ N(0, s² I),   s² ~ InverseGamma(1/2, 0.09 / 2D)
 
-    so that Σ wⱼ² | s is D s² on average, and its prior median 0.2 of the variance of a standardised y; Gelman, Jakulin,
-    Pittau & Su 2008 have a Cauchy prior for each weight, Hoerl & Kennard 1970 (ridge regression) one given s.
+    Given s, Σ wⱼ² is D s² on average; the prior median of this is 0.2 of the variance of a standardised y. Related
+    priors are the Cauchy prior of each weight by Gelman, Jakulin, Pittau & Su 2008, and the normal prior with a fixed s
+    of ridge regression (Hoerl & Kennard 1970).
     """
     return SphericalT(1.0, features, 0.3 / math.sqrt(features))
 
 
-MOST_POOLED = 400  # columns, or rows where these are fewer: nested Laplace takes some thousand Cholesky roots
-OF_CLASSES = 1.5  # prior sd of η where weights do not share a scale
-FEW_ROWS, MANY_COLUMNS = 5, 10  # rows a column below which, and columns from which, weights share a scale
+# docs/decisions/027 has the experiments for these numbers.
+# The most columns, or rows if these are fewer, for a learnt scale, since INLA then takes a thousand Cholesky roots.
+MOST_POOLED = 400
+OF_CLASSES = 1.5  # prior sd of η in models of classes, whose weights do not share a learnt scale
+FEW_ROWS, MANY_COLUMNS = 5, 10  # a scale is shared with fewer rows for each column, and with at least so many columns
 
 
 def weight_scale_for(features: int, rows: float, family: str) -> float | None:
-    """The default ``weight_scale``: 2.5; where many columns have few rows each, None, or 1.5/√D of classes.
+    """The default ``weight_scale`` for a table.
 
-    The rows then tell the weights' scale. Classes have none of their own to learn: every η has an sd of 1.5 a priori.
+    It is 2.5, unless the table has many columns and few rows for each. It is then None, so that the weights' scale is
+    learnt; for classes it is 1.5/√D, with which every η has a prior sd of 1.5.
     """
     if features < MANY_COLUMNS or not 0 < rows < FEW_ROWS * features:
         return 2.5
@@ -133,48 +139,53 @@ def with_priors(model: Model, priors: Mapping[str, Any]) -> Model:
     """The model with new priors for some of its parameters, by name. Equal priors give the same ``Model``.
 
     Args:
-        model: its prior must be a dict of distributions.
+        model: a model whose prior is a dict of distributions.
         priors: for each name a distribution with the parameter's shape, or a scalar one for all its entries.
 
     Raises:
-        ModelError: an unknown name, a shape that does not fit, or a prior that leaves the parameter's support.
+        ModelError: a name is unknown, a shape does not fit, or a prior has a larger support than its parameter.
 
     >>> model = with_priors(generalised_linear(3, "normal"), {"weights": dist.Laplace(0.0, 1.0)})
     >>> model.prior["weights"].shape()
     (3,)
     """
     if type(model.prior) is not dict:
-        raise ModelError("with_priors expects a model whose prior is a dict of distributions by name.")
-    found = []
+        raise ModelError(
+            f"with_priors expects a model whose prior is a dict of distributions; got a {type(model.prior).__name__}."
+        )
+    new_priors = []
     for name, prior in sorted(priors.items()):
         if name not in model.prior:
             known = listing(sorted(model.prior))
             raise ModelError(f"There is no parameter {name!r}; the model has {known}.{nearest(name, model.prior)}")
         if not is_distribution(prior):
             raise ModelError(f"The prior of {name!r} is a numpyro distribution; got {type(prior).__name__}.")
-        wanted = model.prior[name].shape()
-        if prior.shape() not in ((), wanted):
-            raise ModelError(f"The prior of {name!r} is of shape {wanted}, or of one number; got {prior.shape()}.")
+        shape = model.prior[name].shape()
+        if prior.shape() not in ((), shape):
+            raise ModelError(f"The prior of {name!r} is of shape {shape}, or of one number; got {prior.shape()}.")
         _check_support(name, prior, model.prior[name])
         leaves, structure = jax.tree.flatten(prior)
-        found.append((name, structure, tuple(tuple(np.ravel(leaf).tolist()) for leaf in leaves),
-                      tuple(np.shape(leaf) for leaf in leaves)))  # fmt: skip
-    return _with_priors(model, tuple(found)) if found else model
+        new_priors.append((name, structure, tuple(tuple(np.ravel(leaf).tolist()) for leaf in leaves),
+                           tuple(np.shape(leaf) for leaf in leaves)))  # fmt: skip
+    return _with_priors(model, tuple(new_priors)) if new_priors else model
 
 
 def _check_support(name: str, prior: dist.Distribution, usual: dist.Distribution) -> None:
-    """Raise if a prior leaves the parameter's support: a noise is positive, weights sum to zero over classes."""
+    """Raise an error if a prior has a larger support than its parameter.
+
+    For example, a noise is positive, and the weights of a softmax sum to zero over the classes.
+    """
     if isinstance(base_of(usual), dist.ZeroSumNormal) != isinstance(base_of(prior), dist.ZeroSumNormal):
         raise ModelError(
-            f"The prior of {name!r} is a ZeroSumNormal where the parameter sums to zero over classes, and only there; "
-            f"got {type(prior).__name__}."
+            f"The prior of {name!r} is a ZeroSumNormal if the parameter sums to zero over classes, and only then; got "
+            f"{type(prior).__name__}."
         )
     if usual.shape() != ():
         return
     probe = np.array([-1.0, 1.0])
     supports: list[Any] = [usual.support, prior.support]
-    allowed, given = (np.asarray(support(probe)) for support in supports)
-    if np.any(given & ~allowed):
+    old, new = (np.asarray(support(probe)) for support in supports)
+    if np.any(new & ~old):
         raise ModelError(
             f"The prior of {name!r}, {type(prior).__name__}, allows negative numbers; expected one such as "
             f"{type(usual).__name__}."
@@ -193,7 +204,7 @@ def _with_priors(model: Model, priors: tuple) -> Model:
 
 @shared
 def bayesian_linear(features: int, noise_sd: Real, weight_sd: Real) -> Model:
-    """Linear regression with known noise; ``conjugate.linear_regression`` gives the exact posterior.
+    """Linear regression with a known noise sd; ``conjugate.linear_regression`` gives the exact posterior.
 
         y ~ N(xᵀw, noise_sd²),   w ~ N(0, weight_sd²);   both sds > 0, x has D columns
 
@@ -225,7 +236,7 @@ def gaussian_mixture_2d() -> Model:
 
 
 def draw_mixture(size: int, theta: tuple[float, float] = (0.0, 1.0), seed: int = 0) -> np.ndarray:
-    """Data x (size,) for ``gaussian_mixture_2d``, with a component drawn for every point.
+    """Random data x (size,) for ``gaussian_mixture_2d``.
 
     z ~ Bernoulli(½),   x = θ₁ + z θ₂ + √2 ε,   ε ~ N(0, 1)
     """
@@ -235,5 +246,5 @@ def draw_mixture(size: int, theta: tuple[float, float] = (0.0, 1.0), seed: int =
 
 
 def predictor(params: dict[str, Any], x: ArrayLike) -> jax.Array:
-    """η = a + xᵀw of one datum: (), or (C,) with a column of weights per class."""
+    """The predictor η = a + xᵀw of one datum: one number, or (C,) numbers if there is a column of weights per class."""
     return params.get("intercept", 0.0) + jnp.dot(x, params["weights"])

@@ -1,4 +1,8 @@
-"""More columns than rows: the rows see weights only through their projection on the rows' span."""
+"""Models with fewer weights for tables of more columns than rows.
+
+With D columns and fewer rows, the likelihood depends on the D weights only through their projection on the span of the
+rows. This projection has as many numbers as there are independent rows.
+"""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -17,23 +21,24 @@ from tractable.core.rows import Data, split_weights
 from tractable.core.shared import compiled
 from tractable.glm.families import SphericalT
 
-ROUNDING = 1e-4  # share of the largest |η| that may change where weights are replaced by their projection
-LEAST = 1e-6  # singular value, as a share of the largest, below which a direction is rounding
+ROUNDING = 1e-4  # the most by which projecting the weights may change η, as a share of the largest |η|
+LEAST = 1e-6  # a direction is rounding if its singular value is smaller, as a share of the largest
 Array = TypeVar("Array", jax.Array, np.ndarray)
 
 
 class Narrow(NamedTuple):
-    """A model with r weights in place of D: the same posterior of what the rows see.
+    """A model with r weights in place of D, and the functions between its positions and those of the full model.
 
-    Let w = m + s u with u isotropic a priori (normal, spherical t, or normal with sum zero over classes), and let V
-    (D, r) be an orthonormal basis of the rows' span. The likelihood depends on u only through a = Vᵀ u, whose prior is
-    of the same kind in r dimensions. What is left of u is orthogonal to V, and its prior given a is its posterior.
+    Let w = m + s u, where the prior of u is isotropic (normal, spherical t, or normal with sum zero over classes). Let
+    V (D, r) be an orthonormal basis of the rows' span. The likelihood depends on u only through a = Vᵀ u, whose prior
+    is of the same kind in r dimensions. So the posterior of a is that of a smaller model. The rest of u is orthogonal
+    to V. The data say nothing about it, so its posterior given a is its prior given a.
 
     Attributes:
-        model: with a (r,) or (r, C) in place of the weights.
-        widened: ``(rng, positions (draw, d')) -> (draw, d)``, positions of the first model: for each draw of a, one of
-            the weights given a.
-        projected: ``(draw, d) -> (draw, d')``, the way back.
+        model: the smaller model, with a (r,) or (r, C) in place of the weights.
+        widened: the function ``(rng, positions (draw, d')) -> (draw, d)`` to positions of the full model; for each draw
+            of a it draws the weights given a.
+        projected: the function ``(draw, d) -> (draw, d')`` to positions of the smaller model.
     """
 
     model: Model
@@ -42,7 +47,10 @@ class Narrow(NamedTuple):
 
 
 def narrowed(model: Model, data: Data | None) -> Narrow | None:
-    """The narrow model; None where no parameter has more numbers along its first axis than there are rows."""
+    """The smaller model for these data; None if no parameter has more numbers along its first axis than there are rows.
+
+    It is also None if the likelihood does not depend on this parameter through a linear predictor alone.
+    """
     if data is None or not data.resident or model.through is None or model.local is not None:
         return None
     if type(model.prior) is not dict or not all(map(is_distribution, model.prior.values())):
@@ -61,37 +69,40 @@ def narrowed(model: Model, data: Data | None) -> Narrow | None:
     if len(basis.T) == 0 or not _agree(model, put, name, given) or _outside_predictor(model, name, y, given):
         return None
     inner: Any = model.likelihood
-    # Arrays of a Partial are arguments of programs, so that all tables of this size share these.
+    # The arrays of a Partial are arguments of compiled programs, so all tables of this size share the same programs.
     likelihood = Through(Partial(_through, name, put, inner.predictor), Partial(_through, name, put, inner.observe))
-    ranks = model.prior | {name: _in(prior, (basis.shape[1], *shape[1:]))}
-    made = replace(model, prior=ranks, likelihood=likelihood, start=None, derived=None, labels=None, shared=True)
+    new_prior = model.prior | {name: _in(prior, (basis.shape[1], *shape[1:]))}
+    small = replace(model, prior=new_prior, likelihood=likelihood, start=None, derived=None, labels=None, shared=True)
 
     def widened(rng: np.random.Generator, positions: np.ndarray) -> np.ndarray:
-        params = jax.tree.map(np.asarray, _params(made, jnp.asarray(positions, jnp.result_type(float))))
-        near = params[name]  # (draw, r, ...)
-        beyond = rng.standard_normal((len(near), *shape), np.float32)
+        params = jax.tree.map(np.asarray, _params(small, jnp.asarray(positions, jnp.result_type(float))))
+        a = params[name]  # (draw, r, ...)
+        u = rng.standard_normal((len(a), *shape), np.float32)
         if isinstance(prior, dist.ZeroSumNormal):
-            beyond -= beyond.mean(-1, keepdims=True)
-        if isinstance(prior, SphericalT):  # a t given part of its numbers is one with more degrees of freedom
-            freedom, ranks = float(np.asarray(prior.df)), near.shape[1]
-            spread = (freedom + np.sum(np.square(near), 1)) / rng.chisquare(freedom + ranks, len(near))
-            beyond *= np.sqrt(spread)[:, None].astype(np.float32)
-        flat = basis.astype(np.float32)
-        inside = np.einsum("dr,sd...->sr...", flat, beyond, optimize=True)
-        beyond += np.einsum("dr,sr...->sd...", flat, near - inside, optimize=True)
-        full = params | {name: jnp.asarray(_along(place, beyond[0]) + _along(scale, beyond[0]) * beyond)}
+            u -= u.mean(-1, keepdims=True)
+        if isinstance(prior, SphericalT):  # given some of its numbers, the others are a t with more degrees of freedom
+            freedom, ranks = float(np.asarray(prior.df)), a.shape[1]
+            spread = (freedom + np.sum(np.square(a), 1)) / rng.chisquare(freedom + ranks, len(a))
+            u *= np.sqrt(spread)[:, None].astype(np.float32)
+        v = basis.astype(np.float32)
+        own = np.einsum("dr,sd...->sr...", v, u, optimize=True)  # Vᵀ u, which is replaced by a
+        u += np.einsum("dr,sr...->sd...", v, a - own, optimize=True)
+        full = params | {name: jnp.asarray(_along(place, u[0]) + _along(scale, u[0]) * u)}
         return np.asarray(_positions(model, full), np.float64)
 
     def projected(positions: np.ndarray) -> np.ndarray:
         params = _params(model, jnp.asarray(positions, jnp.result_type(float)))
-        near = jax.vmap(put.inverse)(params[name])
-        return np.asarray(_positions(made, params | {name: near}), np.float64)
+        a = jax.vmap(put.inverse)(params[name])
+        return np.asarray(_positions(small, params | {name: a}), np.float64)
 
-    return Narrow(made, widened, projected)
+    return Narrow(small, widened, projected)
 
 
 def _isotropic(prior: dist.Distribution) -> bool:
-    """Whether a prior is, but for means and sds of the numbers along its first axis, the same in all directions."""
+    """Whether a prior is the same in all directions once each number is shifted by its mean and divided by its sd.
+
+    The mean and the sd may differ only along the first axis.
+    """
     kind, axes = type(base_of(prior)), len(prior.shape())
     if kind is dist.ZeroSumNormal:
         return axes == 2 and len(prior.event_shape) == 1
@@ -99,12 +110,12 @@ def _isotropic(prior: dist.Distribution) -> bool:
 
 
 def _place(prior: dist.Distribution) -> tuple[ArrayLike, ArrayLike]:
-    """m and s, of all numbers or of each along the first axis."""
+    """The mean m and the scale s of a prior: one for all numbers, or one for each along the first axis."""
     return getattr(prior, "loc", 0.0), getattr(prior, "scale", 1.0)
 
 
 def _in(prior: dist.Distribution, shape: tuple[int, ...]) -> dist.Distribution:
-    """The prior of u in fewer dimensions."""
+    """The prior of u in fewer dimensions, which is the prior of a."""
     if isinstance(prior, SphericalT):
         return SphericalT(prior.df, shape[0], 1.0)
     if isinstance(prior, dist.ZeroSumNormal):
@@ -113,59 +124,63 @@ def _in(prior: dist.Distribution, shape: tuple[int, ...]) -> dist.Distribution:
 
 
 class _Put(NamedTuple):
-    """w = m + s V a."""
+    """The map from a to the weights w = m + s V a."""
 
     place: jax.Array  # (D,) m
     scale: jax.Array  # (D,) s
     basis: jax.Array  # (D, r) V
 
-    def __call__(self, near: jax.Array) -> jax.Array:
-        away = jnp.tensordot(self.basis, near, 1)
-        return _along(self.place, away) + _along(self.scale, away) * away
+    def __call__(self, a: jax.Array) -> jax.Array:
+        u = jnp.tensordot(self.basis, a, 1)
+        return _along(self.place, u) + _along(self.scale, u) * u
 
     def inverse(self, weights: jax.Array) -> jax.Array:
-        """a, the projection of w."""
-        away = (weights - _along(self.place, weights)) / _along(self.scale, weights)
-        return jnp.tensordot(self.basis.T, away, 1)
+        """The a of weights w: the projection of u = (w − m)/s."""
+        u = (weights - _along(self.place, weights)) / _along(self.scale, weights)
+        return jnp.tensordot(self.basis.T, u, 1)
 
 
 def _along(numbers: Array, like: jax.Array | np.ndarray) -> Array:
-    """Numbers (D,) along the first axis of an array like this one."""
+    """Numbers (D,) in a shape that broadcasts along the first axis of ``like``."""
     return numbers.reshape(-1, *(1,) * (like.ndim - 1))
 
 
 def _through(name: str, put: _Put, inner: Callable, params: dict[str, jax.Array], seen: PyTree) -> PyTree:
-    """The first model's predictor or its ``observe``, of parameters that hold a in place of the weights."""
+    """The full model's ``predictor`` or ``observe``, applied to parameters that hold a in place of the weights."""
     return inner(params | {name: put(params[name])}, seen)
 
 
 def _agree(model: Model, put: _Put, name: str, given: PyTree) -> bool:
-    """Whether η of every row is the same where u is replaced by its projection, at two random places."""
+    """Whether the η of every row stays the same if u is replaced by its projection, at two random positions."""
     for number in range(2):
         params = model.params(jax.random.normal(jax.random.key(number), (model.space.size,)))
-        near = params | {name: put(put.inverse(params[name]))}
-        one, other = (np.asarray(_etas(model, each, given)) for each in (params, near))
-        if not np.all(np.abs(one - other) <= ROUNDING * np.abs(one).max()):
+        projection = params | {name: put(put.inverse(params[name]))}
+        eta, eta_of_projection = (np.asarray(_etas(model, each, given)) for each in (params, projection))
+        if not np.all(np.abs(eta - eta_of_projection) <= ROUNDING * np.abs(eta).max()):
             return False
     return True
 
 
 @compiled("model")
 def _etas(model: Model, params: PyTree, given: PyTree) -> jax.Array:
+    """The predictors η of all rows."""
     likelihood: Any = model.likelihood
     return jax.vmap(lambda x: likelihood.predictor(params, x))(given)
 
 
 @compiled("model", "name")
 def _slopes(model: Model, name: str, given: PyTree, key: jax.Array) -> jax.Array:
-    """(row, D) a slope of η in the parameter, in a random direction of η and of the other axes of the parameter."""
+    """(row, D) derivatives of η in the parameter, along its first axis.
+
+    If η or the parameter has further axes, a random combination along them is taken.
+    """
     likelihood: Any = model.likelihood
     params = model.params(jnp.zeros(model.space.size))
 
     def of_row(x: PyTree) -> jax.Array:
         def eta(weights: jax.Array) -> jax.Array:
-            found = likelihood.predictor(params | {name: weights}, x)
-            return jnp.vdot(jax.random.normal(key, found.shape), found)
+            value = likelihood.predictor(params | {name: weights}, x)
+            return jnp.vdot(jax.random.normal(key, value.shape), value)
 
         slope = jax.grad(eta)(params[name])
         return slope if slope.ndim == 1 else slope @ jax.random.normal(key, slope.shape[1:])
@@ -175,7 +190,7 @@ def _slopes(model: Model, name: str, given: PyTree, key: jax.Array) -> jax.Array
 
 @compiled("model", "name")
 def _outside_predictor(model: Model, name: str, y: PyTree, given: PyTree) -> jax.Array:
-    """Whether the likelihood sees the parameter other than through η, as a noise that depends on it."""
+    """Whether the likelihood depends on the parameter otherwise than through η, as if the noise depended on it."""
     likelihood: Any = model.likelihood
     params = model.params(jax.random.normal(jax.random.key(2), (model.space.size,)) / 8)
 
@@ -188,9 +203,11 @@ def _outside_predictor(model: Model, name: str, y: PyTree, given: PyTree) -> jax
 
 @compiled("model")
 def _params(model: Model, positions: jax.Array) -> PyTree:
+    """The user's parameters at unconstrained positions (draw, d)."""
     return jax.vmap(model.params)(positions)
 
 
 @compiled("model")
 def _positions(model: Model, params: PyTree) -> jax.Array:
+    """(draw, d) the unconstrained positions of the user's parameters."""
     return jax.vmap(model.position_of)(params)

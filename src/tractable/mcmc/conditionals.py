@@ -1,11 +1,11 @@
-"""Exact draws of a full conditional whose family is known, found from two derivatives of the log joint density.
+"""Exact draws from a full conditional of a known family, whose parameters are found by two derivatives.
 
     p(x | all else) ∝ exp f(x)
 
-Where f is that of a family, its natural parameters follow from the gradient of f and one derivative of it along a
-direction, at any x; nothing has to be known of the model. Whether f is of the family is another question, which
-``miss`` answers: the difference of f between two places is that of the family's log density. George & McCulloch 1993,
-Lunn et al. 2000 read the same off a graph.
+If this density is of one of the families below, its natural parameters follow from the gradient of f and the derivative
+of the gradient along one direction, at any x. Nothing else need be known of the model. Whether the density is of the
+family is a separate question, which ``gibbs.miss`` answers: the difference of f between two values of x must be that of
+the family's log density. George & McCulloch 1993 and Lunn et al. 2000 find conjugate families from the model's graph.
 
     normal         f = −½ xᵀP x + hᵀx                               P = −∇²f,  mean = x + P⁻¹∇f
     gamma          f = c log y − b y  with x = y^q, q = 1, −1, −½   c = −y² f″,  b = c/y − f′  (in y)
@@ -13,8 +13,9 @@ Lunn et al. 2000 read the same off a graph.
     Dirichlet      f = Σ (a_k − 1) log x_k                          in log x
     Wishart        f = c log |Λ| − ½ tr(B Λ), Λ = x or x⁻¹          c = −tr(Λ f″[Λ])/p,  B = 2 (c Λ⁻¹ − ∇f)
 
-q = −1 is the inverse gamma of a variance, q = −½ that of a sd whose square it is. Numbers of a gamma, a beta and rows
-of a Dirichlet are independent of each other given all else.
+q = −1 is the inverse gamma distribution of a variance, and q = −½ that of an sd whose square has an inverse gamma
+distribution. The numbers of a gamma or a beta, and the rows of a Dirichlet, are independent of each other given all
+else.
 """
 
 import functools
@@ -31,19 +32,19 @@ from tractable.core import small
 from tractable.core.tree import PyTree
 
 Real = float | int
-MOST = 512  # numbers that are drawn as one normal
-SMALL = 32  # up to which matrices are factorised by loops over columns
+MOST = 512  # the most numbers that are drawn as one normal
+SMALL = 32  # matrices of at most this size are factorised by loops over columns, larger ones by LAPACK
 
 
 class Family(NamedTuple):
     """A family of densities of an array x.
 
     Attributes:
-        found: ``(f, x) -> η``, its natural parameters from derivatives of f at x.
-        drawn: ``(key, η) -> x``.
-        log_prob: ``(η, x) -> ()``, up to what does not depend on x.
-        proper: ``η -> ()`` whether it is a density.
-        flat: whether x is a flat vector, whatever shapes its parts have.
+        found: the function ``(f, x) -> η`` that finds the parameters η from derivatives of f at x.
+        drawn: the function ``(key, η) -> x`` that draws x.
+        log_prob: the function ``(η, x) -> ()``, the log density up to a constant in x.
+        proper: the function ``η -> ()`` that says whether η are parameters of a proper density.
+        flat: whether x is one vector, whatever the shapes of its parts.
     """
 
     found: Callable
@@ -58,32 +59,32 @@ def both(f: Callable, x: jax.Array, along: jax.Array) -> tuple[jax.Array, jax.Ar
     return jax.jvp(jax.grad(f), (x,), (along,))
 
 
-# A normal: η = (mean, root of the precision), of a flat x (m,).
+# The normal family: η = (mean, root of the precision), for a vector x (m,).
 
 
 @functools.lru_cache(maxsize=128)
 def normal(colours: tuple[int, ...], pattern: bytes) -> Family:
-    """A normal of m numbers whose precision has a known pattern.
+    """The family of normals of m numbers whose precision matrix has a known pattern of entries that are not 0.
 
     Args:
-        colours: (m,) groups of numbers of which no two share a row of the precision: one derivative of the gradient
-            finds all columns of a group (Curtis, Powell & Reid 1974).
-        pattern: m² booleans, row by row; empty where the precision is diagonal.
+        colours: (m,) the group of each column of the precision. Columns of a group have no row in which two of them are
+            not 0, so one derivative of the gradient finds all of them (Curtis, Powell & Reid 1974).
+        pattern: m² booleans, row by row, that are true for entries that are not 0; empty if the precision is diagonal.
     """
     size, groups = len(colours), max(colours) + 1
-    here = np.frombuffer(pattern, bool).reshape(size, size) if pattern else np.zeros((0, 0), bool)
+    mask = np.frombuffer(pattern, bool).reshape(size, size) if pattern else np.zeros((0, 0), bool)
     directions = np.equal.outer(np.arange(groups), np.array(colours))
 
     def found(f: Callable, x: jax.Array) -> tuple[jax.Array, jax.Array]:
         if not pattern:
             slope, curve = both(f, x, jnp.ones_like(x))
             return x - slope / curve, jnp.sqrt(-curve)
-        slope, onwards = jax.linearize(jax.grad(f), x)
-        columns = jax.vmap(onwards)(jnp.asarray(directions, x.dtype))[np.array(colours)]
-        matrix = -jnp.where(here, columns, 0)
-        # By loops where it is small: LAPACK's calls for many matrices at once may wait for ever.
+        slope, derivative = jax.linearize(jax.grad(f), x)
+        columns = jax.vmap(derivative)(jnp.asarray(directions, x.dtype))[np.array(colours)]
+        matrix = -jnp.where(mask, columns, 0)
+        # Small matrices are factorised by loops: LAPACK, called for many matrices at once, may wait for ever.
         root = small.cholesky(matrix) if size <= SMALL else jnp.linalg.cholesky(matrix)
-        return x + _solved(root, slope), root
+        return x + _solve(root, slope), root
 
     def drawn(key: jax.Array, eta: tuple) -> jax.Array:
         mean, root = eta
@@ -92,8 +93,8 @@ def normal(colours: tuple[int, ...], pattern: bytes) -> Family:
 
     def log_prob(eta: tuple, x: jax.Array) -> jax.Array:
         mean, root = eta
-        off = x - mean
-        white = off * root if root.ndim == 1 else jnp.matmul(root.T, off, precision="highest")
+        offset = x - mean
+        white = offset * root if root.ndim == 1 else jnp.matmul(root.T, offset, precision="highest")
         return -0.5 * jnp.sum(white**2)
 
     def proper(eta: tuple) -> jax.Array:
@@ -105,30 +106,33 @@ def normal(colours: tuple[int, ...], pattern: bytes) -> Family:
 
 
 def coloured(precisions: np.ndarray) -> tuple[tuple[int, ...], bytes]:
-    """``normal``'s arguments for precisions (s, m, m) that were met: greedily, by the rows that columns share."""
+    """The arguments of ``normal`` for a sample of precisions (s, m, m).
+
+    Groups of columns are chosen greedily: each column joins the first group with which it shares no row.
+    """
     size = precisions.shape[-1]
     scale = np.sqrt(np.abs(np.einsum("sii->si", precisions)))
-    within = np.abs(precisions) > 1e-7 * scale[:, :, None] * scale[:, None, :]
-    pattern = within.any(0) | within.any(0).T | np.eye(size, dtype=bool)
+    nonzero = np.abs(precisions) > 1e-7 * scale[:, :, None] * scale[:, None, :]
+    pattern = nonzero.any(0) | nonzero.any(0).T | np.eye(size, dtype=bool)
     if not np.any(pattern & ~np.eye(size, dtype=bool)):
         return (0,) * size, b""
-    meet = (pattern.astype(np.float32) @ pattern) > 0
+    share_row = (pattern.astype(np.float32) @ pattern) > 0
     colours: list[int] = []
     for j in range(size):
-        taken = {colours[i] for i in np.flatnonzero(meet[j, :j])}
+        taken = {colours[i] for i in np.flatnonzero(share_row[j, :j])}
         colours.append(next(c for c in range(size) if c not in taken))
     return tuple(colours), pattern.tobytes()
 
 
 def _back(root: jax.Array, vector: jax.Array) -> jax.Array:
-    """L⁻ᵀ v."""
+    """The product L⁻ᵀ v, with L the root and v the vector."""
     if len(root) <= SMALL:
         return jnp.matmul(small.inverse(root).T, vector, precision="highest")
     return jax.scipy.linalg.solve_triangular(root, vector, trans=1, lower=True)
 
 
-def _solved(root: jax.Array, vector: jax.Array) -> jax.Array:
-    """(L Lᵀ)⁻¹ v."""
+def _solve(root: jax.Array, vector: jax.Array) -> jax.Array:
+    """The product (L Lᵀ)⁻¹ v, with L the root and v the vector."""
     if len(root) <= SMALL:
         forward = jnp.matmul(small.inverse(root), vector, precision="highest")
     else:
@@ -136,12 +140,12 @@ def _solved(root: jax.Array, vector: jax.Array) -> jax.Array:
     return _back(root, forward)
 
 
-# Powers of a gamma: η = (c, b), number by number.
+# Powers of a gamma: η = (c, b), two parameters for each number.
 
 
 @functools.lru_cache(maxsize=8)
 def power(q: Real) -> Family:
-    """x = y^q of a gamma y, on the positive numbers."""
+    """The family of x = y^q, where y has a gamma distribution."""
 
     def found(f: Callable, x: jax.Array) -> tuple[jax.Array, jax.Array]:
         y = x ** (1 / q)
@@ -164,10 +168,11 @@ def power(q: Real) -> Family:
     return Family(found, drawn, log_prob, proper)
 
 
-# Beta and Dirichlet: η is what their parameters are.
+# Beta and Dirichlet: η are their usual parameters.
 
 
 def _beta_found(f: Callable, x: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """The parameters a and b of a beta distribution, from derivatives at x."""
     slope, curve = both(f, x, jnp.ones_like(x))
     left = 1 - x
     return 1 + x**2 * (slope - left * curve), 1 - left**2 * (slope + x * curve)
@@ -188,15 +193,17 @@ def _positive(eta: PyTree) -> jax.Array:
 
 
 def _inside(x: jax.Array) -> jax.Array:
-    """Off 0 and 1, whose unconstrained numbers are infinite, by a rounding."""
+    """Numbers at least one rounding away from 0 and 1, whose unconstrained values would be infinite."""
     eps = jnp.finfo(x.dtype).eps
     return jnp.clip(x, eps, 1 - eps)
 
 
 def _dirichlet_found(f: Callable, x: jax.Array) -> jax.Array:
-    """In u, x = softmax(u): f_k = a_k − 1 − A x_k and f″ along the largest k is −A x_k (1 − x_k), with A = Σ (a − 1).
+    """The parameters a of a Dirichlet distribution, from derivatives in u, where x = softmax(u).
 
-    At a place drawn towards the middle, where no x_k is so near 1 that A is lost.
+    With A = Σ (a − 1), the gradient is f_k = a_k − 1 − A x_k, and the second derivative along the largest x_k is
+    −A x_k (1 − x_k). They are taken at a point that is moved towards the centre: if an x_k were near 1, A would be lost
+    to rounding.
     """
     count = x.shape[-1]
     u = jnp.log(0.9 * x + 0.1 / count)
@@ -217,23 +224,24 @@ def _dirichlet_log_prob(a: jax.Array, x: jax.Array) -> jax.Array:
     return jnp.sum((a - 1) * jnp.log(x))
 
 
-# Wishart and its inverse: η = (c, B), of the last two axes.
+# Wishart and inverse Wishart: η = (c, B), for matrices on the last two axes.
 
 
 @functools.lru_cache(maxsize=8)
 def wishart(inverse: bool) -> Family:
-    """Λ of a Wishart, or x = Λ⁻¹ of an inverse Wishart."""
+    """The family of x = Λ with a Wishart distribution, or of x = Λ⁻¹ with an inverse Wishart distribution."""
 
-    def turned(x: jax.Array) -> jax.Array:
+    def precision_of(x: jax.Array) -> jax.Array:
+        """Λ, exactly symmetric."""
         if not inverse:
             return (x + jnp.swapaxes(x, -1, -2)) / 2
         back = small.inverse_root(x)
         return jnp.matmul(jnp.swapaxes(back, -1, -2), back, precision="highest")
 
     def found(f: Callable, x: jax.Array) -> tuple[jax.Array, jax.Array]:
-        place = turned(x)
+        place = precision_of(x)
         root = small.inverse_root(place)
-        slope, curve = both(lambda y: f(turned(y)), place, place)
+        slope, curve = both(lambda y: f(precision_of(y)), place, place)
         c = -jnp.einsum("...ij,...ij->...", place, curve) / x.shape[-1]
         other = jnp.matmul(jnp.swapaxes(root, -1, -2), root, precision="highest")
         b = 2 * (c[..., None, None] * other - slope)
@@ -246,11 +254,12 @@ def wishart(inverse: bool) -> Family:
         c, b = eta
         size = b.shape[-1]
         key_diagonal, key_below = jax.random.split(key)
-        nu = freedom(c, size)[..., None] - jnp.arange(size, dtype=c.dtype)  # of Bartlett's diagonal
+        # Degrees of freedom of the diagonal in Bartlett's decomposition.
+        nu = freedom(c, size)[..., None] - jnp.arange(size, dtype=c.dtype)
         chi = jnp.sqrt(2 * jnp.exp(jax.random.loggamma(key_diagonal, nu / 2)))
         lower = jnp.tril(jax.random.normal(key_below, b.shape, b.dtype), -1)
         lower = lower + chi[..., None] * jnp.eye(size, dtype=b.dtype)
-        root = small.cholesky(b)  # of B, so that Λ = L⁻ᵀ T Tᵀ L⁻¹
+        root = small.cholesky(b)  # L with L Lᵀ = B, so that Λ = L⁻ᵀ T Tᵀ L⁻¹ with T = ``lower``
         if inverse:
             half = jnp.matmul(root, jnp.swapaxes(small.inverse(lower), -1, -2), precision="highest")
         else:
@@ -260,7 +269,7 @@ def wishart(inverse: bool) -> Family:
     def log_prob(eta: tuple, x: jax.Array) -> jax.Array:
         c, b = eta
         log_det = 2 * jnp.sum(jnp.log(jnp.diagonal(small.cholesky(x), axis1=-2, axis2=-1)), axis=-1)
-        trace = jnp.einsum("...ij,...ij->...", b, turned(x))
+        trace = jnp.einsum("...ij,...ij->...", b, precision_of(x))
         return jnp.sum((-c if inverse else c) * log_det - trace / 2)
 
     def proper(eta: tuple) -> jax.Array:
@@ -279,11 +288,11 @@ FAMILIES = {
     "Dirichlet": Family(_dirichlet_found, _dirichlet_drawn, _dirichlet_log_prob, _positive),
     "Wishart": wishart(False),
     "inverse Wishart": wishart(True),
-}  # normal apart
+}  # the normal family is made by ``normal``, for each pattern
 
 
 def candidates(support: constraints.Constraint, size: int) -> list[str]:
-    """Names of the families that live where a parameter of ``size`` numbers does."""
+    """The names of the families with the support of a parameter of ``size`` numbers."""
     while hasattr(support, "base_constraint"):
         support = support.base_constraint  # pyright: ignore[reportAttributeAccessIssue]
     unit = getattr(support, "lower_bound", None), getattr(support, "upper_bound", None)
@@ -299,7 +308,7 @@ def candidates(support: constraints.Constraint, size: int) -> list[str]:
 
 
 def _number(bound: ArrayLike | None) -> float | None:
-    """A bound, where all numbers have the same."""
+    """A bound as a number, if all entries have the same; otherwise None."""
     if bound is None or np.size(bound) == 0 or np.ptp(np.asarray(bound)) != 0:
         return None
     return float(np.ravel(np.asarray(bound))[0])

@@ -1,4 +1,8 @@
-"""Which blocks of a model's unknowns have a full conditional that can be drawn from: found, and shown, not assumed."""
+"""Finds the blocks of a model's unknowns whose full conditional can be drawn from exactly.
+
+The unknowns are the parameters θ and, in a latent-variable model, a z for each row. A conditional's family is found by
+derivatives, and tested at several places before it is used.
+"""
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise
@@ -19,15 +23,18 @@ from tractable.mcmc import conditionals
 from tractable.mcmc.conditionals import FAMILIES, MOST, Family
 from tractable.mcmc.gibbs import State, Target, gather_leaves, miss
 
-PLACES = 8  # of all unknowns, at which a conditional is held against its family
-SPREAD = 1.0  # of their unconstrained numbers: single precision loses matrices that are less round
-HIDDEN = "z"  # what a block of the rows' own unknowns is called
+PLACES = 8  # number of random values of all unknowns at which a conditional is tested (docs/decisions/050)
+# Half the range of the unconstrained numbers there. With a larger range, single precision would lose matrices whose
+# eigenvalues differ much.
+SPREAD = 1.0
+HIDDEN = "z"  # the name of the block of the rows' z
 
 
 class Part(NamedTuple):
-    """Leaves of θ and the family that their conditional is of; hashable.
+    """Some leaves of θ, a pytree, with the family of their joint full conditional; hashable.
 
-    ``kind`` is the family's name, "" where there is none; ``colours`` and ``pattern`` are ``conditionals.normal``'s.
+    ``leaves`` are indices of leaves. ``kind`` is the family's name, "" if there is none. ``colours`` and ``pattern``
+    are the arguments of ``conditionals.normal``.
     """
 
     leaves: tuple[int, ...]
@@ -37,35 +44,43 @@ class Part(NamedTuple):
 
     @property
     def family(self) -> Family:
+        """The family with the name ``kind``."""
         return conditionals.normal(self.colours, self.pattern) if self.kind == "normal" else FAMILIES[self.kind]
 
     @property
     def gradients(self) -> int:
-        """What finding the conditional costs."""
+        """The gradient evaluations that finding the conditional costs."""
         return 2 + (max(self.colours) if self.colours else 0)
 
 
 def leaf_names(model: Model) -> list[str]:
-    """Of the parameters, in the order of the leaves."""
+    """The names of the parameters, in the order of the leaves of θ."""
     shapes = jax.eval_shape(model.example, jax.random.key(0))
     return [tree.path_name(path) for path, _ in jax.tree_util.tree_flatten_with_path(shapes)[0]]
 
 
 def hides(model: Model) -> bool:
-    """Whether rows have a z that is drawn; a sentence where it has one that cannot be."""
+    """Whether rows have a z that can be drawn.
+
+    Raises:
+        ModelError: rows have a continuous z, which cannot be drawn.
+    """
     latent = latent_model(model)
     if latent is None:
         return False
     if latent.sums is None:
         raise ModelError(
-            "Gibbs draws a z of few values, and this model's is continuous: MonteCarloEM draws it, or write it as a "
-            "parameter with an entry for each row."
+            "Gibbs expects a z of few values for each row; got a model whose z is continuous. Use MonteCarloEM, or "
+            "write z as a parameter with an entry for each row."
         )
     return latent.sums.drawn is not None and latent.sums.complete is not None
 
 
 def target_of(model: Model, rows: PyTree) -> Target:
-    """What blocks see of a model and of ``core.arrays()``. Where z is not drawn it is summed or integrated out."""
+    """The target of Gibbs blocks for a model and its rows (``Data.arrays()``).
+
+    If rows have a z that is not drawn, it is summed or integrated out.
+    """
     latent = latent_model(model)
     shapes = jax.eval_shape(model.example, jax.random.key(0))
     structure, leaves = jax.tree.structure(shapes), jax.tree.leaves(model.space.shapes)
@@ -103,7 +118,10 @@ def target_of(model: Model, rows: PyTree) -> Target:
 
 
 def all_given(model: Model, rows: PyTree) -> tuple[Callable, Callable] | None:
-    """``position(θ)`` and ``(key, z) -> θ`` of a model whose θ can be drawn at once, given z; else None."""
+    """The functions ``position(θ)`` and ``(key, z) -> θ`` of a model all of whose θ can be drawn at once, given z.
+
+    None for other models.
+    """
     conjugate = conjugate_model(model)
     given = None if conjugate is None else conjugate.conjugate.given
     if given is None:
@@ -111,55 +129,59 @@ def all_given(model: Model, rows: PyTree) -> tuple[Callable, Callable] | None:
     return model.position_of, lambda key, z: given(key, whole(rows), z)
 
 
-def found_parts(model: Model, data: Data | None, groups: Sequence[Sequence[int]], seed: int = 0) -> list[Part]:
-    """Leaves in parts: those of a group that are jointly normal together, others alone; ``kind`` "" where none fits.
+def find_parts(model: Model, data: Data | None, groups: Sequence[Sequence[int]], seed: int = 0) -> list[Part]:
+    """Divide the leaves of θ into parts with a known full conditional.
 
-    At ``PLACES`` places of all unknowns, of z too, the family that derivatives find is held against the log joint
-    density at a draw from it (``mcmc.gibbs.miss``).
+    Leaves of a group that are jointly normal form one part. Every other leaf is a part by itself, with ``kind`` "" if
+    it has none of the families. Each family is tested at ``PLACES`` random values of all unknowns, z included: the
+    conditional that derivatives find is compared with the log joint density at a draw from it (``mcmc.gibbs.miss``).
     """
     shapes = jax.tree.leaves(jax.eval_shape(model.example, jax.random.key(0)))
     leaves = [i for group in groups for i in group]
     possible = {i: conditionals.candidates(_support(model, i), shapes[i].size) for i in leaves}
-    tried = [Part((i,), kind) for i in leaves for kind in possible[i]]
+    guesses = [Part((i,), kind) for i in leaves for kind in possible[i]]
     reals = [tuple(i for i in group if possible[i] == ["normal"]) for group in groups]
-    tried += [Part(real, "normal") for real in reals if len(real) > 1 and sum(shapes[i].size for i in real) <= MOST]
+    guesses += [Part(real, "normal") for real in reals if len(real) > 1 and sum(shapes[i].size for i in real) <= MOST]
     rows = None if data is None else data.arrays()
     positions, keys = places(model, seed)
-    good = shown(model, tried, rows, keys, positions)
-    alone = {part.leaves[0]: part for part in reversed(good) if len(part.leaves) == 1}
-    # Where not all reals of a group are normal, some may be normal together.
-    less = [tuple(i for i in real if i in alone) for real in reals]
-    some = [Part(few, "normal") for few, real in zip(less, reals, strict=True) if 1 < len(few) < len(real)]
-    joint = [part for part in good + shown(model, some, rows, keys, positions) if len(part.leaves) > 1]
+    good = fitting_parts(model, guesses, rows, keys, positions)
+    single = {part.leaves[0]: part for part in reversed(good) if len(part.leaves) == 1}
+    # If not all real-valued leaves of a group are normal, those that are may still be jointly normal.
+    normals = [tuple(i for i in real if i in single) for real in reals]
+    subsets = [Part(few, "normal") for few, real in zip(normals, reals, strict=True) if 1 < len(few) < len(real)]
+    joint = [part for part in good + fitting_parts(model, subsets, rows, keys, positions) if len(part.leaves) > 1]
     taken = {i for part in joint for i in part.leaves}
-    single = [alone.get(i, Part((i,), "")) for i in leaves if i not in taken]
-    return sorted(joint + single, key=lambda part: leaves.index(part.leaves[0]))
+    rest = [single.get(i, Part((i,), "")) for i in leaves if i not in taken]
+    return sorted(joint + rest, key=lambda part: leaves.index(part.leaves[0]))
 
 
 def places(model: Model, seed: int) -> tuple[jax.Array, jax.Array]:
-    """Where conditionals are held against their families: unconstrained positions, and keys."""
+    """The unconstrained positions at which conditionals are tested, and a key for each."""
     generator = np.random.default_rng(seed)
-    about = model.position_of(model.example(jax.random.key(0))) if model.prior_is_callable else 0.0
-    off = generator.uniform(-SPREAD, SPREAD, (PLACES, model.space.size))
-    return jnp.asarray(about + off, jnp.result_type(float)), jax.random.split(jax.random.key(seed), PLACES)
+    centre = model.position_of(model.example(jax.random.key(0))) if model.prior_is_callable else 0.0
+    offsets = generator.uniform(-SPREAD, SPREAD, (PLACES, model.space.size))
+    return jnp.asarray(centre + offsets, jnp.result_type(float)), jax.random.split(jax.random.key(seed), PLACES)
 
 
-def shown(model: Model, parts: list[Part], rows: PyTree, keys: jax.Array, positions: jax.Array) -> list[Part]:
-    """The parts whose conditionals are of their families wherever they were looked at; normals with their pattern."""
+def fitting_parts(model: Model, parts: list[Part], rows: PyTree, keys: jax.Array, positions: jax.Array) -> list[Part]:
+    """The parts whose conditionals are of their families at all positions.
+
+    Normal parts get the pattern of their precision.
+    """
     if not parts:
         return []
-    every = tuple(_dense(part, model) for part in parts)
-    misses, precisions = misses_of(model, every, rows, keys, positions, curved=True)
+    dense_parts = tuple(_dense(part, model) for part in parts)
+    misses, precisions = misses_of(model, dense_parts, rows, keys, positions, curved=True)
     out, misses = [], np.asarray(misses)
-    for part, off, precision in zip(parts, misses.T, precisions, strict=True):
-        if np.all(off <= 1):
+    for part, misses_of_part, precision in zip(parts, misses.T, precisions, strict=True):
+        if np.all(misses_of_part <= 1):
             sparse = conditionals.coloured(np.asarray(precision)) if part.kind == "normal" else ((), b"")
             out.append(Part(part.leaves, part.kind, *sparse))
     return out
 
 
 def _dense(part: Part, model: Model) -> Part:
-    """A normal of which nothing is known."""
+    """The part with a dense pattern if its family is normal, since its pattern is not known yet."""
     if part.kind != "normal":
         return part
     shapes = jax.tree.leaves(jax.eval_shape(model.example, jax.random.key(0)))
@@ -171,29 +193,33 @@ def _dense(part: Part, model: Model) -> Part:
 def misses_of(
     model: Model, parts: tuple[Part, ...], rows: PyTree, keys: jax.Array, positions: jax.Array, curved: bool = False
 ) -> tuple[jax.Array, list]:
-    """Of every place and part its ``mcmc.gibbs.miss``, (s, parts); curved, also Hessians of normals (s, m, m)."""
+    """(s, part) the ``mcmc.gibbs.miss`` of every part at every position; with ``curved`` also Hessians of normals.
+
+    The Hessians are arrays (s, m, m), one for each part.
+    """
     target = target_of(model, rows)
 
     def one(now: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, list]:
         key, position = now
         theta = target.params(position)
         state = State(position, target.hidden(key, theta))
-        off, found = [], []
+        misses, hessians = [], []
         for b, part in enumerate(parts):
             family = part.family
-            off.append(miss(target, family, part.leaves, jax.random.fold_in(key, b), state))
+            misses.append(miss(target, family, part.leaves, jax.random.fold_in(key, b), state))
             x, put = gather_leaves(theta, part.leaves, family.flat)
 
             def log_joint(x: jax.Array, put: Callable = put) -> jax.Array:
                 return jnp.sum(target.terms(put(x), state.hidden))
 
-            found.append(jax.hessian(log_joint)(x) if curved and part.kind == "normal" else ())
-        return jnp.stack(off), found
+            hessians.append(jax.hessian(log_joint)(x) if curved and part.kind == "normal" else ())
+        return jnp.stack(misses), hessians
 
     return jax.lax.map(one, (keys, positions))
 
 
 def _support(model: Model, i: int) -> Any:
+    """The support of the i-th leaf of θ."""
     if not model.prior_is_callable:
         return jax.tree.leaves(model.prior, is_leaf=lambda d: hasattr(d, "support"))[i].support
     if model.support is None:

@@ -1,15 +1,15 @@
-"""Gibbs sampling: block by block, each from its full conditional, or by a kernel that leaves that as it is.
+"""Gibbs sampling: each block is drawn from its full conditional, or moved by a kernel that leaves it invariant.
 
     x_b ~ p(x_b | all else)    for b = 1 … B
 
-Target: exactly π, as of every block. A fixed scan goes through the blocks in their order; it is not reversible and
-need not be. A random scan picks B blocks with replacement, each equally likely; it is reversible where the blocks are.
-Geman & Geman 1984; Gelfand & Smith 1990. Not where blocks are strongly dependent: a sweep then moves little, and
-unknowns that depend on each other belong in one block.
+Target: exactly π, since every block leaves π invariant. A fixed scan goes through the blocks in order; it is not
+reversible, and need not be. A random scan picks B blocks with replacement, each with equal probability; it is
+reversible if the blocks are. Geman & Geman 1984; Gelfand & Smith 1990. If blocks depend strongly on each other, a sweep
+moves little: such unknowns belong in one block, or to another method.
 
-Where every row has a z of its own the state holds it: z is drawn row by row given θ, and θ given z from the density of
-both. A block that is moved with z summed out stands right before z is drawn, and is one block with it, or the chain
-would have another target (van Dyk & Park 2008).
+In a latent-variable model every row has a z, which is part of the state. z is drawn row by row given θ, and θ is drawn
+given z. A block may be moved by the density with z summed out. z must then be drawn right after it, as part of the same
+block: otherwise the chain would have another target (van Dyk & Park 2008).
 """
 
 import functools
@@ -23,31 +23,32 @@ import jax.numpy as jnp
 from tractable.core.model import Batch, Kernel, PyTree
 from tractable.mcmc.conditionals import Family
 
-PLENTY = 50  # roundings that a difference of log densities may be off by
-SLACK = 1e3  # of the precision, nats
+PLENTY = 50  # number of roundings by which a difference of log densities may be wrong
+SLACK = 1e3  # further error that is allowed, in units of the floating-point precision
 
 
 class State(NamedTuple):
-    """Where a chain stands."""
+    """The state of a chain."""
 
     position: jax.Array  # (d,) θ, unconstrained
-    hidden: PyTree  # z of the rows; () where there is none
+    hidden: PyTree  # z of the rows; () if there is none
 
 
 class BlockInfo(NamedTuple):
-    """What a block says of its move."""
+    """The trace of one move of a block."""
 
-    gradients: Any  # evaluations, about
-    acceptance: Any = ()  # () of a block that is moved by a kernel of its own
-    divergent: Any = ()
+    gradients: Any  # approximate number of gradient evaluations
+    acceptance: Any = ()  # acceptance rate of a block that a kernel moves; () for other blocks
+    divergent: Any = ()  # number of divergent trajectories of such a block; () for other blocks
 
 
 class Block(NamedTuple):
-    """One block: randomness is a value here too.
+    """One block of a Gibbs sampler, as two functions: one makes the noise, one moves the state with it.
 
     Attributes:
-        draw: ``(key, count, state) -> noise`` with a leading axis of ``count``.
-        move: ``(noise, state) -> (state, Told)``, deterministic; a list of Told where it is several in turn.
+        draw: ``(key, count, state) -> noise``, with a leading axis of length ``count``.
+        move: ``(noise, state) -> (state, BlockInfo)``, deterministic. A block of several blocks returns a list of
+            BlockInfo.
     """
 
     draw: Callable
@@ -55,14 +56,14 @@ class Block(NamedTuple):
 
 
 class Target(NamedTuple):
-    """What blocks see of a model and its rows. θ is the list of its leaves, in the user's space.
+    """The functions of a model and its rows that blocks need. θ is the list of its leaves, in the user's space.
 
     Attributes:
         params: ``position -> θ``.
-        inverse: ``(i, leaf) -> `` the flat unconstrained numbers of the i-th leaf.
-        places: of each leaf, where its numbers begin and end in a position.
-        terms: ``(θ, z) -> (m,)``, summands of log p(θ) + log p(x, z | θ).
-        summed_out: ``θ -> (m,)``, those with z summed out.
+        inverse: ``(i, leaf) -> vector``, the unconstrained numbers of the i-th leaf.
+        places: for each leaf, the indices in a position at which its numbers begin and end.
+        terms: ``(θ, z) -> (m,)``, the summands of log p(θ) + log p(x, z | θ).
+        summed_out: ``θ -> (m,)``, the summands of log p(θ) + log p(x | θ), with z summed out.
         jacobian: ``position -> ()``, log |∂θ/∂position|.
         hidden: ``(key, θ) -> z``, a draw from p(z | x, θ).
     """
@@ -77,14 +78,14 @@ class Target(NamedTuple):
 
 
 def gibbs(blocks: Sequence[Block], hidden: Callable, names: Sequence[str] = (), random_scan: bool = False) -> Kernel:
-    """The kernel of a sweep.
+    """The kernel of a sweep over the blocks.
 
     Args:
-        blocks: in the order of a fixed scan.
-        hidden: ``(key, position) -> z`` to begin with.
-        names: of the blocks that tell an acceptance, in their order.
-        random_scan: pick as many blocks as there are, with replacement. A chain among several then goes through all
-            blocks at every pick, and keeps one: a sweep costs B times as much.
+        blocks: the blocks, in the order of a fixed scan.
+        hidden: ``(key, position) -> z``, the first z of a chain.
+        names: the names of the blocks that have an acceptance rate, in their order.
+        random_scan: pick as many blocks as there are, with replacement. If several chains run in parallel, each chain
+            computes all blocks at every pick and keeps one, so a sweep costs B times as much.
     """
     count_of = len(blocks)
     info = info_of(tuple(names))
@@ -108,16 +109,16 @@ def gibbs(blocks: Sequence[Block], hidden: Callable, names: Sequence[str] = (), 
             nothing = jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), shapes)
 
             def branch(b: int) -> Callable:
-                def moved(state: State, each: PyTree) -> tuple[State, PyTree]:
+                def move_block(state: State, each: PyTree) -> tuple[State, PyTree]:
                     state, one = blocks[b].move(each[b], state)
                     return state, [*nothing[:b], one, *nothing[b + 1 :]]
 
-                return moved
+                return move_block
 
             return jax.lax.switch(which, [branch(b) for b in range(count_of)], state, each)
 
         state, info_of_blocks = jax.lax.scan(pick, state, noise)
-        # A block is picked once a sweep in the mean, so that sums are means over many sweeps.
+        # A block is picked once in a sweep on average. So the mean over sweeps of these sums is a mean over picks.
         return state, info(jax.tree.map(lambda a: jnp.sum(a, 0), info_of_blocks))
 
     return Kernel(lambda key, position: State(position, hidden(key, position)), draw, step)
@@ -125,33 +126,36 @@ def gibbs(blocks: Sequence[Block], hidden: Callable, names: Sequence[str] = (), 
 
 @functools.lru_cache(maxsize=64)
 def info_of(names: tuple[str, ...]) -> Callable:
-    """``[Told, …] -> `` a sweep's info: ``gradients``, and where kernels move blocks their acceptances."""
+    """The function from the blocks' BlockInfo to a sweep's info: ``gradients``, and the acceptance rates by name."""
     fields = ["gradients", *(["divergent"] if names else []), *(f"acceptance_{name}" for name in names)]
     kind: Any = namedtuple("Info", fields)
 
     def info(info_of_blocks: PyTree) -> Any:
         each: list[BlockInfo] = jax.tree.leaves(info_of_blocks, is_leaf=lambda one: type(one) is BlockInfo)
-        moved = [one for one in each if not isinstance(one.acceptance, tuple)]
+        by_kernels = [one for one in each if not isinstance(one.acceptance, tuple)]
         gradients = functools.reduce(jnp.add, [one.gradients for one in each])
         if not names:
             return kind(gradients)
-        divergent = functools.reduce(jnp.add, [one.divergent for one in moved])
-        return kind(gradients, divergent, *(one.acceptance for one in moved))
+        divergent = functools.reduce(jnp.add, [one.divergent for one in by_kernels])
+        return kind(gradients, divergent, *(one.acceptance for one in by_kernels))
 
     return info
 
 
 def keyed(move: Callable) -> Block:
-    """A block whose noise is a key: how much it takes is not known, or of many rows a block of steps would not fit."""
+    """A block whose noise is a key, from which ``move`` makes its random numbers.
+
+    This suits moves that need an unknown number of them, or so many that those of several steps would not fit memory.
+    """
     return Block(lambda key, count, state: jax.random.split(key, count), move)
 
 
 def exact(target: Target, family: Family, leaves: Sequence[int], gradients: int = 2) -> Block:
-    """A block drawn from its conditional, of a family that it was shown to be of: one leaf, or several jointly normal.
+    """A block that is drawn from its full conditional, which must be of the given family.
 
     Args:
-        leaves: of θ; several are one flat vector.
-        gradients: what finding the conditional costs.
+        leaves: indices of the leaves of θ in the block: one leaf, or several that are jointly normal.
+        gradients: the gradient evaluations that finding the conditional costs.
     """
 
     def move(key: jax.Array, state: State) -> tuple[State, BlockInfo]:
@@ -167,28 +171,31 @@ def exact(target: Target, family: Family, leaves: Sequence[int], gradients: int 
 
 
 def miss(target: Target, family: Family, leaves: Sequence[int], key: jax.Array, state: State) -> jax.Array:
-    """How far a conditional is from the family, in units of what rounding can do; above 1 it is not of it.
+    """The distance of a conditional from a family, in units of the error that rounding can cause.
 
         |log π(x') − log π(x) − (log q(x') − log q(x))|,  x' ~ q, the density of the family that was found at x
 
-    Infinite where q is no density.
+    If it is above 1, the conditional is not of the family. It is infinite if q is no proper density.
     """
     theta = target.params(state.position)
     x, put = gather_leaves(theta, leaves, family.flat)
     eta = family.found(lambda x: jnp.sum(target.terms(put(x), state.hidden)), x)
     new = family.drawn(key, eta)
-    here, there = (target.terms(put(place), state.hidden) for place in (x, new))
-    q_here, q_there = family.log_prob(eta, x), family.log_prob(eta, new)
-    off = jnp.abs(jnp.sum(there - here) - (q_there - q_here))
+    terms, new_terms = (target.terms(put(place), state.hidden) for place in (x, new))
+    q, new_q = family.log_prob(eta, x), family.log_prob(eta, new)
+    difference = jnp.abs(jnp.sum(new_terms - terms) - (new_q - q))
     eps = jnp.finfo(x.dtype).eps
-    # Summands round by themselves, and the two ends of q as wholes.
-    size = jnp.sqrt(jnp.sum(here**2 + there**2)) + jnp.abs(q_here) + jnp.abs(q_there)
-    found = off / (eps * (SLACK + PLENTY * size))
-    return jnp.where(family.proper(eta) & jnp.isfinite(found), found, jnp.inf)
+    # The summands of π round independently of each other; each value of log q rounds as one number.
+    size = jnp.sqrt(jnp.sum(terms**2 + new_terms**2)) + jnp.abs(q) + jnp.abs(new_q)
+    distance = difference / (eps * (SLACK + PLENTY * size))
+    return jnp.where(family.proper(eta) & jnp.isfinite(distance), distance, jnp.inf)
 
 
 def gather_leaves(theta: list, leaves: Sequence[int], flat: bool) -> tuple[jax.Array, Callable]:
-    """Some leaves of θ as one flat vector, or one as it is, and ``x -> θ`` with others in their place."""
+    """Some leaves of θ as one array x, and the function from a new x to the new θ.
+
+    If ``flat``, x is one vector of all these leaves; otherwise it is a single leaf with its shape.
+    """
     if not flat:
         i = leaves[0]
         return theta[i], lambda x: [*theta[:i], x, *theta[i + 1 :]]
@@ -206,15 +213,16 @@ def gather_leaves(theta: list, leaves: Sequence[int], flat: bool) -> tuple[jax.A
     return jnp.concatenate([theta[i].ravel() for i in leaves]), put
 
 
-def moved(
+def kernel_block(
     target: Target, make: Callable[[Callable], Kernel], leaves: Sequence[int], steps: int, summed_out: bool = False
 ) -> Block:
-    """A block that a kernel moves on its unconstrained numbers, all else held.
+    """A block whose unconstrained numbers a kernel moves, while all else is fixed.
 
     Args:
-        make: ``log density of the block's flat position, or its summands -> Kernel``.
-        steps: of that kernel a sweep.
-        summed_out: whether z is summed out of the density, so that the block does not wait for it.
+        make: makes the kernel, from a function that gives the summands of the log density at the block's position.
+        leaves: indices of the leaves of θ in the block.
+        steps: the kernel's steps in a sweep.
+        summed_out: whether z is summed out of the density.
     """
     where = jnp.concatenate([jnp.arange(*target.places[i]) for i in leaves])
 
@@ -234,8 +242,8 @@ def moved(
 
     def move(noise: PyTree, state: State) -> tuple[State, BlockInfo]:
         inner = kernel(state)
-        begun = inner.init(jax.random.key(0), state.position[where])
-        after, info = jax.lax.scan(lambda s, n: inner.step(n, s, None), begun, noise)
+        start = inner.init(jax.random.key(0), state.position[where])
+        after, info = jax.lax.scan(lambda s, n: inner.step(n, s, None), start, noise)
         zero = jnp.zeros((), state.position.dtype)
         gradients = getattr(info, "gradients", None)
         info_of_blocks = BlockInfo(
@@ -248,7 +256,7 @@ def moved(
 
 
 def allocations(target: Target) -> Block:
-    """z of every row from p(z | x, θ)."""
+    """The block that draws the z of every row from p(z | x, θ)."""
 
     def move(key: jax.Array, state: State) -> tuple[State, BlockInfo]:
         z = target.hidden(key, target.params(state.position))
@@ -258,7 +266,12 @@ def allocations(target: Target) -> Block:
 
 
 def joint_draw(position: Callable, theta_given: Callable) -> Block:
-    """All of θ at once, ``theta_given(key, z) -> θ`` from p(θ | x, z), and ``position(θ)``."""
+    """The block that draws all of θ at once from p(θ | x, z).
+
+    Args:
+        position: ``θ -> position``, its unconstrained numbers.
+        theta_given: ``(key, z) -> θ``, the draw.
+    """
 
     def move(key: jax.Array, state: State) -> tuple[State, BlockInfo]:
         new = position(theta_given(key, state.hidden)).astype(state.position.dtype)
@@ -268,7 +281,7 @@ def joint_draw(position: Callable, theta_given: Callable) -> Block:
 
 
 def in_turn(blocks: Sequence[Block]) -> Block:
-    """Several blocks that are one to a scan."""
+    """One block that moves several blocks one after another."""
 
     def draw(key: jax.Array, count: int, state: State) -> list:
         return [block.draw(jax.random.fold_in(key, b), count, state) for b, block in enumerate(blocks)]

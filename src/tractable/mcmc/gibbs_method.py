@@ -1,4 +1,4 @@
-"""Gibbs sampling: blocks of unknowns, each drawn from its conditional or moved by a kernel of its own."""
+"""Gibbs sampling: blocks of unknowns, each drawn from its full conditional or moved by a kernel of its own."""
 
 import ast
 import dataclasses
@@ -22,17 +22,17 @@ from tractable.engine.drawing import Drawing, WarmUp
 from tractable.engine.method import Check, Method, Outcome, Program, Session, from_settings
 from tractable.mcmc import full_conditionals as full
 from tractable.mcmc.full_conditionals import HIDDEN, Part
-from tractable.mcmc.gibbs import allocations, exact, gibbs, in_turn, joint_draw, moved
+from tractable.mcmc.gibbs import allocations, exact, gibbs, in_turn, joint_draw, kernel_block
 from tractable.mcmc.hamiltonian_methods import NUTS, divergences
 from tractable.mcmc.metropolis_methods import DENSE, Averaging, around_modes, root_of_covariance
 
-EXACT = "exact"
-COMPARED = 64  # draws whose labels are compared
+EXACT = "exact"  # how users ask for exact draws of a block
+COMPARED = 64  # the most draws whose component labels are compared
 FAMILIES = "normal, gamma and inverse gamma, beta, Dirichlet, Wishart and inverse Wishart"
 Blocks = Annotated[
     tuple | None,
-    'None, or a dict such as {"z": "exact", "theta": NUTS()} of names of parameters (several as a tuple, z for what is '
-    'each row\'s own) and "exact", NUTS(), HMC(), MALA() or RandomWalk()',
+    'None, or a dict such as {"z": "exact", "theta": NUTS()}: its keys are names of parameters (several as a tuple, '
+    'and "z" for the rows\' z), and its values are "exact", NUTS(), HMC(), MALA() or RandomWalk()',
 ]
 
 
@@ -40,8 +40,8 @@ class Entry(NamedTuple):
     """One block of a scan."""
 
     name: str
-    part: Part  # of θ; of z without leaves
-    by: Any = None  # a method; None where it is drawn exactly
+    part: Part  # leaves of θ; no leaves in the block of z
+    by: Any = None  # the method that moves the block; None if it is drawn exactly
 
 
 Z = Entry(HIDDEN, Part((), ""))
@@ -49,51 +49,51 @@ Z = Entry(HIDDEN, Part((), ""))
 
 @dataclass(frozen=True)
 class Scan:
-    """What a sweep is, once the blocks are known: what programs are compiled for."""
+    """A sweep over known blocks, for which a program is compiled."""
 
     entries: tuple[Entry, ...]
-    random: bool
-    collapse: bool
-    at_once: bool  # all of θ is drawn at once, given z
+    random: bool  # whether blocks are picked at random
+    collapse: bool  # whether z is summed out of the density of blocks that kernels move
+    at_once: bool  # whether all of θ is drawn at once, given z
 
     @property
-    def moved(self) -> list[Entry]:
-        """Blocks that kernels move."""
+    def by_kernels(self) -> list[Entry]:
+        """The blocks that kernels move."""
         return [entry for entry in self.entries if entry.by is not None]
 
     @property
     def exact(self) -> tuple[Part, ...]:
-        """Parts of θ that are drawn from a conditional that was found."""
+        """The parts of θ that are drawn from a conditional found by derivatives."""
         if self.at_once:
             return ()
         return tuple(entry.part for entry in self.entries if entry.part.leaves and entry.by is None)
 
     def weigh(self, info: Mapping[str, jax.Array]) -> None:
-        """All draws count alike."""
+        """None, since all draws have equal weights."""
 
     def kernel(self, model: Model, rows: PyTree, tuned: PyTree) -> Kernel:
-        target, those = full.target_of(model, rows), self.moved
+        """The kernel of the sweep, with the values that warm-up tuned."""
+        target, by_kernels = full.target_of(model, rows), self.by_kernels
         first, blocks = [], []
         for entry in self.entries:
             if entry.by is not None:
-                made = moved(
-                    target, _maker(entry.by, tuned, those.index(entry)), entry.part.leaves, entry.by.thin, self.collapse
-                )
-                (first if self.collapse else blocks).append(made)
+                make = _maker(entry.by, tuned, by_kernels.index(entry))
+                block = kernel_block(target, make, entry.part.leaves, entry.by.thin, self.collapse)
+                (first if self.collapse else blocks).append(block)
             elif not entry.part.leaves:
                 blocks.append(allocations(target))
             elif not self.at_once:
                 blocks.append(exact(target, entry.part.family, entry.part.leaves, entry.part.gradients))
             elif (given := full.all_given(model, rows)) is not None:
                 blocks.append(joint_draw(*given))
-        if first:  # z comes first where these do not look at it
+        if first:  # blocks with z summed out come right before z is drawn, which is then ``blocks[0]``
             blocks[0] = in_turn([*first, blocks[0]])
-        names = [entry.name for entry in those]
+        names = [entry.name for entry in by_kernels]
         return gibbs(blocks, lambda key, position: target.hidden(key, target.params(position)), names, self.random)
 
 
 def _maker(by: PyTree, tuned: PyTree, i: int) -> Callable:
-    """``density -> Kernel`` of the i-th block that is moved."""
+    """The function ``density -> Kernel`` for the i-th of the blocks that kernels move."""
     step, scale = tuned[f"step_{i}"], tuned[f"scale_{i}"]
     mass = scale**2 if scale.ndim == 1 else scale @ scale.T
     settings = {"step_size": step, "scale": scale, "inverse_mass": mass}
@@ -104,31 +104,32 @@ def _maker(by: PyTree, tuned: PyTree, i: int) -> Callable:
 
 @dataclass(frozen=True, kw_only=True)
 class Gibbs(Drawing):
-    """Gibbs sampling: what a model's parts make easy is drawn exactly, the rest moved, block by block.
+    """Gibbs sampling: blocks whose full conditional is known are drawn exactly, and kernels move the others.
 
         z_n ~ p(z_n | x_n, θ) of every row,    θ_b ~ p(θ_b | x, z, all other θ)
 
-    z of a ``LatentModel`` is drawn, allocations of a mixture or paths of a hidden Markov or linear-Gaussian model, in
-    time linear in rows and steps; given z, θ is often conjugate. A parameter is drawn exactly where its conditional is
-    normal, gamma, inverse gamma (of a variance, or a sd whose square it is), beta, Dirichlet, Wishart or inverse
-    Wishart. That is found from derivatives and shown at several places before it is used (``mcmc.conditionals``),
-    whatever the model; the report holds it against the draws. Geman & Geman 1984; Gelfand & Smith 1990; Diebolt &
-    Robert 1994; Carter & Kohn 1994; Chib 1996.
+    The z of a ``LatentModel`` is drawn in time linear in rows and steps: the allocations of a mixture, or the paths of
+    a hidden Markov or linear-Gaussian model. Given z, θ is often conjugate. A parameter is drawn exactly if its full
+    conditional is normal, gamma, inverse gamma (of a variance, or of the square of an sd), beta, Dirichlet, Wishart or
+    inverse Wishart. The conditional is found from derivatives of any model's density, and tested at several places
+    before it is used (``mcmc.conditionals``). The report tests it again at the draws. Geman & Geman 1984; Gelfand &
+    Smith 1990; Diebolt & Robert 1994; Carter & Kohn 1994; Chib 1996.
 
     Args:
-        blocks: a dict of names of parameters, several as a tuple, and ``"exact"`` or the method that moves them:
-            ``NUTS()``, ``HMC()``, ``MALA()``, ``RandomWalk()``, whose ``thin`` is its steps a sweep; "z" is what is
-            each row's own, and exact. Or one string, ``"z: exact; mu, tau: nuts target=0.9"``. Blocks are gone through
-            as they stand. What is not named is found: parameters that are conjugate, normal ones together; NUTS moves
-            all others as one block.
-        scan: "fixed", or "random": as many blocks as there are, picked with replacement. Several chains then take B
-            times as long for B blocks.
-        collapse: blocks that are moved see z summed out, right before z is drawn (van Dyk & Park 2008), and mix
-            better for it.
+        blocks: a dict whose keys are names of parameters, several as a tuple. The value is ``"exact"``, or the method
+            that moves the block: ``NUTS()``, ``HMC()``, ``MALA()`` or ``RandomWalk()``, whose ``thin`` is its number of
+            steps in a sweep. The name "z" is for the rows' z, which is always exact. ``blocks`` may also be one string,
+            ``"z: exact; mu, tau: nuts target=0.9"``. A sweep takes the blocks in this order, and then the parameters
+            without a block: those with a known full conditional are drawn exactly, normal ones together; NUTS moves all
+            others as one block.
+        scan: "fixed" takes the blocks in order; "random" picks as many blocks as there are, with replacement. Several
+            chains then take B times as long for B blocks.
+        collapse: sum z out of the density of blocks that kernels move, and move them right before z is drawn (van Dyk &
+            Park 2008); chains then mix better.
         chains, draws, warmup, thin: as for every method that draws, in sweeps.
 
-    Prefer NUTS where z can be summed out and gradients are cheap: sweeps move little where blocks depend on each other.
-    Labels of exchangeable components may switch: the report says so, and ``posterior.relabelled()`` matches them.
+    Prefer NUTS if z can be summed out and gradients are cheap: sweeps move little if blocks depend on each other.
+    Labels of exchangeable components may switch. The report says so, and ``posterior.relabelled()`` matches them.
     """
 
     label: ClassVar[str] = "gibbs"
@@ -137,9 +138,9 @@ class Gibbs(Drawing):
     collapse: bool = False
 
     def __post_init__(self) -> None:
-        given: Any = _read(self.blocks) if type(self.blocks) is str else self.blocks
-        if hasattr(given, "items"):
-            object.__setattr__(self, "blocks", tuple(_block(*item) for item in given.items()))
+        blocks: Any = _read(self.blocks) if type(self.blocks) is str else self.blocks
+        if hasattr(blocks, "items"):
+            object.__setattr__(self, "blocks", tuple(_block(*item) for item in blocks.items()))
         super().__post_init__()
         self.check(
             all(by == EXACT or hasattr(by, "on") for _, by in self.blocks or ()), "blocks",
@@ -171,39 +172,39 @@ class Gibbs(Drawing):
     def learn(self, session: Session) -> Outcome:
         if full.hides(session.model) and session.data.weights is not None:
             raise DataError(
-                "Gibbs draws one z for a row, and a row of weight 2 has two: expected data without weights; repeat "
-                "rows instead."
+                "Gibbs expects data without weights, since it draws one z for each row, and a row of weight 2 has two; "
+                "got weights. Repeat rows instead."
             )
         return super().learn(session)
 
     def scanned(self, model: Model, data: Any) -> Scan:
-        """The blocks, in their order: those that were named, then what is found."""
+        """The blocks in their order: those that the user named, then those that are found for the other parameters."""
         names, hidden = full.leaf_names(model), full.hides(model)
-        asked = [([i for n in block for i in _leaves(names, n)], block, by) for block, by in self.blocks or ()]
-        taken = {i for leaves, _, _ in asked for i in leaves}
-        left = [i for i in range(len(names)) if i not in taken]
-        exact = [leaves for leaves, block, by in asked if by == EXACT and block != (HIDDEN,)]
-        at_once = hidden and full.all_given(model, None) is not None and all(by == EXACT for *_, by in asked)
-        if at_once and len(exact) < 2 and (not exact or not left):
-            whole = Entry("theta", Part(tuple(range(len(names))), ""))
-            return Scan((Z, whole), self.scan == "random", False, True)
-        every = [leaf for leaves in exact for leaf in leaves]
-        found = full.found_parts(model, data, [*exact, left])
-        if bad := [names[part.leaves[0]] for part in found if not part.kind and part.leaves[0] in every]:
+        requests = [([i for n in block for i in _leaves(names, n)], block, by) for block, by in self.blocks or ()]
+        taken = {i for leaves, _, _ in requests for i in leaves}
+        others = [i for i in range(len(names)) if i not in taken]
+        exact = [leaves for leaves, block, by in requests if by == EXACT and block != (HIDDEN,)]
+        at_once = hidden and full.all_given(model, None) is not None and all(by == EXACT for *_, by in requests)
+        if at_once and len(exact) < 2 and (not exact or not others):
+            theta = Entry("theta", Part(tuple(range(len(names))), ""))
+            return Scan((Z, theta), self.scan == "random", False, True)
+        exact_leaves = [leaf for leaves in exact for leaf in leaves]
+        parts = full.find_parts(model, data, [*exact, others])
+        if bad := [names[part.leaves[0]] for part in parts if not part.kind and part.leaves[0] in exact_leaves]:
             raise SettingsError(
                 f"Gibbs(blocks=...) asks for exact draws of {listing(bad)}, whose conditional density is none of those "
-                f"that are known ({FAMILIES}): expected a method that moves it, such as NUTS()."
+                f"that are known ({FAMILIES}). Give it a method that moves it, such as NUTS()."
             )
-        entries = [] if any(block == (HIDDEN,) for _, block, _ in asked) or not hidden else [Z]
-        for leaves, block, by in asked:
+        entries = [] if any(block == (HIDDEN,) for _, block, _ in requests) or not hidden else [Z]
+        for leaves, block, by in requests:
             if block == (HIDDEN,):
                 entries.append(Z)
             elif by != EXACT:
                 entries.append(Entry(_identifier("_".join(block)), Part(tuple(leaves), ""), by))
             else:
-                entries += [_exact(names, part) for part in found if part.leaves[0] in leaves]
-        entries += [_exact(names, part) for part in found if part.kind and part.leaves[0] in left]
-        if rest := [i for part in found if not part.kind for i in part.leaves]:
+                entries += [_exact(names, part) for part in parts if part.leaves[0] in leaves]
+        entries += [_exact(names, part) for part in parts if part.kind and part.leaves[0] in others]
+        if rest := [i for part in parts if not part.kind for i in part.leaves]:
             entries.append(Entry(_identifier("_".join(names[i] for i in rest[:3])), Part(tuple(rest), ""), NUTS()))
         collapse = self.collapse and hidden
         if collapse:
@@ -211,26 +212,29 @@ class Gibbs(Drawing):
         return Scan(tuple(entries), self.scan == "random", collapse, False)
 
     def starts(self, session: Session, key: jax.Array) -> jax.Array:
-        """Where the model's own climbs begin, each chain by its own key; else as all methods that draw."""
+        """The starting points of the model's own EM algorithm, one for each chain's key, if it has such.
+
+        Otherwise they are those of all methods that draw.
+        """
         model, data = latent_model(session.model), session.data
         begin = None if model is None else getattr(model, "first", None) or model.steps.begin
         if model is None or begin is None or data is None:
             return super().starts(session, key)
         rows = data.rows[0] if data.given is None else data.rows
         of = getattr(getattr(model, "conjugate", None), "mean", lambda params: params)
-        begun = [of(begin(jax.random.fold_in(key, c), rows)) for c in range(self.chains)]
-        positions = jnp.stack([model.position_of(jax.tree.map(jnp.asarray, params)) for params in begun])
+        starts = [of(begin(jax.random.fold_in(key, c), rows)) for c in range(self.chains)]
+        positions = jnp.stack([model.position_of(jax.tree.map(jnp.asarray, params)) for params in starts])
         positions = positions.astype(jnp.result_type(float))
         return positions if bool(jnp.all(jnp.isfinite(positions))) else super().starts(session, key)
 
     def warm_up(self, session: Session, program: Program, keys: jax.Array, positions: jax.Array) -> WarmUp:
-        """Sweeps that are thrown away, in which the kernels of blocks find their steps and scales.
+        """Make the sweeps of the warm-up, in which step sizes and scales of the blocks' kernels are tuned.
 
-        Where there are such kernels chains begin around modes, as those of Metropolis methods do.
+        If there are such kernels, chains begin around modes, as in the Metropolis methods.
         """
         scan: Any = program.method
-        positions, root = around_modes(session, positions) if scan.moved else (positions, None)
-        tunings = [Tuning.of(entry, session.model, root) for entry in scan.moved]
+        positions, root = around_modes(session, positions) if scan.by_kernels else (positions, None)
+        tunings = [Tuning.of(entry, session.model, root) for entry in scan.by_kernels]
         shape = self.shape(session._replace(moments=False), program, self.thin)
         rows = loop.rows_of(program, session.data, None)
 
@@ -260,11 +264,11 @@ class Gibbs(Drawing):
             flat = positions.reshape(-1, model.space.size)
             at = jnp.asarray(flat[np.linspace(0, len(flat) - 1, full.PLACES).astype(int)])
             keys, rows = jax.random.split(jax.random.key(1), full.PLACES), None if data is None else data.arrays()
-            off = float(np.max(np.asarray(full.misses_of(model, scan.exact, rows, keys, at)[0])))
+            distance = float(np.max(np.asarray(full.misses_of(model, scan.exact, rows, keys, at)[0])))
             names = full.leaf_names(model)
             what = "; ".join(f"{', '.join(names[i] for i in part.leaves)}: {part.kind}" for part in scan.exact)
-            sentence = f"distance of conditional densities from the families drawn from; up to 1 is rounding ({what})"
-            out.append(Check("exact draws", off, "trust" if off <= 1 else "reject", sentence))
+            sentence = f"distance of full conditionals from the families drawn from; up to 1 is rounding ({what})"
+            out.append(Check("exact draws", distance, "trust" if distance <= 1 else "reject", sentence))
         for name in (name for name in info if name.startswith("acceptance_")):
             what = f"acceptance {name.removeprefix('acceptance_')}"
             out.append(check_share(what, float(np.mean(info[name])), 0.05, 0.9999, "of the block's own kernel"))
@@ -277,20 +281,20 @@ class Gibbs(Drawing):
 
 
 def _switching(model: LatentModel, rows: PyTree, positions: np.ndarray) -> Check:
-    """Whether exchangeable components keep their labels."""
+    """The check that exchangeable components keep their labels."""
     flat = positions.reshape(-1, positions.shape[-1])
     orders = labels(model, rows, flat[np.linspace(0, len(flat) - 1, min(COMPARED, len(flat))).astype(int)])
     share = float(np.mean(np.any(orders != np.arange(orders.shape[1]), axis=1)))
-    sentence = "share of draws whose components are labelled otherwise than in the likeliest draw"
+    sentence = "share of draws whose component labels differ from those of the most likely draw"
     if not share:
         return Check("label switching", share, "trust", sentence)
     return Check(
-        "label switching", share, "caution", f"{sentence}; use relabelled() before you look at single components"
+        "label switching", share, "caution", f"{sentence}; call relabelled() before you interpret single components"
     )
 
 
 def _block(names: str | tuple[str, ...], by: PyTree) -> tuple[tuple[str, ...], PyTree]:
-    """A block as it is kept: names, and "exact" or a method."""
+    """A block of the user's dict as a pair: a tuple of names, and "exact" or a method."""
     names = tuple(name.strip() for name in names.split(",")) if type(names) is str else tuple(names)
     if type(by) is not str or by == EXACT:
         return names, by
@@ -300,12 +304,12 @@ def _block(names: str | tuple[str, ...], by: PyTree) -> tuple[tuple[str, ...], P
 
 
 def _read(text: str) -> dict[str, str]:
-    """Blocks as a file or a command has them: ``"z: exact; mu, tau: nuts target=0.9"``."""
+    """The dict of blocks that a string such as ``"z: exact; mu, tau: nuts target=0.9"`` describes."""
     return {names.strip(): by.strip() for names, _, by in (part.partition(":") for part in text.split(";"))}
 
 
 def _written(by: PyTree) -> str:
-    """A block's method with the settings that are not its defaults, as ``_read`` takes it."""
+    """A block's method as text that ``_read`` can read, with those settings that differ from their defaults."""
     if by == EXACT:
         return EXACT
     usual = type(by)().settings()
@@ -313,15 +317,16 @@ def _written(by: PyTree) -> str:
 
 
 def _value(text: str) -> Any:
+    """A setting's value as Python reads the text, or the text itself."""
     try:
         return ast.literal_eval(text)
     except (ValueError, SyntaxError):
         return text
 
 
-def _leaves(names: list[str], asked: str) -> list[int]:
-    """Which leaves a name is of: its own, or all below it."""
-    return [i for i, name in enumerate(names) if name == asked or name.startswith(f"{asked}.")]
+def _leaves(names: list[str], name: str) -> list[int]:
+    """The indices of the leaves with a name: one leaf, or all leaves of a nested dict."""
+    return [i for i, known in enumerate(names) if known == name or known.startswith(f"{name}.")]
 
 
 def _exact(names: list[str], part: Part) -> Entry:
@@ -333,7 +338,7 @@ def _identifier(name: str) -> str:
 
 
 class Tuning:
-    """What a warm-up has found for one block that a kernel moves."""
+    """The step size and the scale of a block that a kernel moves, as warm-up tunes them."""
 
     def __init__(self, entry: Entry, where: np.ndarray, dense: bool, laplace: np.ndarray | None) -> None:
         self.entry, self.where, self.dense, self.laplace = entry, where, dense, laplace
@@ -344,21 +349,22 @@ class Tuning:
 
     @classmethod
     def of(cls, entry: Entry, model: Model, root: np.ndarray | None) -> "Tuning":
-        """Of a block, with the root of the normal approximation of all unknowns where it is known."""
+        """The first values for a block. ``root`` is that of the covariance of all parameters, or None if unknown."""
         places = full.target_of(model, (None, None)).places
         where = np.concatenate([np.arange(*places[i]) for i in entry.part.leaves])
         by: Method = entry.by
-        wanted = getattr(by, "dense", None)
-        dense = getattr(by, "preconditioner", None) in ("auto", "dense") if wanted is None else wanted
+        dense = getattr(by, "dense", None)
+        dense = getattr(by, "preconditioner", None) in ("auto", "dense") if dense is None else dense
         own = None if root is None else np.linalg.cholesky((root @ root.T)[np.ix_(where, where)])
         return cls(entry, where, bool(dense) and len(where) <= DENSE, own)
 
     def arrays(self, i: int) -> dict[str, jax.Array]:
+        """The tuned values of the i-th of the blocks that kernels move, by name."""
         dtype = jnp.result_type(float)
         return {f"step_{i}": jnp.asarray(self.step, dtype), f"scale_{i}": jnp.asarray(self.scale, dtype)}
 
     def update(self, draws: np.ndarray, info: dict[str, np.ndarray], round_: int, rounds: int) -> None:
-        """After a round of sweeps: dual averaging of the step, with three looks at the scale."""
+        """Tune after a round of sweeps: the step size by dual averaging, and the scale three times in a warm-up."""
         by, size = self.entry.by, len(self.where)
         self.seen.append(draws[..., self.where])
         acceptance = float(np.mean(info[f"acceptance_{self.entry.name}"]))

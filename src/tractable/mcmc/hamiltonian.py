@@ -1,7 +1,7 @@
-"""Hamiltonian Monte Carlo and the No-U-Turn sampler: BlackJAX's, behind the kernel interface.
+"""Kernels of Hamiltonian Monte Carlo and of the No-U-Turn sampler, which wrap BlackJAX's.
 
-Target: exactly π. Duane et al. 1987, Neal 2011; Hoffman & Gelman 2014. The first choice wherever full
-gradients are affordable. The only file that imports BlackJAX.
+Target: exactly π. Duane et al. 1987, Neal 2011; Hoffman & Gelman 2014. They are the first choice if gradients on all
+rows are affordable. No other file imports BlackJAX.
 """
 
 from collections.abc import Callable
@@ -16,26 +16,28 @@ from tractable.core.model import Batch, Kernel, PyTree
 class Info(NamedTuple):
     """The trace of one trajectory."""
 
-    acceptance: jax.Array  # () mean over the trajectory
-    divergent: jax.Array  # () 1 where the energy error passed 1000
-    energy: jax.Array  # () of the new state
-    gradients: jax.Array  # () leapfrog steps taken
-    saturated: jax.Array  # () 1 where the tree reached its largest depth
+    acceptance: jax.Array  # () mean acceptance probability over the trajectory
+    divergent: jax.Array  # () 1 if the energy error exceeded 1000, otherwise 0
+    energy: jax.Array  # () energy of the new state
+    gradients: jax.Array  # () number of leapfrog steps
+    saturated: jax.Array  # () 1 if the tree reached its largest depth, otherwise 0
 
 
 def hmc(
     log_density: Callable, step_size: float | jax.Array, inverse_mass: jax.Array, leapfrogs: int = 10,
     jitter: float | int = 0,
 ) -> Kernel:  # fmt: skip
-    """HMC with a fixed number of leapfrog steps.
+    """The kernel of HMC with a fixed number of leapfrog steps.
 
     Args:
         log_density: ``position -> ()``.
-        step_size: of the leapfrog, > 0 (not Langevin's ε: one leapfrog step of size s is MALA with ε = s²).
-        inverse_mass: (d,) or (d, d); ideally the posterior covariance.
-        leapfrogs: steps in a trajectory, ≥ 1.
-        jitter: in [0, 1); every trajectory's step size is uniform within this share of ``step_size``. A trajectory of
-            fixed length returns to its start on a target with that period (Neal 2011, section 3.2).
+        step_size: the leapfrog's step size, > 0. It is not Langevin's ε: one leapfrog step of size s is MALA with
+            ε = s².
+        inverse_mass: (d,) or (d, d); ideally the posterior variances or covariance.
+        leapfrogs: the number of steps in a trajectory, ≥ 1.
+        jitter: in [0, 1); the step size of each trajectory is uniform within this share of ``step_size``. Without
+            jitter, a trajectory returns to its start on a target whose period is the trajectory's length (Neal 2011,
+            section 3.2).
     """
     import blackjax
 
@@ -55,13 +57,13 @@ def hmc(
 
 
 def nuts(log_density: Callable, step_size: float | jax.Array, inverse_mass: jax.Array, max_depth: int = 10) -> Kernel:
-    """The No-U-Turn sampler with multinomial trajectories.
+    """The kernel of the No-U-Turn sampler with multinomial trajectories.
 
     Args:
         log_density: ``position -> ()``.
-        step_size: of the leapfrog, > 0.
-        inverse_mass: (d,) or (d, d).
-        max_depth: most doublings of the trajectory: at most 2^max_depth − 1 gradients per draw.
+        step_size: the leapfrog's step size, > 0.
+        inverse_mass: (d,) or (d, d); ideally the posterior variances or covariance.
+        max_depth: the most doublings of the trajectory; a draw takes at most 2^max_depth − 1 gradients.
     """
     import blackjax
 
@@ -83,7 +85,7 @@ def nuts(log_density: Callable, step_size: float | jax.Array, inverse_mass: jax.
 
 def _kernel(start: Callable, step: Callable, log_density: Callable) -> Kernel:
     def draw(key: jax.Array, count: int, state: PyTree, batch: Batch | None = None) -> jax.Array:
-        return jax.random.split(key, count)  # a trajectory's length is not known beforehand
+        return jax.random.split(key, count)  # the noise is a key, since the length of a trajectory is not known yet
 
     return Kernel(lambda key, position: start(position, log_density), draw, step)
 
@@ -92,19 +94,20 @@ class Adaptation(NamedTuple):
     """Settings of a warm-up."""
 
     algorithm: str  # "hmc" or "nuts"
-    length: int  # leapfrog steps of HMC, or most doublings of NUTS
-    steps: int
-    target: float  # mean acceptance probability
+    length: int  # leapfrog steps of HMC, or the most doublings of NUTS
+    steps: int  # number of warm-up steps
+    target: float  # the mean acceptance probability to reach
     dense: bool  # adapt a full mass matrix instead of a diagonal one
 
 
 def warm_up(
     settings: Adaptation, log_density: Callable, key: jax.Array, position: PyTree, first: tuple[jax.Array, jax.Array]
 ) -> tuple[PyTree, jax.Array, jax.Array]:
-    """Stan's windowed warm-up of one chain: (position, step size, inverse mass matrix).
+    """Run Stan's windowed warm-up of one chain, and return its position, step size and inverse mass matrix.
 
-    ``first`` is the step size and the inverse mass matrix of the first step, given for each chain: if chains shared
-    them, ``vmap`` would trace all of the warm-up twice, as chains differ from the second step on.
+    ``first`` is the step size and the inverse mass matrix of the first step. Each chain gets its own copy. If chains
+    shared these arrays, ``vmap`` would trace the warm-up twice, since they differ between chains from the second step
+    on.
     """
     import blackjax
 

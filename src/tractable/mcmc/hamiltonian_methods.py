@@ -1,4 +1,4 @@
-"""HMC and NUTS: BlackJAX's kernels and warm-up behind this library's interface."""
+"""The methods HMC and NUTS, with BlackJAX's kernels and warm-up."""
 
 import functools
 from collections.abc import Callable
@@ -19,37 +19,39 @@ from tractable.diagnostics.shape import was_compared
 from tractable.engine import run as loop
 from tractable.engine.drawing import Drawing, WarmUp
 from tractable.engine.method import Check, Program, Session
-from tractable.engine.stopping import waited
+from tractable.engine.stopping import wait_for
 from tractable.mcmc import hamiltonian
 
-FEW = 0.01  # share of divergent trajectories from which they reject
+FEW = 0.01  # a share of divergent trajectories of at least this size is many
 
 
 def divergences(posterior: Learnt, remedy: str) -> Check:
-    """How many trajectories diverged. Many reject, but where another look at means and sds does not.
+    """The check of how many trajectories diverged.
 
-    Alone they were wrong to: of 30 posteriors of new targets that nothing else rejected 23 were right.
+    Many divergences reject the result, unless verification has compared its means and sds with a second estimate. Of
+    30 results that only divergences rejected, 23 were right (docs/decisions/016).
     """
     divergent = posterior.info["divergent"]
     share = float(np.mean(divergent)) if divergent.size else 0.0
     few = share < FEW or was_compared(posterior.verification)
     verdict = "trust" if share == 0 else "caution" if few else "reject"
-    sentence = f"trajectories that left the density's true shape; {remedy}"
+    sentence = f"trajectories whose numerical error was too large to follow the density; {remedy}"
     return Check("divergences", float(np.sum(divergent) * posterior.thin), verdict, sentence)
 
 
 @dataclass(frozen=True, kw_only=True)
 class NUTS(Drawing):
-    """The No-U-Turn sampler: the first choice where full gradients are affordable.
+    """The No-U-Turn sampler: the first choice if gradients on all rows are affordable.
 
     Args:
         chains, draws, warmup, thin: as for every method that draws.
-        target: mean acceptance probability that the step size aims at; raise it if divergences are reported.
+        target: the mean acceptance probability for which the step size is tuned; raise it if the report has
+            divergences.
         dense: adapt a full mass matrix instead of a diagonal one.
-        max_depth: most doublings of a trajectory.
+        max_depth: the most doublings of a trajectory.
 
-    Stan's windowed warm-up finds each chain's step size and mass matrix; chains then share the median step size and
-    the mean matrix.
+    Stan's windowed warm-up finds a step size and a mass matrix for each chain. All chains then use the median step size
+    and the mean matrix.
     """
 
     label: ClassVar[str] = "nuts"
@@ -66,15 +68,15 @@ class NUTS(Drawing):
         return self.on(log_density(model, rows, flat=True), tuned)
 
     def aim(self, size: int) -> float:
-        """The acceptance aimed at."""
+        """The acceptance probability for which the step size is tuned."""
         return self.target
 
     def first_step(self, size: int) -> float:
-        """A step size that fits a target of unit scale."""
+        """A first step size, which suits a target of unit scale."""
         return 1 / size**0.25
 
     def on(self, density: Callable, tuned: PyTree) -> Kernel:
-        """The kernel of a log density of flat positions."""
+        """The kernel for a log density of position vectors."""
         return hamiltonian.nuts(density, tuned["step_size"], tuned["inverse_mass"], self.max_depth)
 
     def warm_up(self, session: Session, program: Program, keys: jax.Array, positions: jax.Array) -> WarmUp:
@@ -85,19 +87,19 @@ class NUTS(Drawing):
         rows = loop.rows_of(program, session.data, None)
         session.say("warm-up", 0, self.warmup)
         warm_up = functools.partial(_warm_up, program)
-        warmed, steps, masses = program.placement.run(warm_up, rows, keys, positions)
-        # Many processes stop together.
-        if session.stop() if program.placement.many_processes else not waited(steps, session.stop):
+        new_positions, steps, masses = program.placement.run(warm_up, rows, keys, positions)
+        # With many processes, ``session.stop`` makes all of them stop together, so all of them wait for the result.
+        if session.stop() if program.placement.many_processes else not wait_for(steps, session.stop):
             return WarmUp(positions, {}, {}, self.thin)
         session.say("warm-up", self.warmup, self.warmup)
         step = np.median(np.asarray(steps))
         tuned = {"step_size": jnp.asarray(step), "inverse_mass": jnp.mean(masses, 0)}
         if not (np.isfinite(step) and step > 0):
             raise RunError(
-                f"Warm-up ended at a step size of {step}: the log density or its gradient is "
-                "not finite where the chains went. Look for parameters whose prior is far wider than the data allow."
+                f"Warm-up ended with the step size {step}, since the log density or its gradient is not finite where "
+                "the chains went. Look for parameters whose prior is far wider than the data allow."
             )
-        return WarmUp(warmed, tuned, {"step_size": float(step)}, self.thin)
+        return WarmUp(new_positions, tuned, {"step_size": float(step)}, self.thin)
 
     def checks(self, posterior: Learnt) -> list[Check]:
         info = posterior.info
@@ -106,12 +108,12 @@ class NUTS(Drawing):
         energies = info["energy"]
         if energies.shape[1] > 1 and np.all(energies.var(1) > 0):
             bfmi = float(np.min(np.square(np.diff(energies, axis=1)).mean(1) / energies.var(1)))
-            sentence = "how well momentum explores the energies, least over chains; below 0.3 tails are missed"
+            sentence = "mean squared change of energy over its variance, in the worst chain; below 0.3 tails are missed"
             out.append(Check("E-BFMI", bfmi, "trust" if bfmi >= 0.3 else "caution", sentence))
         saturated = float(np.mean(info["saturated"]))
         if saturated > 0:
             verdict = "caution" if saturated > 0.01 else "trust"
-            out.append(Check("depth", saturated, verdict, "share of trajectories stopped at max_depth"))
+            out.append(Check("depth", saturated, verdict, "share of trajectories that max_depth ended"))
         rate = float(np.mean(info["acceptance"]))
         out.append(check_share("acceptance", rate, 0.4, 0.9999, "mean acceptance probability"))
         return out
@@ -122,9 +124,9 @@ class HMC(NUTS):
     """Hamiltonian Monte Carlo with trajectories of a fixed number of leapfrog steps.
 
     Args: as for NUTS, and
-        leapfrogs: steps in a trajectory.
-        jitter: in [0, 1); each trajectory's step size is uniform within this share of the adapted one, so that no
-            trajectory's length matches a period of the target.
+        leapfrogs: the number of steps in a trajectory.
+        jitter: in [0, 1); the step size of each trajectory is uniform within this share of the tuned one, so that the
+            length of trajectories does not match a period of the target.
     """
 
     label: ClassVar[str] = "hmc"

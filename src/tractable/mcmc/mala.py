@@ -1,9 +1,10 @@
-"""The Metropolis-adjusted Langevin algorithm: a Langevin step, then accept or reject.
+"""The Metropolis-adjusted Langevin algorithm (MALA): a Langevin step that is accepted or rejected.
 
     θ' = θ + (ε/2) P ∇log π(θ) + √ε L z,   z ~ N(0, I),   P = L Lᵀ
 
-Target: exactly π for every ε. Roberts & Tweedie 1996; ε is Welling and Teh's, 2 × BlackJAX's step size.
-Optimal acceptance rate 0.574 (Roberts & Rosenthal 1998). Without preconditioner the worst-scaled direction limits ε.
+Target: exactly π for every ε. Roberts & Tweedie 1996. ε is defined as by Welling & Teh 2011; it is twice BlackJAX's
+step size. The optimal acceptance rate is 0.574 (Roberts & Rosenthal 1998). Without a preconditioner P, the direction of
+the smallest scale limits ε.
 """
 
 from collections.abc import Callable
@@ -20,9 +21,10 @@ def mala(log_density: Callable, step_size: float | jax.Array, scale: PyTree = 1.
     """The MALA kernel.
 
     Args:
-        log_density: ``position -> ()``, or its terms (m,).
+        log_density: ``position -> ()``, or the terms (m,) that sum to it.
         step_size: ε > 0.
-        scale: L: a number, a pytree like the position, or a lower-triangular (d, d) matrix for flat positions.
+        scale: L, which is a number, a pytree like the position, or for position vectors a lower-triangular matrix
+            (d, d).
     """
     return metropolis(log_density, langevin(step_size, scale))
 
@@ -35,7 +37,7 @@ def langevin(step_size: float | jax.Array, scale: PyTree = 1.0) -> Proposal:
         return tree.normal_like(key, position, count)
 
     def drift(gradient: PyTree) -> PyTree:
-        """(√ε/2) Lᵀ ∇log π: the drift in units of the noise."""
+        """The drift in units of the noise, (√ε/2) Lᵀ ∇log π."""
         return jax.tree.map(lambda g: 0.5 * root * g, scaling.transpose_multiply(scale, gradient))
 
     def move(noise: PyTree, here: Point) -> PyTree:
@@ -43,8 +45,8 @@ def langevin(step_size: float | jax.Array, scale: PyTree = 1.0) -> Proposal:
         return jax.tree.map(lambda x, s: x + s, here.position, scaling.multiply(scale, whitened))
 
     def log_ratio(noise: PyTree, here: Point, there: Point) -> jax.Array:
-        # The way back needs the noise −(z + drift here + drift there). A difference of positions would lose digits
-        # where the step is small.
+        # The reverse step has the noise −(z + drift here + drift there). Computed from the difference of the positions,
+        # it would lose digits if the step is small.
         back = jax.tree.map(lambda z, a, b: z + a + b, noise, drift(here.gradient), drift(there.gradient))
         return 0.5 * (tree.dot(noise, noise) - tree.dot(back, back))
 

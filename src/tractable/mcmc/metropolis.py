@@ -2,9 +2,9 @@
 
     log α(θ, θ') = min(0, log π(θ') − log π(θ) + log q(θ|θ') − log q(θ'|θ))
 
-Target: exactly π for every proposal that can reach the whole space. Metropolis et al. 1953; Hastings 1970.
-Not for minibatches: a noisy ratio gives the wrong target, so the kernel takes a log density of the position
-alone.
+Target: exactly π for every proposal that can reach the whole space. Metropolis et al. 1953; Hastings 1970. It does not
+work with minibatches, since a noisy ratio gives another target. So the kernel takes a log density that depends on the
+position alone.
 """
 
 from collections.abc import Callable
@@ -22,18 +22,18 @@ class Point(NamedTuple):
     """A position with its log density and gradient."""
 
     position: PyTree
-    terms: jax.Array  # () log density, or (m,) terms that sum to it
-    gradient: PyTree  # like position; () where the proposal does not need it
+    terms: jax.Array  # () the log density, or (m,) terms that sum to it
+    gradient: PyTree  # a pytree like the position; () if the proposal does not need it
 
 
 class Proposal(NamedTuple):
-    """A proposal ``move(noise, here) -> position``, with its density if it is not symmetric.
+    """A proposal of a new position, with its log density ratio if it is not symmetric.
 
     Attributes:
         draw: ``(key, count, position) -> noise``, with a leading axis of length ``count``.
-        move: ``(noise, here: Point) -> position``.
-        log_ratio: ``(noise, here, there) -> log q(here|there) − log q(there|here)``; None if symmetric.
-        log_prob: ``(there, here) -> log q(there|here)`` up to a constant; for readers and tests.
+        move: ``(noise, here: Point) -> position``, the proposed position.
+        log_ratio: ``(noise, here, there) -> log q(here|there) − log q(there|here)``; None for a symmetric proposal.
+        log_prob: ``(there, here) -> log q(there|here)`` up to a constant; the kernel does not need it, tests do.
         gradient: whether ``move`` reads ``here.gradient``.
     """
 
@@ -47,19 +47,19 @@ class Proposal(NamedTuple):
 class Info(NamedTuple):
     """The trace of one proposal, accepted or not."""
 
-    acceptance: jax.Array  # () min(1, ratio)
-    accepted: jax.Array  # () 0 or 1
-    not_a_number: jax.Array  # () 1 where the proposal's log density was NaN: taken as −∞
-    log_density: jax.Array  # () of the state returned
+    acceptance: jax.Array  # () acceptance probability min(1, ratio)
+    accepted: jax.Array  # () 1 if the proposal was accepted, otherwise 0
+    not_a_number: jax.Array  # () 1 if the proposal's log density was NaN, which counts as −∞, otherwise 0
+    log_density: jax.Array  # () log density of the new state
 
 
 def metropolis(log_density: Callable, proposal: Proposal) -> Kernel:
     """The Metropolis–Hastings kernel of a proposal.
 
     Args:
-        log_density: ``position -> ()``, or ``position -> (m,)``, terms that sum to the log density. The log ratio is
-            the sum of their differences, which keeps its digits in float32 where the log density is large.
-        proposal: a Proposal; ``asymmetric`` makes one from your own density.
+        log_density: ``position -> ()``, or ``position -> (m,)``, the terms that sum to the log density. The log ratio
+            is then the sum of the terms' differences, which stays accurate in float32 if the log density is large.
+        proposal: the proposal; ``asymmetric`` makes one from your own functions.
     """
 
     def point(position: PyTree) -> Point:
@@ -94,7 +94,7 @@ def metropolis(log_density: Callable, proposal: Proposal) -> Kernel:
 
 
 def log_accept_ratio(proposal: Proposal, noise: PyTree, here: Point, there: Point) -> jax.Array:
-    """log [π(there) q(here|there)] − log [π(here) q(there|here)]."""
+    """The log acceptance ratio log [π(there) q(here|there)] − log [π(here) q(there|here)]."""
     ratio = jnp.sum(there.terms - here.terms)
     return ratio if proposal.log_ratio is None else ratio + proposal.log_ratio(noise, here, there)
 

@@ -1,4 +1,4 @@
-"""Random-walk Metropolis and MALA, tuned between blocks of warm-up steps."""
+"""The methods random-walk Metropolis and MALA, which are tuned between blocks of warm-up steps."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -23,16 +23,16 @@ from tractable.mcmc.mala import mala
 from tractable.mcmc.metropolis import Proposal, metropolis
 from tractable.mcmc.random_walk import random_walk
 
-MANY = 10_000  # rows from which float32 log ratios are sums of the terms' differences
-DENSE = 200  # parameters up to which "auto" measures a full covariance
+MANY = 10_000  # with at least this many rows, log ratios in float32 are sums of the differences of the rows' terms
+DENSE = 200  # the most parameters for which "auto" estimates a full covariance
 
 
 @dataclass(frozen=True, kw_only=True)
 class Metropolis(Drawing):
-    """The base of RandomWalk and MALA: target acceptance rate, and covariance measured in warm-up."""
+    """The base of RandomWalk and MALA, whose warm-up tunes the acceptance rate and estimates the covariance."""
 
     sums_rows: ClassVar[bool] = True
-    summands: ClassVar[bool] = True  # its kernel takes a log density as its summands
+    summands: ClassVar[bool] = True  # its kernel can take a log density as an array of summands
     preconditioner: Literal[None, "auto", "diagonal", "dense"] = "auto"
     target: Share | None = None
 
@@ -41,18 +41,18 @@ class Metropolis(Drawing):
         return self.target or 0.574
 
     def first_step(self, size: int) -> float:
-        """A step size ε that suits a target of unit scale."""
+        """A first step size ε, which suits a target of unit scale."""
         return 1.65**2 / size ** (1 / 3)
 
     def kernel(self, model: Model, rows: PyTree, tuned: PyTree) -> Kernel:
         return self.on(self.density(model, rows), tuned)
 
     def on(self, density: Callable, tuned: PyTree) -> Kernel:
-        """The kernel of a log density of flat positions, or its summands."""
+        """The kernel for a log density of position vectors, or for its summands."""
         raise SettingsError(f"{type(self).__name__} has no kernel of its own.")
 
     def density(self, model: Model, rows: PyTree) -> Any:
-        """The log density, as its summands where float32 needs them; of rows over devices there is only the sum."""
+        """The log density, or its summands if float32 needs them; rows on several devices give only their sum."""
         in_summands = rows is not None and in_terms(jax.tree.leaves(rows)[0].shape[0])
         return log_density(model, rows, flat=True, terms=in_summands)
 
@@ -60,16 +60,16 @@ class Metropolis(Drawing):
         program, data, states = self.program(session), session.data, chains.states
         by_term = data is not None and not session.placement.divides_rows and in_terms(data.size)
         if (states.terms.ndim > 1) != by_term:
-            # It was saved, or drawn, with its rows over devices and goes on without, or the other way.
+            # Either this run or the earlier one has its rows on several devices, so its states must be made again.
             rows = loop.rows_of(program, data, None)
             states = loop.begin(program, chains.tuned, rows, chains.keys, states.position)
         return super().go_on(session, chains._replace(states=states), *args, **more)
 
     def warm_up(self, session: Session, program: Program, keys: jax.Array, positions: jax.Array) -> WarmUp:
-        """Dual averaging of log ε towards the target acceptance rate, block by block, with three covariance updates.
+        """Tune log ε by dual averaging towards the target acceptance rate, with three updates of the covariance.
 
-        Acceptance and covariance are pooled over chains. The kernel itself never adapts, so warm-up and main run share
-        one compiled program.
+        The step size changes only between blocks of steps. Acceptance rates and covariances are pooled over chains. The
+        kernel itself does not adapt, so warm-up and main run share one compiled program.
         """
         size = session.model.space.size
         dtype = jnp.result_type(float)
@@ -96,9 +96,9 @@ class Metropolis(Drawing):
             states = result.states
             seen.append(np.asarray(result.draws))
             by_chain = np.nanmean(result.info["acceptance"], 1)
-            # A chain stuck in a tail sets the step size until it is out; a mean over chains would leave it there.
+            # If a chain is stuck in a tail, its acceptance rate alone decides. With the mean it would stay there.
             acceptance = float(by_chain.min() if by_chain.min() < 0.25 * by_chain.mean() else by_chain.mean())
-            # A step size far off is first changed by large factors; draws then say nothing of the covariance.
+            # A very bad step size is first changed by large factors. Draws up to then are not used for the covariance.
             searching = searching and not 0.1 < acceptance < 0.95 and round_ < rounds // 2
             if searching:
                 step *= 4.0 if acceptance > 0.5 else 0.2
@@ -121,21 +121,24 @@ class Metropolis(Drawing):
         bad = float(np.mean(posterior.info["not_a_number"]))
         out = [*chain_checks(posterior), check_share("acceptance", rate, 0.05, 0.99, "share of proposals accepted")]
         if bad > 0:
-            sentence = "share where the log density was NaN; refused as impossible"
+            sentence = "share of proposals whose log density was NaN; they were rejected"
             out.append(Check("NaN proposals", bad, "caution" if bad > 0.01 else "trust", sentence))
         return out
 
 
 def in_terms(rows: int) -> bool:
-    """Whether a log ratio of so many rows is the sum of its terms' differences."""
+    """Whether log ratios with this many rows are sums of the differences of the rows' terms."""
     return rows >= MANY and jnp.result_type(float) == jnp.float32
 
 
 def around_modes(session: Session, positions: jax.Array) -> tuple[jax.Array, np.ndarray | None]:
-    """Starts 2/√d widths of the normal approximation around the modes, and its root; else ``positions`` and None.
+    """Starting points around the modes, and the root of the covariance of the normal approximation at a mode.
 
-    From a random start a chain can take longer than the warm-up to reach the typical set, and learns nothing of the
-    target's covariance on the way. Every chain climbs from its own random start, so several modes are still found.
+    The starting points have 2/√d times the width of the normal approximation. If there are too many parameters, or if a
+    climb fails, the result is ``positions`` and None.
+
+    From a random starting point a chain can take longer than the warm-up to reach the typical set, and on the way its
+    draws say nothing about the covariance. Every chain climbs from its own random point, so several modes can be found.
     """
     if positions.shape[1] > DENSE:
         return positions, None
@@ -146,26 +149,27 @@ def around_modes(session: Session, positions: jax.Array) -> tuple[jax.Array, np.
     if root is None:
         return positions, None
     jitter = jax.random.normal(jax.random.fold_in(session.key, 5), positions.shape)
-    off = 2 * np.asarray(jitter) @ root.T / np.sqrt(positions.shape[1])
-    return jnp.asarray(climbed + off, positions.dtype), root
+    offsets = 2 * np.asarray(jitter) @ root.T / np.sqrt(positions.shape[1])
+    return jnp.asarray(climbed + offsets, positions.dtype), root
 
 
 class Averaging(NamedTuple):
-    """Dual averaging of log ε (Hoffman & Gelman 2014, eq. 6), one update per block of steps."""
+    """The state of dual averaging of log ε (Hoffman & Gelman 2014, eq. 6), with one update for each block of steps."""
 
-    centre: float
-    gap: float = 0.0
-    weighted: float = 0.0
-    time: int = 0
+    centre: float  # μ of the paper: the value of log ε towards which updates shrink
+    gap: float = 0.0  # H̄ of the paper: running mean of the target acceptance less the acceptance
+    weighted: float = 0.0  # running weighted mean of log ε
+    time: int = 0  # number of updates
 
     @classmethod
     def around(cls, step: float) -> "Averaging":
+        """The state before the first update, for step sizes around ``step``."""
         return cls(float(np.log(step)))
 
     def updated(self, miss: float) -> tuple["Averaging", float]:
-        """(state, next step size) after a block whose acceptance was ``miss`` below the target."""
+        """The next state and step size, after a block whose acceptance rate was ``miss`` below the target."""
         time = self.time + 1
-        # A block averages many acceptance probabilities, so updates may be bolder than after a single draw.
+        # A block averages many acceptance probabilities, so updates can be larger than after a single draw.
         gap = self.gap + (miss - self.gap) / (time + 2)
         step = self.centre - np.sqrt(time) / 0.25 * gap
         share = time**-0.75
@@ -174,18 +178,20 @@ class Averaging(NamedTuple):
 
     @property
     def average(self) -> float:
+        """The averaged step size, for the main run."""
         return float(np.exp(self.weighted if self.time else self.centre))
 
 
 def root_of_covariance(draws: np.ndarray, dense: bool, laplace: np.ndarray | None) -> np.ndarray:
-    """L of the mean covariance within chains of ``draws`` (chain, draw, d), shrunk towards the normal approximation.
+    """The root of the mean covariance within chains of ``draws`` (chain, draw, d), shrunk towards another estimate.
 
-    Without that approximation at a mode it is shrunk towards its diagonal, which is estimated better than the rest.
+    The other estimate is that of the normal approximation at a mode, with the root ``laplace``. If this is None, it is
+    the diagonal of the covariance, which is estimated better than the other entries.
     """
     centred = draws - draws.mean(1, keepdims=True)
     flat = centred.reshape(-1, draws.shape[-1]).astype(np.float64)
     count, size = flat.shape
-    # Fifty warm-up draws are worth perhaps one independent draw.
+    # Fifty draws of a warm-up count as one independent draw.
     weight = count / (count + 50 * (size if dense else 1))
     covariance = flat.T @ flat / max(count - 1, 1)
     prior = np.diag(np.diag(covariance)) if laplace is None else laplace @ laplace.T
@@ -204,12 +210,13 @@ class RandomWalk(Metropolis):
 
     Args:
         chains, draws, warmup: as for every method that draws.
-        thin: steps per kept draw; ten by default: in ten dimensions a step is worth a thirtieth of a draw.
+        thin: steps per kept draw, by default ten: in ten dimensions a step is worth a thirtieth of an independent draw.
         preconditioner: None, "diagonal", "dense" or "auto" (dense up to 200 parameters).
-        target: target acceptance rate; by default 0.44 in one dimension, falling to 0.234 in three or more.
-        proposal: your own ``kernels.Proposal`` on flat unconstrained positions, symmetric or not, used unchanged.
+        target: the target acceptance rate; by default 0.44 in one dimension, 0.35 in two, 0.234 in three or more.
+        proposal: your own ``kernels.Proposal`` for unconstrained position vectors, used unchanged; it need not be
+            symmetric.
 
-    Needs no gradient. Beyond a few dozen parameters the effective sample size is small: prefer MALA or NUTS.
+    It needs no gradient. With more than a few dozen parameters the effective sample size is small: prefer MALA or NUTS.
     """
 
     label: ClassVar[str] = "random-walk"
@@ -238,9 +245,9 @@ class MALA(Metropolis):
     Args:
         chains, draws, warmup, thin: as for every method that draws.
         preconditioner: None, "diagonal", "dense" or "auto" (dense up to 200 parameters).
-        target: target acceptance rate, by default 0.574.
+        target: the target acceptance rate, by default 0.574.
 
-    One gradient per step. NUTS is the better default; MALA is the exact counterpart of SGLD.
+    A step takes one gradient. NUTS is the better default; MALA is the exact counterpart of SGLD.
     """
 
     label: ClassVar[str] = "mala"

@@ -1,8 +1,8 @@
-"""Random-walk Metropolis: θ' = θ + s L z, z ~ N(0, I).
+"""Random-walk Metropolis: the proposal is θ' = θ + s L z, z ~ N(0, I).
 
-Target: exactly π. Metropolis et al. 1953. Needs no gradient; its mixing time grows with the dimension, so
-beyond a few dozen parameters prefer MALA or NUTS. Optimal acceptance rate: 0.44 in one dimension, 0.234 in many
-(Roberts, Gelman & Gilks 1997), at s ≈ 2.38/√d if L Lᵀ is the posterior covariance.
+Target: exactly π. Metropolis et al. 1953. It needs no gradient. Its mixing time grows with the dimension, so with more
+than a few dozen parameters prefer MALA or NUTS. The optimal acceptance rate is 0.44 in one dimension and 0.234 in many
+(Roberts, Gelman & Gilks 1997). It is reached at s ≈ 2.38/√d if L Lᵀ is the posterior covariance.
 """
 
 from collections.abc import Callable
@@ -18,9 +18,10 @@ def random_walk(log_density: Callable, step_size: float | jax.Array = 1.0, scale
     """The random-walk Metropolis kernel.
 
     Args:
-        log_density: ``position -> ()``, or its terms (m,).
+        log_density: ``position -> ()``, or the terms (m,) that sum to it.
         step_size: s > 0, a standard deviation.
-        scale: L: a number, a pytree like the position, or a lower-triangular (d, d) matrix for flat positions.
+        scale: L, which is a number, a pytree like the position, or for position vectors a lower-triangular matrix
+            (d, d).
     """
     return metropolis(log_density, gaussian(step_size, scale))
 
@@ -31,7 +32,7 @@ def gaussian(step_size: float | jax.Array = 1.0, scale: PyTree = 1.0) -> Proposa
     def draw(key: jax.Array, count: int, position: PyTree) -> PyTree:
         noise = tree.normal_like(key, position, count)
         if scaling.is_matrix(scale):
-            return step_size * (noise @ scale.T)  # one product for the whole block
+            return step_size * (noise @ scale.T)  # one product for all ``count`` steps
         return jax.tree.map(lambda z: step_size * z, jax.vmap(lambda z: scaling.multiply(scale, z))(noise))
 
     return Proposal(draw, lambda noise, here: jax.tree.map(lambda x, z: x + z, here.position, noise))

@@ -1,8 +1,8 @@
-"""Rejection sampling: draw z from q, accept iff log u < log w(z) − log M, with w = π/q.
+"""Rejection sampling: draw z from q, and accept it if log u < log w(z) − log M, with w = π/q and u ~ U(0, 1).
 
-Target: exactly π ∝ w q, independent draws, if M ≥ sup w; equality is best. von Neumann 1951.
-The accepted share estimates ∫ w q / M: with q the prior and w the likelihood, the evidence divided by M.
-Not for peaked posteriors: the share accepted is p(x)/sup p(x|z), which falls as data are added.
+Target: exactly π ∝ w q, with independent draws, if M ≥ sup w; M = sup w is best. von Neumann 1951. The accepted share
+estimates ∫ w q / M. If q is the prior and w the likelihood, this is the evidence divided by M. The method does not suit
+peaked posteriors: the accepted share is at most p(x)/sup p(x|z), which falls as data are added.
 """
 
 from collections.abc import Callable
@@ -16,39 +16,39 @@ from tractable.core.model import Batch, Kernel, PyTree
 
 
 class State(NamedTuple):
-    """The last draw, and the proposal that came nearest to the bound or exceeded it most."""
+    """The last accepted draw, and the proposal of the largest weight so far, which tests the bound."""
 
     position: PyTree  # the last accepted draw
     worst: PyTree  # the proposal with the largest log w − log M so far
-    excess: jax.Array  # () log w − log M of that proposal; above 0 the bound is wrong
+    excess: jax.Array  # () log w − log M of that proposal; if it is above 0, log M is no bound
 
 
 class Info(NamedTuple):
-    """One draw's cost and its margin to the bound."""
+    """The cost of one draw, and the margin to the bound."""
 
-    tries: jax.Array  # () proposals for this draw, including the accepted one
+    tries: jax.Array  # () number of proposals for this draw, the accepted one included
     excess: jax.Array  # () running maximum of log w − log M
-    gave_up: jax.Array  # () 1 where ``limit`` proposals were refused
+    gave_up: jax.Array  # () 1 if no proposal was accepted, after ``limit`` of them or a wrong bound; otherwise 0
 
 
 def rejection(
     sample: Callable, log_weight: Callable, log_bound: float | jax.Array, *, width: int = 16, limit: int = 2**22
 ) -> Kernel:
-    """The rejection sampler as a kernel: every step is an independent draw.
+    """The kernel of the rejection sampler, of which every step is an independent draw.
 
     Args:
         sample: ``key -> position``, a draw from q.
         log_weight: ``position -> ()``, log w = log π − log q up to a constant.
         log_bound: log M ≥ sup log w.
-        width: proposals made at once.
-        limit: proposals after which a draw is given up.
+        width: the number of proposals that are made at once.
+        limit: a draw is given up after this many proposals.
     """
 
     def init(key: jax.Array, position: PyTree) -> State:
         return State(position, position, jnp.full((), -jnp.inf, jnp.result_type(float)))
 
     def draw(key: jax.Array, count: int, state: State, batch: Batch | None = None) -> jax.Array:
-        return jax.random.split(key, count)  # the number of proposals is not known beforehand
+        return jax.random.split(key, count)  # the noise is a key, since the number of proposals is not known yet
 
     def step(key: jax.Array, state: State, batch: Batch | None = None) -> tuple[State, Info]:
 

@@ -1,4 +1,4 @@
-"""Rejection sampling from the prior: independent, exact draws of small problems."""
+"""Rejection sampling from the prior: independent and exact draws for small problems."""
 
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
@@ -22,21 +22,22 @@ from tractable.engine.method import Program, Session
 from tractable.engine.search import maximum
 from tractable.mcmc.rejection import rejection
 
-SURVEY = 1 << 14  # prior draws that forecast the acceptance and test the bound
-SLACK = 1e-3  # nats added to a searched bound; costs a thousandth of the draws
+SURVEY = 1 << 14  # number of prior draws that forecast the acceptance rate and test the bound
+SLACK = 1e-3  # nats (natural log units) added to a maximum that is used as bound; it costs a thousandth of the draws
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rejection(Drawing):
-    """Rejection sampling: draw θ from the prior, accept iff log u < log p(y|θ) − log M.
+    """Rejection sampling: draw θ from the prior, and accept it if log u < log p(y|θ) − log M, with u ~ U(0, 1).
 
     Args:
         chains, draws: as for every method that draws; all draws are independent.
-        log_bound: log M ≥ sup_θ log p(y|θ); None searches for the maximum likelihood and tests it on 16,384 prior
+        log_bound: log M ≥ sup_θ log p(y|θ). None searches for the maximum likelihood, and tests it on 16,384 prior
             draws. A draw that exceeds the bound raises an error that names the draw.
         least_acceptance: the run raises an error if it forecasts a smaller share of accepted draws.
 
-    The share accepted is p(y)/M, so the run also estimates the evidence. Not for peaked posteriors.
+    The expected share of accepted draws is p(y)/M, so the run also estimates the evidence. Do not use it for peaked
+    posteriors, of which the share is too small.
     """
 
     label: ClassVar[str] = "rejection"
@@ -53,7 +54,7 @@ class Rejection(Drawing):
         return rejection(sample, lambda p: _log_likelihood(model, rows, p), tuned["log_bound"], limit=limit)
 
     def starts(self, session: Session, key: jax.Array) -> jax.Array:
-        """Placeholders for the draws: rejection needs no starting points."""
+        """Zeros, since rejection needs no starting points."""
         return jnp.zeros((self.chains, session.model.space.size))
 
     def warm_up(self, session: Session, program: Program, keys: jax.Array, positions: jax.Array) -> WarmUp:
@@ -61,22 +62,22 @@ class Rejection(Drawing):
         if model.prior_is_callable or model.likelihood is None or data is None:
             raise ModelError(
                 "Rejection draws from the prior and accepts by the likelihood, so it needs a Model with a prior of "
-                "distributions and a likelihood; for a log density alone use NUTS."
+                "distributions, a likelihood, and data. For a log density alone use NUTS."
             )
-        surveyed, values = survey(model, data.arrays(), jax.random.fold_in(session.key, 1))
+        draws, values = survey(model, data.arrays(), jax.random.fold_in(session.key, 1))
         values = np.nan_to_num(np.asarray(values), nan=-np.inf)
         bound = self.log_bound
         if bound is None:
             best = np.argsort(values)[-4:]
-            found = [maximum(model, data, surveyed[i], prior=False) for i in best]
-            bound = max(max(m.value for m in found), float(values.max())) + max(SLACK, 1e-6 * abs(float(values.max())))
+            maxima = [maximum(model, data, draws[i], prior=False) for i in best]
+            bound = max(max(m.value for m in maxima), float(values.max())) + max(SLACK, 1e-6 * abs(float(values.max())))
         if values.max() > bound:
-            raise RunError(_exceeded(model, surveyed[int(values.argmax())], float(values.max() - bound)))
+            raise RunError(_excess_message(model, draws[int(values.argmax())], float(values.max() - bound)))
         forecast = float(np.exp(values - bound).mean())
         if forecast < self.least_acceptance:
             raise RunError(
-                f"Rejection would accept about {forecast:.1e} of its draws (from {SURVEY} prior draws), fewer than "
-                f"least_acceptance = {self.least_acceptance:g}: the data leave too little of the prior. Use NUTS."
+                f"Rejection would accept about {forecast:.1e} of its draws, as estimated by {SURVEY} prior draws. This "
+                f"is less than least_acceptance = {self.least_acceptance:g}: the posterior is too narrow. Use NUTS."
             )
         tuned = {"log_bound": jnp.asarray(bound, jnp.result_type(float))}
         found = {"log_bound": float(bound), "forecast acceptance": forecast}
@@ -89,11 +90,11 @@ class Rejection(Drawing):
         excess = np.asarray(states.excess)
         if excess.max() > 0:
             chain = int(excess.argmax())
-            raise RunError(_exceeded(session.model, states.worst[chain], float(excess.max())))
+            raise RunError(_excess_message(session.model, states.worst[chain], float(excess.max())))
         if info["gave_up"].any():
             raise RunError(
-                f"A draw was given up after {int(info['tries'].max()):,} refusals: the acceptance is below "
-                f"{1 / info['tries'].max():.1e}. Use NUTS, or a tighter log_bound if you gave one."
+                f"A draw was given up after {int(info['tries'].max()):,} rejections: the acceptance rate is below "
+                f"{1 / info['tries'].max():.1e}. Use NUTS, or a smaller log_bound if you gave one."
             )
 
     def checks(self, posterior: Learnt) -> list[Check]:
@@ -103,26 +104,26 @@ class Rejection(Drawing):
         known = evidence(posterior.info, posterior.found["log_bound"])
         return [
             Check("bound", float(posterior.info["excess"].max()), "trust",
-                  "largest log p(y|θ) − log M of a proposal; above 0 the run ends with an error"),
+                  "largest log p(y|θ) − log M of a proposal; if it were above 0, the run would end with an error"),
             Check("acceptance", rate, "trust",
-                  f"share accepted; log evidence {known.estimate:.4f} ± {known.standard_error:.4f}"),
+                  f"share of draws accepted; log evidence {known.estimate:.4f} ± {known.standard_error:.4f}"),
             *[c for c in chain_checks(posterior) if c.name in ("R-hat", "bulk ESS")],
         ]  # fmt: skip
 
 
 def evidence(info: dict[str, np.ndarray], log_bound: float) -> Evidence:
-    """log p(y) = log M + log(share accepted)."""
+    """The log evidence, log p(y) = log M + log(share of draws accepted)."""
     tries, accepted = float(info["tries"].sum()), info["tries"].size
     rate = accepted / tries
     estimate, error = log_bound + float(np.log(rate)), float(np.sqrt((1 - rate) / accepted))
-    counted = size_check(float(accepted), 100.0, 20.0, f"draws accepted, of {int(tries):,} of the prior", "accepted")
+    check = size_check(float(accepted), 100.0, 20.0, f"draws accepted, of {int(tries):,} of the prior", "accepted")
     bounds = estimate - QUANTILE * error, estimate + QUANTILE * error
-    return Evidence(estimate, error, *bounds, [counted], method="rejection")
+    return Evidence(estimate, error, *bounds, [check], method="rejection")
 
 
 @compiled("model")
 def survey(model: Model, rows: PyTree, key: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Prior draws (16384, d) and their log likelihoods."""
+    """(draw, d) draws of the prior and (draw,) their log likelihoods, ``SURVEY`` of them."""
 
     def one(key: jax.Array) -> tuple[jax.Array, jax.Array]:
         position = model.position_of(model.sample_prior(key))
@@ -135,9 +136,10 @@ def _log_likelihood(model: Model, rows: PyTree, position: jax.Array) -> jax.Arra
     return jnp.sum(counted_log_likelihoods(model, model.params(position), rows))
 
 
-def _exceeded(model: Model, position: jax.Array, excess: float) -> str:
+def _excess_message(model: Model, position: jax.Array, excess: float) -> str:
+    """The error message for a position whose log likelihood is above the bound."""
     params = jax.tree.map(lambda a: np.asarray(a).tolist(), model.params(position))
     return (
-        f"The bound is no bound: at {params} the log likelihood exceeds log_bound by {excess:.4g}, so accepted draws "
-        "would not follow the posterior. Raise log_bound by at least that, or leave it out to have it searched."
+        f"log_bound is no bound: at {params} the log likelihood exceeds log_bound by {excess:.4g}, so accepted draws "
+        "would not follow the posterior. Raise log_bound by at least that, or leave it out: it is then searched for."
     )

@@ -1,12 +1,15 @@
-"""Variational inference: fit a normal q(z) over the unconstrained parameters by climbing the ELBO.
+"""Variational inference: fit a normal q(z) over the unconstrained parameters by maximising the ELBO.
+
+The ELBO is the evidence lower bound E_q[log p(y, z)] + H[q] ≤ log p(y).
 
 ``methods.py`` holds what users call: ``MeanField`` (ADVI, Kucukelbir et al. 2017), ``FullRank`` and ``LowRank`` (Ong,
-Nott & Smith 2018). Two ways lead from there to a formula:
+Nott & Smith 2018). The ELBO is maximised in one of two ways:
 
-- With draws of q: ``elbo.py`` has the objective and its gradient estimators, reparameterised, path or score function,
-  and ``engine/staged_climb.py`` climbs it.
-- Without draws, where rows see the parameters through a linear predictor: ``quadrature.py`` integrates over one number
-  a row (as Challis & Barber 2013), ``multi_output.py`` over several numbers by quasi-random points, and L-BFGS climbs.
+- With draws of q: ``elbo.py`` has the objective and its gradient estimators (reparameterised, path or score function),
+  and ``engine/staged_climb.py`` maximises it by stochastic gradient ascent.
+- Without draws, for models whose likelihood depends on the parameters through a linear predictor: ``quadrature.py``
+  integrates over one number for each row (as Challis & Barber 2013), and ``multi_output.py`` over several numbers, by
+  quasi-random points. L-BFGS maximises the ELBO.
 
 The families of q are in ``core/approximations.py``.
 """

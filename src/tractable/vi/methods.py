@@ -1,4 +1,4 @@
-"""Variational inference: a normal q(z) over the unconstrained parameters, fitted by climbing a bound."""
+"""Variational inference: a normal q(z) over the unconstrained parameters, fitted by maximising a bound."""
 
 import math
 import time
@@ -36,35 +36,40 @@ from tractable.engine.staged_climb import WINDOW, Problem, climb_in_stages
 from tractable.vi import multi_output, quadrature
 from tractable.vi.elbo import Control, Gradient, elbo, inclusive
 
+# Bounds and gains are in nats, the units of the natural logarithm.
 THIN = 10  # steps of a climb for each value of its traces
-MODE_SIZE = 1000  # parameters up to which a climb starts at the mode
-ROWS_EACH, NEAR = 20, 3.0  # rows a parameter from which, and sds between starts up to which, batches are corrected
-VAGUE = 0.1  # nats that a bound must be known to, where nothing else says that means and sds are right
-FAR = 1.0  # nats of the last gain above which the result is rejected
+MODE_SIZE = 1000  # the most parameters for which a climb starts at the mode
+# Control variates correct batches if there are at least this many rows for each parameter, and if the starting points
+# differ by at most this many standard deviations (docs/decisions/030).
+ROWS_EACH, NEAR = 20, 3.0
+VAGUE = 0.1  # error in nats above which a bound alone is no reason to trust means and sds (docs/decisions/030)
+FAR = 1.0  # gain of the last stage in nats above which the result is rejected
 
 
 @dataclass(frozen=True, kw_only=True)
 class Variational(Method):
-    """The common fields of the normal families.
+    """The common fields of the methods that fit a normal q.
 
     Args:
-        divergence: "reverse" climbs the ELBO, KL(q ‖ p); "forward" KL(p ‖ q) by self-normalised importance sampling.
-        gradient: "reparameterised", "path" (without the score of q) or "score" (``vi.elbo``).
+        divergence: "reverse" minimises KL(q ‖ p) by maximising the ELBO; "forward" minimises KL(p ‖ q) by
+            self-normalised importance sampling.
+        gradient: "reparameterised", "path" (without the score of q) or "score" (see ``vi.elbo``).
         control: control variate of the score function: None, "running-mean", "leave-one-out" or "fitted".
         samples: draws of q per step.
-        batch_size: rows per step; None takes all.
+        batch_size: rows per step; None takes all rows.
         optimizer: "adam", whose learning rate falls from stage to stage; or an optax optimiser, used unchanged.
         learning_rate: Adam's first learning rate, in units of the starting standard deviations.
-        steps: most steps; the climb ends earlier once stages no longer gain ``tolerance``.
-        tolerance: nats of the bound. A stage ends when its noisy bound shows no trend. The run ends when the averaged
-            iterates of two stages differ, on common random numbers, by less than this or than chance.
-        tempering: temperatures T ≥ 1 of the first stages, which flatten the posterior while q moves into place.
-        start: "mode", with the curvature there, up to 1000 parameters; or "random".
-        starts: climbs side by side; the best bound is kept and the report says whether they agree.
-        solver: "quadrature" integrates over a linear predictor instead of drawing, which makes the bound
-            deterministic, on one device (of FullRank also over several, as of classes); "stochastic" draws; "auto"
-            takes quadrature where the model allows it.
-        draws: independent draws of q in the posterior; ``sample`` makes fresh ones.
+        steps: the most steps; the climb ends earlier once stages gain less than ``tolerance``.
+        tolerance: a difference of the bound in nats (units of the natural logarithm). A stage ends when its noisy bound
+            shows no trend. The run ends when the bounds at the averaged iterates of successive stages, on common random
+            numbers, differ by less than this or by no more than chance.
+        tempering: temperatures T ≥ 1 of the first stages. They flatten the posterior until q is near its place.
+        start: "mode" starts at the mode with the curvature there, for up to 1000 parameters; or "random".
+        starts: number of climbs. The result is the one with the best bound, and the report says whether they agree.
+        solver: "quadrature" integrates over a linear predictor instead of drawing, which makes the bound deterministic;
+            it runs on one device. FullRank can also integrate over several predictors, such as those of classes.
+            "stochastic" draws. "auto" takes quadrature if the model allows it.
+        draws: independent draws of q in the posterior; ``sample`` makes new ones.
     """
 
     kind: ClassVar[str] = ""  # the family's name in ``approximations.of``
@@ -102,7 +107,7 @@ class Variational(Method):
         raise SettingsError(f"{type(self).__name__} has no family of its own; use MeanField, FullRank or LowRank.")
 
     def objective(self, model: Model, rows: PyTree, tuned: PyTree) -> Objective:
-        """The bound, on minibatches (cut from ``rows``) or on all ``rows``."""
+        """The bound, on minibatches if there is a ``batch_size``, otherwise on all ``rows``."""
         q, target, temperature = self.family(model.space.size), log_posterior(model, flat=True), tuned["temperature"]
         every = whole(rows) if self.batch_size is None and rows is not None else None
         corrected = anchored(model, tuned["anchor"]) if "anchor" in tuned else None
@@ -130,31 +135,30 @@ class Variational(Method):
     def learn(self, session: Session) -> Outcome:
         model, data = session.model, session.data
         q = self.family(model.space.size)
-        began = time.perf_counter()
-        interrupted, traces, every = False, {}, 1
-        solved = self._solved(session)
+        start_time = time.perf_counter()
+        solved = self._solve(session)
         if solved is not None:
             phi, found, values = solved
-            interrupted, traces = session.stop(), {"objective": values[None]}
+            interrupted, traces, every = session.stop(), {"objective": values[None]}, 1
         else:
             climbed = climb_in_stages(self, session)
             phi, found, interrupted = self.flat(model, climbed.phi), climbed.found, climbed.interrupted
             traces, every = climbed.traces, THIN
-        ended = time.perf_counter()
+        end_time = time.perf_counter()
         weights = log_weights(model, data, q, phi, jax.random.fold_in(session.key, 1))
         if weights is not None:
-            seen = weigh(weights)
-            found |= {"elbo": seen.elbo, "elbo error": seen.error, "bound": seen.bound}
+            estimate = weigh(weights)
+            found |= {"elbo": estimate.elbo, "elbo error": estimate.error, "bound": estimate.bound}
         draws = approximations.drawn(q, phi, draws_key(session.key), self.draws)
-        seconds = {"climbing": ended - began, "weighing": time.perf_counter() - ended}
+        seconds = {"climbing": end_time - start_time, "weighing": time.perf_counter() - end_time}
         phi = jax.tree.map(np.asarray, phi)
         fitted = Fitted(
             positions=np.asarray(draws)[None], family=self.kind, phi=phi, log_weights=weights, info=traces, thin=every
         )
         return Outcome(fitted, found, seconds, interrupted)
 
-    def _solved(self, session: Session) -> tuple[PyTree, dict[str, Any], np.ndarray] | None:
-        """φ, figures and values of a climb without noise, where the model has a linear predictor; None elsewhere."""
+    def _solve(self, session: Session) -> tuple[PyTree, dict[str, Any], np.ndarray] | None:
+        """The φ, figures and values of a climb without noise, if the model has a linear predictor; otherwise None."""
         model, data, stop = session.model, session.data, session.stop
         exact = factors = None
         if self.solver != "stochastic" and self.divergence == "reverse" and self.batch_size is None:
@@ -164,14 +168,14 @@ class Variational(Method):
             if self.solver != "quadrature":
                 return None
             raise ModelError(
-                f"{type(self).__name__}(solver='quadrature') expects one linear predictor, normal or Laplace priors on "
-                "its weights and at most one other number, on data in memory (FullRank also several predictors, as of "
-                "classes, and no other number); this model has another shape. Use solver='stochastic'."
+                f"{type(self).__name__}(solver='quadrature') expects one linear predictor, normal or Laplace priors of "
+                "its weights, at most one other parameter, and data in memory (or with FullRank, several predictors, "
+                "such as those of classes, and no other parameter); got another model. Use solver='stochastic'."
             )
-        if session.placement is not ONE_DEVICE:  # it takes some fifty evaluations, a climb a thousand steps
+        if session.placement is not ONE_DEVICE:  # fifty evaluations on one device cost less than a climb on many
             tell(
-                f"{type(self).__name__} integrates over this model's linear predictor on one device, so mesh= does "
-                "nothing here. Where one device cannot hold the rows, give solver='stochastic'."
+                f"{type(self).__name__} integrates over this model's linear predictor on one device, so mesh= has no "
+                "effect. If one device cannot hold the rows, give solver='stochastic'."
             )
         if exact is not None:
             return quadrature.climb(exact, self.family(model.space.size), model, data, stop=stop)
@@ -182,17 +186,17 @@ class Variational(Method):
         return multi_output.climb(factors, model, data, mode, root, self.tolerance, stop)
 
     def cost(self, belief: Belief, found: dict[str, Any], data: Data | None) -> Cost:
-        if "steps" not in found:  # by quadrature, each evaluation on all rows
+        if "steps" not in found:  # the climb was by quadrature, with all rows in each evaluation
             return Cost(found["evaluations"], 0.0)
         gradients = found["steps"] * self.samples * self.starts + found.get("gradients for σ", 0)
         return Cost(gradients * self.share(data), 0.0)
 
     def positions(self, model: Model, means: jax.Array, sds: jax.Array) -> PyTree:
-        """The starting φ, with a leading axis of starts."""
+        """The first φ of each climb, with a leading axis of starting points."""
         return jax.vmap(self.family(model.space.size).init)(means, sds)
 
     def flat(self, model: Model, phi: PyTree) -> PyTree:
-        """``family``'s φ from the climb's position."""
+        """The φ of ``family`` at a position of the climb."""
         return phi
 
     def most(self, plan: Plan | None) -> int:
@@ -200,11 +204,15 @@ class Variational(Method):
         return self.steps
 
     def finish(self, problem: Problem, phi: PyTree, steps: int) -> tuple[PyTree, dict[str, Any]]:
-        """φ after any work that follows a climb of ``steps`` steps, and figures about that work."""
+        """The φ after the work that follows a climb of ``steps`` steps, if any, and figures about that work."""
         return phi, {}
 
     def shape(self, model: Model, data: Data | None, plan: Plan | None, positions: PyTree) -> loop.Shape:
-        """The loop's: a segment is a window, of whole epochs where there are batches whose noise has to sum to zero."""
+        """The shape of the climb's loop, whose segment is the window after which a stage is checked.
+
+        With batches that are not corrected, a window is a whole number of epochs, so that the noise of the batches
+        sums to zero.
+        """
         noise = self.samples * self.family(model.space.size).noise
         shape = loop.shape(10**6, THIN, noise, self.starts, moments=True)
         epoch = 1 if plan is None or self.corrects(model, data) else plan.count
@@ -212,36 +220,37 @@ class Variational(Method):
         return shape._replace(capacity=-(-window // shape.group))
 
     def begin(self, session: Session, key: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """(start, d) starting means and standard deviations."""
+        """(start, d) the means and the standard deviations with which climbs begin."""
         model, data = session.model, session.data
         positions = starts_of(session, key, self.starts)
         if not self.at_mode(model, data):
-            scale = 0.1 if model.start is None else 0.01  # more noise would swamp a network's starting weights
+            scale = 0.1 if model.start is None else 0.01  # more noise would hide a network's starting weights
             return positions, jnp.full(positions.shape, scale, positions.dtype)
         means, sds, data = [], [], None if data is None else data.sketched()
         for position in np.asarray(positions):
-            found = maximum(model, data, position, jacobian=True, ends=Ends(500, 1e-4, session.stop)).position
-            good = np.all(np.isfinite(found))
-            root = laplace_root(model, data, found)
+            mode = maximum(model, data, position, jacobian=True, ends=Ends(500, 1e-4, session.stop)).position
+            good = np.all(np.isfinite(mode))
+            root = laplace_root(model, data, mode)
             if good and data is not session.data and session.data is not None:
-                found = nearer(model, session.data, found, root)
-            means.append(found if good else np.asarray(position))
-            # A mean field's optimum, were the posterior normal: 1/√Λᵢᵢ.
+                mode = nearer(model, session.data, mode, root)
+            means.append(mode if good else np.asarray(position))
+            # If the posterior were normal, the best mean field would have the sds 1/√Λᵢᵢ.
             sds.append(np.full(model.space.size, 0.1) if root is None or not good else conditional_sd(root))
         return jnp.asarray(np.stack(means), positions.dtype), jnp.asarray(np.stack(sds), positions.dtype)
 
     def anchor(self, session: Session, means: jax.Array, sds: jax.Array) -> dict[str, jax.Array]:
-        """A place near the mode, and what all rows say there, by which batches are corrected; empty where none is.
+        """A place near the mode, with the log likelihood of all rows and its gradient there; empty without correction.
 
-        Where rows are many to a parameter they are nearly quadratic within the posterior's width, and what is left of
-        a batch's noise is small: an average of climbs then knows means to far less than their sds.
+        Batches are corrected by these values (see ``anchored``). If there are many rows for each parameter, a batch's
+        log likelihood is nearly quadratic over the width of the posterior, and little of its noise remains. The average
+        over a climb then has errors far below the posterior's sds.
         """
         near = np.all(np.abs(np.asarray(means) - np.asarray(means[0])) <= NEAR * np.asarray(sds[0]))
         if session.data is None or not near or not self.corrects(session.model, session.data):
             return {}
         value, slope = _likelihood(session.model, means[0], whole(session.data.arrays()))
-        known = np.isfinite(value) and np.all(np.isfinite(slope))
-        return {"place": means[0], "value": value, "slope": slope} if known else {}
+        is_finite = np.isfinite(value) and np.all(np.isfinite(slope))
+        return {"place": means[0], "value": value, "slope": slope} if is_finite else {}
 
     @property
     def sums_rows(self) -> bool:
@@ -262,34 +271,33 @@ class Variational(Method):
         if HELD_OUT_STEPS in found:
             out.append(held_out_best(found))
             if found[HELD_OUT_STEPS] < found["steps"]:
-                return out  # later states predicted worse
+                return out  # the climb ended early on purpose, so its gain does not matter
         gain, error = found["gain"], found["gain error"]
         chance = max(self.tolerance, SIGMAS * error)
         far = abs(gain) > FAR + chance and posterior.model.start is None  # networks are judged by their predictions
         verdict = "trust" if abs(gain) <= chance else "reject" if far else "caution"
-        sentence = "nats that the last stage of the climb added; 0 once it has converged"
+        sentence = "nats that the last stage of the climb added to the bound; 0 once the climb has converged"
         sentence += "" if verdict == "trust" else ": raise steps= or epochs="
         shaped = any(c.name == SHAPE and c.verdict == "trust" for c in posterior.verification)
         if verdict == "trust" and found.get("cut", False) and not shaped:
             verdict = "caution"
-            sentence += ": a stage had used up its steps before its bound settled, so that the next ones may add more"
+            sentence += ": a stage used up its steps before its bound settled, so further stages could add more"
         if verdict == "trust" and chance > VAGUE and posterior.model.start is None and not shaped:
             verdict = "caution"
-            sentence += f"; known to ± {chance:.2g}, which does not tell a mean 0.2 sd off: raise batch_size="
+            sentence += f"; known to ± {chance:.2g}, which would hide a mean that is 0.2 sd off: raise batch_size="
         out.append(Check("bound's gain", gain, verdict, sentence))
         weights = None if posterior.fitted is None else posterior.fitted.log_weights
-        if posterior.verification:
-            pass  # the verification says more than q's own weights
-        elif weights is not None:
+        # Verification tests more than the importance weights of q.
+        if weights is not None and not posterior.verification:
             out.append(khat_check(weigh(weights)))
-        else:
+        elif not posterior.verification:
             out.append(Check("k-hat", math.nan, "caution", "not computed at this size: judge by held-out predictions"))
         if self.starts > 1:
             verdict = "trust" if found["agreement"] <= 1.0 else "caution"
-            out.append(Check("starts", found["agreement"], verdict, "nats between best and worst start"))
+            out.append(Check("starts", found["agreement"], verdict, "nats between the best and the worst bound"))
         signal = found.get("signal at start", math.nan)
         if math.isfinite(signal):
-            sentence = "‖E g‖² over the noise of one step's gradient, where the climb began"
+            sentence = "‖E g‖² over the variance of one step's gradient g, where the climb began"
             out.append(Check("gradient signal", signal, "trust", sentence))
         return out
 
@@ -298,8 +306,9 @@ class Variational(Method):
 class MeanField(Variational):
     """Independent normals over the unconstrained parameters (ADVI, Kucukelbir et al. 2017).
 
-    Cheap and scalable. It understates variances where parameters are correlated (1/Λᵢᵢ for Σᵢᵢ): where the report's
-    k-hat is high, do not use its intervals; use FullRank or NUTS.
+    It is cheap and scales to many parameters. If parameters are correlated, it understates their variances: it finds
+    1/Λᵢᵢ instead of Σᵢᵢ, where Λ = Σ⁻¹. The report's k-hat is the tail index of the importance weights of q. If it is
+    high, do not use this method's intervals; use FullRank or NUTS.
 
     Args: as for ``Variational``.
     """
@@ -313,7 +322,7 @@ class MeanField(Variational):
 
 @dataclass(frozen=True, kw_only=True)
 class FullRank(Variational):
-    """A normal with a full covariance: d(d + 3)/2 numbers, for up to some hundreds of parameters.
+    """A normal with a full covariance, which has d(d + 3)/2 numbers; for up to some hundreds of parameters.
 
     Args: as for ``Variational``.
     """
@@ -330,7 +339,7 @@ class LowRank(Variational):
     """A normal with covariance diag(σ²) + F Fᵀ (Ong, Nott & Smith 2018).
 
     Args:
-        rank: columns of F. Other fields as for ``Variational``.
+        rank: the number of columns of F. The other fields are those of ``Variational``.
     """
 
     label: ClassVar[str] = "lowrank"
@@ -342,13 +351,16 @@ class LowRank(Variational):
 
 
 def anchored(model: Model, anchor: dict[str, jax.Array]) -> Callable:
-    """``(z, batch, k) -> k [l̂(z) − l̂(a) − ∇l̂(a)ᵀ(z − a)] + l(a) + ∇l(a)ᵀ(z − a)``, l̂ the batch's log likelihood.
+    """A function that estimates the log likelihood of all rows from a batch, with control variates.
 
-    As unbiased for l(z) as k l̂(z) is, and without what is linear in its noise: control variates of Baker, Fearnhead,
-    Fox & Nemeth 2019 for the value, so that gradients have them too.
+        (z, batch, k) ↦ k [l̂(z) − l̂(a) − ∇l̂(a)ᵀ(z − a)] + l(a) + ∇l(a)ᵀ(z − a)
+
+    Here l̂ is the batch's log likelihood, and l that of all rows. Like k l̂(z), the estimate of l(z) is unbiased, but
+    the part of its noise that is linear in z − a cancels. These are the control variates of Baker, Fearnhead, Fox &
+    Nemeth 2019, applied to the value, so the gradient has them too.
 
     Args:
-        anchor: a as "place" (d,), l(a) of all rows as "value" and ∇l(a) as "slope".
+        anchor: "place" is a (d,), "value" is l(a), and "slope" is ∇l(a).
     """
     place = anchor["place"]
 
@@ -363,22 +375,22 @@ def anchored(model: Model, anchor: dict[str, jax.Array]) -> Callable:
 
     def corrected(z: jax.Array, batch: Batch, scale: ArrayLike) -> jax.Array:
         slope = batch.summed(jax.grad(likelihood), place)  # the same for every draw of q
-        beyond = scale * (batch.summed(gained, z) - jnp.dot(slope, z - place))
-        return beyond + anchor["value"] + jnp.dot(anchor["slope"], z - place)
+        remainder = scale * (batch.summed(gained, z) - jnp.dot(slope, z - place))
+        return remainder + anchor["value"] + jnp.dot(anchor["slope"], z - place)
 
     return corrected
 
 
 @compiled("model")
 def _likelihood(model: Model, position: jax.Array, batch: Batch) -> tuple[jax.Array, jax.Array]:
-    """Σ w_n log p(y_n | θ) and its gradient at a flat position."""
+    """The log likelihood Σ w_n log p(y_n | θ) and its gradient at an unconstrained position."""
     return jax.value_and_grad(lambda z: jnp.sum(batch.counted(model.log_likelihoods(model.params(z), batch.data))))(
         position
     )
 
 
 def scaled(rate: jax.Array, scale: Callable[[PyTree], PyTree]) -> optax.GradientTransformation:
-    """Multiplies updates by −rate and, elementwise, by ``scale(params)``."""
+    """An optax transformation that multiplies updates by −rate and, elementwise, by ``scale(params)``."""
 
     def update(updates: PyTree, state: PyTree, params: PyTree = None) -> tuple[PyTree, PyTree]:
         return jax.tree.map(lambda u, s: -rate * s * u, updates, scale(params)), state
@@ -387,6 +399,5 @@ def scaled(rate: jax.Array, scale: Callable[[PyTree], PyTree]) -> optax.Gradient
 
 
 def conditional_sd(root: np.ndarray) -> np.ndarray:
-    """1/√Λᵢᵢ, where Λ⁻¹ = root rootᵀ."""
-    precision_root = np.linalg.inv(root)
-    return 1 / np.sqrt(np.square(precision_root).sum(0))
+    """(d,) the sds 1/√Λᵢᵢ of each parameter given the others, where Λ⁻¹ = root rootᵀ."""
+    return 1 / np.sqrt(np.square(np.linalg.inv(root)).sum(0))

@@ -1,4 +1,7 @@
-"""The ELBO by quadrature, without sampling, where the likelihood sees the parameters through a linear predictor."""
+"""The ELBO by quadrature instead of draws, for models whose likelihood depends on θ through a linear predictor η.
+
+docs/decisions/036 says when this is used, and what it costs.
+"""
 
 import functools
 from collections.abc import Callable
@@ -18,20 +21,20 @@ from tractable.core.rows import Data, split_weights
 from tractable.core.shared import COMPILE_FASTEST, compiled
 from tractable.engine.ascent import lbfgs
 
-NODES = 20  # of Gauss–Hermite quadrature
-MOST = 5000  # most parameters
-MOST_TOGETHER, MOST_BESIDE = 400, 16  # most parameters for a dense Hessian, and most of them besides the weights
-PROBED = 8  # rows, and points, at which linearity is tested
+NODES = 20  # nodes of Gauss–Hermite quadrature
+MOST = 5000  # the most parameters
+MOST_TOGETHER, MOST_BESIDE = 400, 16  # for a dense Hessian: the most parameters, and the most that are no weights
+PROBED = 8  # number of rows, and of random points, at which linearity is tested
 
 
 class Linear(NamedTuple):
     """The linear part of a model.
 
     Attributes:
-        weights: (d,) 1 where a parameter acts through η, 0 for the one other.
-        other: index of the parameter that does not act through η, or None.
+        weights: (d,) 1 for a weight, which is a parameter that acts through η; 0 for the one other parameter.
+        other: the index of the parameter that does not act through η, or None.
         laplace: (d,) whether a weight's prior is Laplace rather than normal.
-        centre, scale: (d,) of the weights' priors.
+        centre, scale: (d,) centres and scales of the weights' priors.
     """
 
     weights: np.ndarray
@@ -42,16 +45,17 @@ class Linear(NamedTuple):
 
 
 def structure(model: Model, data: Data | None) -> Linear | None:
-    """The model's linear part; None for other models. Linearity is tested at random rows and points.
+    """The model's linear part; None if the model has another form. Linearity is tested at random rows and points.
 
         η_n = c_n + f_nᵀ z,   q(z) normal  ⇒  η_n ~ N(c_n + f_nᵀ μ, f_nᵀ Σ f_n)
 
-    so each datum's expectation is an integral over one number, or over two where the likelihood has another parameter
-    u, such as a noise scale: η given u is normal too. Gauss–Hermite nodes make the bound deterministic, and a
-    quasi-Newton method climbs it in some tens of evaluations (as in Challis & Barber 2013; Ormerod & Wand 2012).
+    So the expectation of a row's log likelihood is an integral over one number. If the likelihood has another parameter
+    u, such as a noise scale, it is an integral over two numbers, since η given u is normal too. With Gauss–Hermite
+    nodes the bound is deterministic, and a quasi-Newton method maximises it in some tens of evaluations (as in Challis
+    & Barber 2013; Ormerod & Wand 2012).
     """
-    found = slopes(model, data)
-    if data is None or found is None or found.ndim != 2:  # η is not one number
+    features = slopes(model, data)
+    if data is None or features is None or features.ndim != 2:  # in the last case η is not one number
         return None
     leaves = jax.tree.leaves(model.prior, is_leaf=is_distribution)
     shapes = [leaf.shape for leaf in jax.tree.leaves(model.space.shapes)]
@@ -63,8 +67,8 @@ def structure(model: Model, data: Data | None) -> Linear | None:
         each = laplace or normal_prior is not None, laplace, *of_weight
         columns.append([np.broadcast_to(np.asarray(value), shape).ravel() for value in each])
     normal, laplace, centre, scale = map(np.concatenate, zip(*columns, strict=True))
-    acting, (y, given) = np.any(found != 0, 0), _few(data)
-    # A normal parameter that the likelihood uses other than through η, as a log noise scale, is integrated over too.
+    acting, (y, given) = np.any(features != 0, 0), _some_rows(data)
+    # A parameter with a normal prior may act otherwise than through η, such as a log noise scale. It is no weight then.
     linear = normal & ~np.asarray(seen_beyond_eta(model, y, given, jax.random.key(0)))
     others = np.flatnonzero(~linear)
     if len(others) > 1 or np.any(acting[others]):
@@ -73,16 +77,16 @@ def structure(model: Model, data: Data | None) -> Linear | None:
 
 
 def joint_structure(model: Model, data: Data | None) -> Linear | None:
-    """``structure`` for models whose parameters are all covered by one Laplace approximation; None for others.
+    """``structure`` for models for which one Laplace approximation covers all parameters; None for other models.
 
-    η, of one or several numbers, is linear in weights with normal priors, and the likelihood has a few more parameters:
-    softmax regression, ordered grades.
+    In these models η is one or several numbers that are linear in weights with normal priors, and the likelihood may
+    have a few more parameters. Examples are softmax regression and the regression of ordered grades.
     """
-    found = None if model.space.size > MOST_TOGETHER else slopes(model, data)
-    if found is None:
+    features = None if model.space.size > MOST_TOGETHER else slopes(model, data)
+    if features is None:
         return None
     size = model.space.size
-    acting = np.any(found != 0, tuple(range(found.ndim - 1)))
+    acting = np.any(features != 0, tuple(range(features.ndim - 1)))
     leaves = map(base_of, jax.tree.leaves(model.prior, is_leaf=is_distribution))
     sizes = [int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(model.space.shapes)]
     normal = np.repeat([type(leaf) is dist.ZeroSumNormal or _normal(leaf) is not None for leaf in leaves], sizes)
@@ -92,14 +96,17 @@ def joint_structure(model: Model, data: Data | None) -> Linear | None:
 
 
 def _normal(prior: dist.Distribution) -> tuple[Any, Any] | None:
-    """Means and sds of a prior whose coordinates are independent normals, as those of a formula's effects may be."""
+    """The means and sds of a prior whose coordinates are independent normals; None for other priors.
+
+    A formula's effects may have such a prior of another class than ``dist.Normal``.
+    """
     return (prior.loc, prior.scale) if type(prior) is dist.Normal else getattr(prior, "normal_coordinates", None)
 
 
 def climb(
     linear: Linear, q: Approximation, model: Model, data: Data, stop: Callable[[], bool] = lambda: False
 ) -> tuple[PyTree, dict[str, Any], np.ndarray]:
-    """φ at the maximum of the ELBO, the climb's results, and its values."""
+    """Maximise the ELBO, and return the φ at the maximum, the figures for the report, and the climb's values."""
     size = model.space.size
     dtype = jnp.result_type(float)
     start = q.init(jnp.zeros(size, dtype), jnp.full(size, 0.5, dtype))
@@ -117,27 +124,30 @@ def climb(
         gtol=1e-6 * max(1, data.size),
     )  # fmt: skip
     value, slope = uphill(result.x)
-    gain = float(slope @ (result.hess_inv @ slope)) / 2  # what a quasi-Newton step would still add
+    gain = float(slope @ (result.hess_inv @ slope)) / 2  # the gain that one more quasi-Newton step would have
     return unravel(jnp.asarray(result.x, dtype)), figures(value, gain, int(result.nfev)), result.trace
 
 
 def figures(objective: float, gain: float, evaluations: int) -> dict[str, Any]:
-    """What a climb by quadrature reports; it has no noise, and one start."""
-    known = {"gain error": 0.0, "evaluations": evaluations, "agreement": 0.0, "solver": "quadrature"}
-    return {"objective": objective, "gain": gain, **known}
+    """The figures that a climb by quadrature reports. It has no noise, and one starting point."""
+    fixed = {"gain error": 0.0, "evaluations": evaluations, "agreement": 0.0, "solver": "quadrature"}
+    return {"objective": objective, "gain": gain, **fixed}
 
 
 def expected(
     model: Model, q: Approximation, other: int | None, linear: Linear, y: PyTree, offsets: jax.Array,
     features: jax.Array, counts: jax.Array | None = None,
 ) -> Callable[[PyTree], jax.Array]:  # fmt: skip
-    """``φ -> `` ELBO in nats, exact up to quadrature; ``counts`` says how often each row counts, by default once."""
+    """A function φ ↦ ELBO in nats (units of the natural logarithm), exact up to quadrature.
+
+    ``counts`` (N,) says how often each row counts; None is once.
+    """
     nodes, shares = np.polynomial.hermite_e.hermegauss(NODES)
     shares = jnp.asarray(shares / shares.sum(), offsets.dtype)
     nodes = jnp.asarray(nodes, offsets.dtype)
     likelihood: Any = model.likelihood
 
-    def total(params: PyTree, etas: jax.Array) -> jax.Array:  # of (N, node)
+    def total(params: PyTree, etas: jax.Array) -> jax.Array:  # etas (N, node)
         def one(eta: jax.Array, y: PyTree) -> jax.Array:
             return log_prob_of(likelihood.observe(params, eta), y)
 
@@ -152,18 +162,20 @@ def expected(
             data = total(model.params(mean), etas)
         else:
             cross, variance = covariance(phi, features, other), jnp.square(sd[other])
-            left = jnp.sqrt(jnp.maximum(jnp.square(spread) - jnp.square(cross) / variance, 1e-12))
+            # The sd of η given u.
+            conditional_sd = jnp.sqrt(jnp.maximum(jnp.square(spread) - jnp.square(cross) / variance, 1e-12))
 
-            def at(u: jax.Array) -> jax.Array:
-                now = middle + cross / variance * (u - mean[other])
-                etas = now[:, None] + left[:, None] * nodes
+            def given_u(u: jax.Array) -> jax.Array:
+                conditional_mean = middle + cross / variance * (u - mean[other])
+                etas = conditional_mean[:, None] + conditional_sd[:, None] * nodes
                 return total(model.params(mean.at[other].set(u)), etas)
 
-            data = jax.lax.map(at, mean[other] + sd[other] * nodes) @ shares
-        away = mean - linear.centre
-        normal = -(jnp.square(away) + jnp.square(sd)) / (2 * jnp.square(linear.scale)) - jnp.log(linear.scale)
-        ratio = away / sd
-        folded = sd * jnp.sqrt(2 / jnp.pi) * jnp.exp(-jnp.square(ratio) / 2) + away * jax.lax.erf(ratio / jnp.sqrt(2.0))
+            data = jax.lax.map(given_u, mean[other] + sd[other] * nodes) @ shares
+        offset = mean - linear.centre
+        normal = -(jnp.square(offset) + jnp.square(sd)) / (2 * jnp.square(linear.scale)) - jnp.log(linear.scale)
+        ratio = offset / sd
+        folded = sd * jnp.sqrt(2 / jnp.pi) * jnp.exp(-jnp.square(ratio) / 2)  # E_q |z − centre|
+        folded = folded + offset * jax.lax.erf(ratio / jnp.sqrt(2.0))
         laplace = -folded / linear.scale - jnp.log(2 * linear.scale)
         of_weights = jnp.where(linear.laplace, laplace, normal - approximations.LOG_2PI / 2)  # E_q log p(z), (d,)
         prior = jnp.sum(jnp.where(linear.weights > 0, of_weights, 0.0))
@@ -176,7 +188,7 @@ def expected(
 
 
 def projected(phi: PyTree, features: jax.Array) -> jax.Array:
-    """(N,) sd of fᵀz under q for every row."""
+    """(N,) the sd under q of fᵀz for every row."""
     sd = approximations.softplus(phi["rho"])
     if "lower" in phi:
         variance = jnp.sum(jnp.square(features @ approximations.root(phi)), 1)
@@ -188,7 +200,7 @@ def projected(phi: PyTree, features: jax.Array) -> jax.Array:
 
 
 def covariance(phi: PyTree, features: jax.Array, other: int) -> jax.Array:
-    """(N,) covariance under q of fᵀz with parameter ``other``, at which f is zero, for every row."""
+    """(N,) the covariance under q of fᵀz and parameter ``other`` for every row; f is zero at this parameter."""
     if "lower" in phi:
         root = approximations.root(phi)
         return features @ (root @ root[other])
@@ -198,8 +210,7 @@ def covariance(phi: PyTree, features: jax.Array, other: int) -> jax.Array:
 
 
 def other_prior(model: Model, linear: Linear, other: int, u: jax.Array) -> jax.Array:
-    """Log prior and log-determinant of the one parameter that is not a weight."""
-
+    """The log prior and log-determinant of the one parameter that is not a weight, at the unconstrained value ``u``."""
     weights = jnp.where(linear.weights > 0, linear.centre, 0.0)
     unconstrained = model.space.unravel(weights.at[other].set(u))
     params = model.constrain(unconstrained)
@@ -218,31 +229,35 @@ def _value_and_slope(model, q, other, linear, rows, flat) -> tuple[jax.Array, ja
 
 
 def raveller(q: Approximation, size: int, dtype: DTypeLike) -> tuple[Callable, Callable]:
-    """Functions from φ to one flat vector and back."""
+    """The functions from φ to one vector and back."""
     number = jax.ShapeDtypeStruct((size,), dtype)
     return tree.raveller(jax.eval_shape(q.init, number, number))
 
 
 @compiled("model", if_few=COMPILE_FASTEST)
 def features_of(model: Model, given: PyTree) -> tuple[jax.Array, jax.Array]:
-    """c (N,) and f (N, d)."""
+    """The offsets c (N,) and the features f (N, d) of all rows."""
     zero = jnp.zeros(model.space.size)
     return jax.vmap(lambda x: jax.value_and_grad(lambda z: eta(model, z, x))(zero))(given)
 
 
-def _few(data: Data) -> tuple[PyTree, PyTree]:
+def _some_rows(data: Data) -> tuple[PyTree, PyTree]:
+    """y and inputs of a few random rows."""
     rows = np.random.default_rng(0).integers(0, data.size, PROBED)
     return jax.tree.map(lambda a: jnp.asarray(a[rows]), (data.y, data.given))
 
 
 def slopes(model: Model, data: Data | None) -> np.ndarray | None:
-    """Slopes of η (row, ..., d) in all parameters at a few rows, if they are the same at every point; else None."""
+    """(row, ..., d) the derivatives of η in all parameters at a few rows; None if they are not the same at all points.
+
+    The result is also None if the model has no predictor η, too many parameters, or data on file.
+    """
     if data is None or not data.resident or model.through is None or model.prior_is_callable:
         return None
     if model.space.size > MOST:
         return None
     try:
-        slopes = _probe(model, _few(data)[1], jax.random.key(0))  # (point, row, ..., d)
+        slopes = _probe(model, _some_rows(data)[1], jax.random.key(0))  # (point, row, ..., d)
     except TypeError:  # η is not of real numbers
         return None
     if not isinstance(slopes, jax.Array):  # η is several arrays
@@ -254,13 +269,14 @@ def slopes(model: Model, data: Data | None) -> np.ndarray | None:
 
 @compiled("model", if_few=COMPILE_FASTEST)
 def _probe(model: Model, given: PyTree, key: jax.Array) -> jax.Array:
+    """(point, row, ..., d) the derivatives of η at random points."""
     points = jax.random.normal(key, (PROBED, model.space.size))
     return jax.vmap(lambda z: jax.vmap(lambda x: jax.jacrev(lambda z: eta(model, z, x))(z))(given))(points)
 
 
 @compiled("model", if_few=COMPILE_FASTEST)
 def seen_beyond_eta(model: Model, y: PyTree, given: PyTree, key: jax.Array) -> jax.Array:
-    """(d,) whether the likelihood depends on each parameter while η is held fixed."""
+    """(d,) whether the likelihood depends on each parameter otherwise than through η."""
     likelihood: Any = model.likelihood
 
     def slope(z: jax.Array, y: PyTree, x: PyTree) -> jax.Array:
@@ -273,6 +289,6 @@ def seen_beyond_eta(model: Model, y: PyTree, given: PyTree, key: jax.Array) -> j
 
 
 def eta(model: Model, z: jax.Array, x: PyTree) -> jax.Array:
-    """A row's predictor at a flat unconstrained position."""
+    """The predictor of a row with inputs ``x`` at an unconstrained position ``z``."""
     likelihood: Any = model.likelihood
     return likelihood.predictor(model.params(z), x)
