@@ -25,7 +25,7 @@ import numpyro.distributions as dist
 from measuring import arguments, medians, record, say_where, table
 
 import tractable as tr
-from tractable.core.rows import Plan, place, window
+from tractable.core.batches import Plan, place, window
 from tractable.engine import run as loop
 from tractable.engine.drawing import chain_keys
 from tractable.engine.method import Program

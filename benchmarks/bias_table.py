@@ -25,8 +25,8 @@ from measuring import arguments, record, say_where, table
 from scipy import special
 
 import tractable as tr
+from tractable.core.batches import Plan
 from tractable.core.errors import RunError
-from tractable.core.rows import Plan
 from tractable.engine import run as loop
 from tractable.engine.drawing import chain_keys
 from tractable.engine.placement import ONE_DEVICE, OneDevice

@@ -29,7 +29,7 @@ import scipy.optimize
 from measuring import arguments, record, say_where, table
 
 import tractable as tr
-from tractable.core.rows import Plan, place, window
+from tractable.core.batches import Plan, place, window
 
 BATCH, STEPS = 100, 500
 TRUE = {"mu": 0.3, "tau": 0.45, "w": np.array([0.3, -0.2])}

@@ -53,7 +53,7 @@ from measuring import arguments, data_folder, record, say_where, table
 import tractable as tr
 from tractable import objectives
 from tractable.core import approximations
-from tractable.core.rows import Plan, place, window
+from tractable.core.batches import Plan, place, window
 from tractable.diagnostics import calibration
 from tractable.diagnostics.belief import Fitted
 from tractable.engine.ascend import ascend

@@ -21,8 +21,9 @@ import numpy as np
 import optax
 from measuring import arguments, medians, record, say_where, table
 
+from tractable.core.batches import Plan
 from tractable.core.model import Batch
-from tractable.core.rows import Data, Plan
+from tractable.core.rows import Data
 from tractable.engine import run as loop
 from tractable.engine.ascend import ascend
 from tractable.ladders.amortised import Amortising

@@ -23,7 +23,7 @@ import optax
 from measuring import arguments, medians, record, say_where, table
 
 import tractable as tr
-from tractable.core.rows import Plan
+from tractable.core.batches import Plan
 from tractable.engine import run as loop
 from tractable.ladders.amortised import Amortising
 from tractable.ladders.autoencoding import AutoEncoding, ImportanceWeighted

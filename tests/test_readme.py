@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tractable.core.rows import whole
+from tractable.core.batches import whole
 
 pytestmark = pytest.mark.laws
 

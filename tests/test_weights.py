@@ -16,9 +16,9 @@ from jax.flatten_util import ravel_pytree
 from montecarlo import Scores, assert_holds, broken, error
 
 import tractable as tr
+from tractable.core.batches import Plan, window
 from tractable.core.errors import DataError
 from tractable.core.model import Batch, whole
-from tractable.core.rows import Plan, window
 from tractable.diagnostics.relabelling import matched
 from tractable.engine import search
 from tractable.ladders import pathwise, score

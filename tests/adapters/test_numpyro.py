@@ -18,10 +18,10 @@ from numpyro.infer.util import log_density as theirs
 import tractable as tr
 from tractable.adapters.numpyro import from_numpyro, split_numpyro
 from tractable.adapters.plates import KINDS, Row, row_of
+from tractable.core.batches import Batch
 from tractable.core.errors import ModelError, TractableWarning
 from tractable.core.latent import LatentModel
 from tractable.core.model import log_density, log_posterior
-from tractable.core.rows import Batch
 from tractable.posterior import pointwise
 
 pytestmark = pytest.mark.laws

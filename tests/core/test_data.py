@@ -16,8 +16,9 @@ import pytest
 from montecarlo import assert_holds, error, uniform_counts
 
 from tractable.core import rows as module
+from tractable.core.batches import Plan, permuted, place, whole, window, windowed
 from tractable.core.errors import DataError
-from tractable.core.rows import Data, Plan, as_data, permuted, place, whole, window, windowed
+from tractable.core.rows import Data, as_data
 
 pytestmark = pytest.mark.quick
 

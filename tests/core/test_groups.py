@@ -15,10 +15,10 @@ from scipy import stats
 
 import tractable as tr
 from tractable import objectives
+from tractable.core.batches import Members, whole
 from tractable.core.errors import DataError, ModelError
 from tractable.core.integrals import around, rule
 from tractable.core.model import Batch
-from tractable.core.rows import Members, whole
 from tractable.diagnostics.belief import Draws
 from tractable.diagnostics.groups import look
 from tractable.diagnostics.learnt import Learnt

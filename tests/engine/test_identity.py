@@ -15,8 +15,8 @@ import pytest
 
 import tractable as tr
 from tractable.adapters.numpyro import from_numpyro, split_numpyro
+from tractable.core.batches import whole
 from tractable.core.model import Model, Through
-from tractable.core.rows import whole
 from tractable.core.shared import compiled
 from tractable.engine.identity import kinds_of, share_programs
 from tractable.engine.preflight import check

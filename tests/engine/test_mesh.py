@@ -21,8 +21,8 @@ import pytest
 from jax.sharding import Mesh, PartitionSpec
 
 import tractable as tr
+from tractable.core.batches import Batch, Plan, window
 from tractable.core.errors import CheckpointError, SettingsError, TractableWarning
-from tractable.core.rows import Batch, Plan, window
 from tractable.engine import checkpoint, run, sharding
 from tractable.engine.drawing import chain_keys
 from tractable.engine.method import plan_batches

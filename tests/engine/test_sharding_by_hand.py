@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from jax.sharding import Mesh, PartitionSpec
 
+from tractable.core.batches import Plan
 from tractable.core.errors import SettingsError
 from tractable.core.model import Data
-from tractable.core.rows import Plan
 from tractable.engine.sharding import ROWS, SHARDS, OverDevices, over
 
 pytestmark = pytest.mark.test

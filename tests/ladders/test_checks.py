@@ -11,8 +11,8 @@ from montecarlo import Z, assert_holds, broken, error
 from scipy.special import expit, logsumexp
 
 import tractable as tr
+from tractable.core.batches import Plan
 from tractable.core.model import Objective
-from tractable.core.rows import Plan
 from tractable.engine.ascend import State
 from tractable.ladders import amortised
 from tractable.ladders import checks as ladders

@@ -16,10 +16,11 @@ from montecarlo import Scores, Z, assert_holds, broken, error, ks, moments, z_me
 from numpyro.distributions import constraints
 from scipy import optimize, special, stats
 
+from tractable.core.batches import Batch
 from tractable.core.errors import DataError, ModelError, RunError, SettingsError
 from tractable.core.latent import LatentModel
 from tractable.core.model import Data, Kernel
-from tractable.core.rows import SHUFFLE, Batch
+from tractable.core.rows import SHUFFLE
 from tractable.engine.method import Session
 from tractable.inference import infer
 from tractable.latent.em_method import EM

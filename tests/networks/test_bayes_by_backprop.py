@@ -25,9 +25,9 @@ import tractable as tr
 from tractable import objectives
 from tractable.core import approximations
 from tractable.core import model as core
+from tractable.core.batches import Plan, place, window
 from tractable.core.errors import ModelError, SettingsError, TractableWarning
 from tractable.core.model import Batch, Data, Model, Through
-from tractable.core.rows import Plan, place, window
 from tractable.gallery import conjugate
 from tractable.methods import BayesByBackprop, Laplace
 from tractable.networks import spread as spreads

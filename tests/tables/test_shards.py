@@ -18,8 +18,9 @@ from scipy import stats
 
 import tractable as tr
 from tractable.core import shards, writing
+from tractable.core.batches import Plan, first_rows, place
 from tractable.core.errors import CheckpointError, DataError, SettingsError, TractableWarning
-from tractable.core.rows import SHUFFLE, Data, Plan, first_rows, place
+from tractable.core.rows import SHUFFLE, Data
 from tractable.diagnostics import order
 from tractable.engine import bound, search
 from tractable.tables import packing, sources

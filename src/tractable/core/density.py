@@ -5,9 +5,9 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
+from tractable.core.batches import Batch, PlacedRows, split_weights, whole
 from tractable.core.errors import ModelError
 from tractable.core.prior import Prior
-from tractable.core.rows import Batch, PlacedRows, split_weights, whole
 from tractable.core.tree import PyTree
 
 

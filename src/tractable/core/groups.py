@@ -7,13 +7,13 @@ import jax
 import jax.numpy as jnp
 
 from tractable.core import tree
+from tractable.core.batches import Members, Weighted
 from tractable.core.bits import CachedProperty
 from tractable.core.density import log_density, needed_likelihood
 from tractable.core.errors import ModelError
 from tractable.core.integrals import MOST, around, rule
 from tractable.core.prior import Prior
 from tractable.core.priors import is_distribution
-from tractable.core.rows import Members, Weighted
 from tractable.core.sums import Sums
 from tractable.core.tree import PyTree
 from tractable.core.words import nearest

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import jax
 
-from tractable.core.rows import Batch
+from tractable.core.batches import Batch
 from tractable.core.tree import PyTree
 
 

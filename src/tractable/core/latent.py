@@ -11,11 +11,11 @@ from jax.typing import ArrayLike
 from numpyro.distributions import Distribution, constraints
 
 from tractable.core import tree
+from tractable.core.batches import whole
 from tractable.core.causes import listed, log_prob_of, values_of
 from tractable.core.check import Check
 from tractable.core.errors import ModelError
 from tractable.core.model import Batch, Data, Model, PyTree, function_or_none, is_distribution, sample_of
-from tractable.core.rows import whole
 from tractable.core.sums import EStep, MStep, OfRows, Sums, enumerated
 from tractable.core.words import nearest
 

@@ -13,6 +13,8 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from tractable.core import tree
+from tractable.core.batches import Batch
+from tractable.core.batches import whole as whole
 from tractable.core.bits import CachedProperty
 from tractable.core.density import batch_log_likelihood as batch_log_likelihood
 from tractable.core.density import counted_log_likelihoods as counted_log_likelihoods
@@ -24,9 +26,8 @@ from tractable.core.kernel import Kernel as Kernel
 from tractable.core.kernel import Objective as Objective
 from tractable.core.priors import check_prior, is_distribution
 from tractable.core.priors import sample_of as sample_of
-from tractable.core.rows import Batch, Data
+from tractable.core.rows import Data
 from tractable.core.rows import as_data as as_data
-from tractable.core.rows import whole as whole
 from tractable.core.shared import copy_recipe
 from tractable.core.tree import PyTree
 from tractable.core.words import Spelt

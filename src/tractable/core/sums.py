@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from tractable.core import tree
-from tractable.core.rows import Batch
+from tractable.core.batches import Batch
 from tractable.core.settings import expect_whole
 from tractable.core.tree import PyTree
 

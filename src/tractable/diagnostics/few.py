@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from tractable.core.batches import Weighted
 from tractable.core.model import Data
-from tractable.core.rows import Weighted
 from tractable.core.tree import PyTree
 from tractable.diagnostics.target import Anchor, Target
 

@@ -4,10 +4,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from tractable.core.batches import Members
 from tractable.core.check import Check
 from tractable.core.integrals import rule
 from tractable.core.model import Model
-from tractable.core.rows import Members
 from tractable.core.shared import COMPILE_FASTEST, compiled
 from tractable.diagnostics.learnt import Learnt
 

@@ -7,9 +7,10 @@ import jax
 import numpy as np
 
 from tractable.core.approximations import Approximation
+from tractable.core.batches import Members
 from tractable.core.check import Check
 from tractable.core.model import Model, PyTree, log_posterior, whole
-from tractable.core.rows import Data, Members
+from tractable.core.rows import Data
 from tractable.core.shared import COMPILE_FASTEST, compiled
 from tractable.core.tree import Numbers
 from tractable.diagnostics import pareto

@@ -4,8 +4,9 @@ import jax
 import numpy as np
 import scipy  # whose parts are imported when they are first used
 
+from tractable.core.batches import Plan
 from tractable.core.check import Check
-from tractable.core.rows import Data, Plan
+from tractable.core.rows import Data
 
 WINDOWS = 256  # looked at
 READ = 1 << 16  # rows read for that, at most

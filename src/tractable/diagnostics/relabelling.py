@@ -4,10 +4,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from tractable.core.batches import split_weights
 from tractable.core.errors import ModelError
 from tractable.core.latent import LatentModel
 from tractable.core.model import PyTree, whole
-from tractable.core.rows import split_weights
 from tractable.core.shared import compiled
 from tractable.core.sums import OfRows
 

@@ -13,8 +13,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from tractable.core import tree
+from tractable.core.batches import Plan, place, window
 from tractable.core.model import Objective, PyTree
-from tractable.core.rows import SHUFFLE, Data, Plan, place, window
+from tractable.core.rows import SHUFFLE, Data
 from tractable.core.shared import compiled
 from tractable.engine import run as loop
 from tractable.engine.method import Program

@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from tractable.core.batches import Plan
 from tractable.core.check import Check
 from tractable.core.curve import SCORES
-from tractable.core.rows import Plan
 from tractable.core.tree import PyTree
 from tractable.engine import run as loop
 from tractable.engine.drawing import concatenate_traces

@@ -13,9 +13,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from tractable.core.batches import Members
 from tractable.core.latent import LatentModel
 from tractable.core.model import Batch, Data, Model, PyTree
-from tractable.core.rows import Members
 from tractable.engine.programs import Trace, structure_of, trace
 
 # For each identity, the first model that had it and still exists. Its compiled programs serve all equal models.

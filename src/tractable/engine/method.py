@@ -10,10 +10,11 @@ import jax
 import numpy as np
 import optax
 
+from tractable.core.batches import FAR, Plan
 from tractable.core.check import Check
 from tractable.core.errors import ModelError, SettingsError
 from tractable.core.model import Kernel, Model, Objective, PyTree, whole
-from tractable.core.rows import FAR, Data, Plan
+from tractable.core.rows import Data
 from tractable.core.settings import Settings
 from tractable.core.words import nearest
 from tractable.diagnostics.belief import Belief, Cost

@@ -6,7 +6,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from tractable.core.rows import Batch, Data, Plan, window, windowed
+from tractable.core.batches import Batch, Plan, window, windowed
+from tractable.core.rows import Data
 from tractable.core.tree import PyTree
 
 

@@ -13,10 +13,11 @@ from numpy.typing import ArrayLike
 from numpyro.distributions import Distribution
 
 from tractable.core import tree
+from tractable.core.batches import Batch, whole
 from tractable.core.causes import base_of
 from tractable.core.errors import DataError, ModelError
 from tractable.core.model import Model, PyTree, counted_log_likelihoods, is_distribution, log_posterior
-from tractable.core.rows import CHUNK, Batch, Data, whole
+from tractable.core.rows import CHUNK, Data
 from tractable.core.shared import COMPILE_FASTEST, compiled
 from tractable.core.tree import row_shapes
 from tractable.core.words import listing, nearest

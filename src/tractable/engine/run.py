@@ -14,9 +14,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from tractable.core import tree
+from tractable.core.batches import Batch, Plan, first_rows, place
 from tractable.core.errors import RunError
 from tractable.core.model import Kernel, PyTree
-from tractable.core.rows import Batch, Data, Plan, first_rows, place
+from tractable.core.rows import Data
 from tractable.core.shared import COMPILE_FAST, COMPILE_FASTEST, compiled
 from tractable.engine.placement import ONE_DEVICE, OneDevice
 from tractable.engine.stopping import wait_for

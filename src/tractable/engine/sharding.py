@@ -18,8 +18,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
+from tractable.core.batches import Batch, PlacedRows, Plan, split_weights
 from tractable.core.errors import SettingsError
-from tractable.core.rows import SHUFFLE, Batch, Data, PlacedRows, Plan, split_weights
+from tractable.core.rows import SHUFFLE, Data
 from tractable.core.tree import PyTree
 from tractable.engine.placement import ONE_DEVICE, OneDevice
 

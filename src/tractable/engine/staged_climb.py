@@ -17,8 +17,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from tractable.core import approximations, tree
+from tractable.core.batches import split_weights
 from tractable.core.model import PyTree
-from tractable.core.rows import split_weights
 from tractable.core.shared import compiled
 from tractable.engine import run as loop
 from tractable.engine.bound import SIGMAS, SURE, Bound, evaluation_rows, settled

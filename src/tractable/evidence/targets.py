@@ -14,9 +14,9 @@ from numpyro.distributions import biject_to
 from numpyro.distributions.transforms import IdentityTransform
 
 from tractable.core import tree
+from tractable.core.batches import PlacedRows, split_weights, whole
 from tractable.core.latent import LatentModel
 from tractable.core.model import Data, Model, PyTree, batch_log_likelihood, is_distribution, log_density
-from tractable.core.rows import PlacedRows, split_weights, whole
 from tractable.engine.placement import ONE_DEVICE, OneDevice
 from tractable.engine.sharding import BY_ROW, ON_ALL, OverDevices
 

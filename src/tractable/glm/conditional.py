@@ -14,9 +14,10 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from tractable.core import tree
+from tractable.core.batches import split_weights
 from tractable.core.causes import log_prob_of
 from tractable.core.model import Model, PyTree, log_density
-from tractable.core.rows import Data, split_weights
+from tractable.core.rows import Data
 from tractable.core.shared import compiled
 from tractable.engine.session import Counter
 from tractable.vi import quadrature

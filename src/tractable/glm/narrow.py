@@ -15,9 +15,10 @@ import numpyro.distributions as dist
 from jax.tree_util import Partial
 from jax.typing import ArrayLike
 
+from tractable.core.batches import split_weights
 from tractable.core.causes import base_of, log_prob_of
 from tractable.core.model import Model, PyTree, Through, is_distribution
-from tractable.core.rows import Data, split_weights
+from tractable.core.rows import Data
 from tractable.core.shared import compiled
 from tractable.glm.families import SphericalT
 

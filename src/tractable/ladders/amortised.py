@@ -10,9 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from tractable.core.batches import Plan
 from tractable.core.errors import DataError, ModelError, SettingsError
 from tractable.core.model import Kernel, Model, Objective, PyTree
-from tractable.core.rows import Data, Plan
+from tractable.core.rows import Data
 from tractable.core.settings import Count, Positive
 from tractable.core.shared import compiled
 from tractable.diagnostics.belief import Belief, Coded, Cost

@@ -19,9 +19,9 @@ import numpy as np
 from jax.core import Tracer
 
 from tractable.core import schedules, tree
+from tractable.core.batches import narrow
 from tractable.core.errors import DataError, ModelError, SettingsError
 from tractable.core.model import Batch, Data, Kernel, PyTree, as_data
-from tractable.core.rows import narrow
 from tractable.core.settings import expect_whole
 from tractable.core.sums import Expected, accumulate, dtype_of
 

@@ -11,10 +11,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from tractable.core import schedules
+from tractable.core.batches import Batch, Plan, narrow
 from tractable.core.errors import DataError, ModelError, RunError
 from tractable.core.latent import LatentModel
 from tractable.core.model import Kernel, Model, PyTree
-from tractable.core.rows import Batch, Data, Plan, narrow
+from tractable.core.rows import Data
 from tractable.core.settings import Count, between
 from tractable.core.shards import Rows
 from tractable.core.shared import compiled

@@ -12,9 +12,10 @@ import optax
 
 from tractable.core import approximations
 from tractable.core.approximations import Approximation
+from tractable.core.batches import PlacedRows, Plan
 from tractable.core.errors import SettingsError, TractableWarning
 from tractable.core.model import Kernel, Model, Objective, PyTree, log_posterior, whole
-from tractable.core.rows import Data, PlacedRows, Plan
+from tractable.core.rows import Data
 from tractable.core.settings import Count, Positive, Range
 from tractable.core.tree import row_shapes
 from tractable.diagnostics.belief import Belief, Cost

@@ -11,9 +11,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from tractable.core.batches import Plan
 from tractable.core.errors import RunError
 from tractable.core.model import Model
-from tractable.core.rows import Data, Plan
+from tractable.core.rows import Data
 from tractable.core.settings import Jobs, at_least
 from tractable.diagnostics.belief import Draws
 from tractable.diagnostics.learnt import Learnt

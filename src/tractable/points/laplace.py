@@ -11,9 +11,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from tractable.core import approximations, tree
+from tractable.core.batches import split_weights
 from tractable.core.errors import ModelError, SettingsError
 from tractable.core.model import Model, Objective, PyTree, Through, is_distribution, log_posterior, whole
-from tractable.core.rows import Data, split_weights
+from tractable.core.rows import Data
 from tractable.core.settings import Count
 from tractable.core.shared import COMPILE_FASTEST, compiled
 from tractable.diagnostics.belief import Belief, Fitted, draws_key

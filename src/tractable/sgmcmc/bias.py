@@ -9,8 +9,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from tractable.core.batches import Plan, Weighted, first_rows, narrow, place, windowed
 from tractable.core.model import Model, PyTree, log_posterior, whole
-from tractable.core.rows import Data, Plan, Weighted, first_rows, narrow, place, windowed
+from tractable.core.rows import Data
 from tractable.core.shared import COMPILE_FASTEST, compiled
 from tractable.diagnostics.learnt import Predicted
 

@@ -14,10 +14,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from tractable.core import schedules
+from tractable.core.batches import Plan, whole
 from tractable.core.check import Check
 from tractable.core.errors import RunError, SettingsError, TractableWarning
 from tractable.core.model import Kernel, Model, PyTree, log_posterior
-from tractable.core.rows import Data, Plan, whole
+from tractable.core.rows import Data
 from tractable.core.settings import Count, Positive, Share, at_least, between
 from tractable.diagnostics.learnt import Learnt
 from tractable.diagnostics.report import chain_checks

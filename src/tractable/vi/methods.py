@@ -14,9 +14,10 @@ from jax.typing import ArrayLike
 
 from tractable.core import approximations
 from tractable.core.approximations import Approximation
+from tractable.core.batches import Batch, Plan
 from tractable.core.errors import ModelError, SettingsError
 from tractable.core.model import Kernel, Model, Objective, PyTree, log_posterior, whole
-from tractable.core.rows import Batch, Data, Plan
+from tractable.core.rows import Data
 from tractable.core.settings import Count, Positive, Range, is_number
 from tractable.core.shared import compiled
 from tractable.core.words import tell

@@ -14,9 +14,10 @@ import numpy as np
 import optax
 
 from tractable.core import approximations
+from tractable.core.batches import split_weights
 from tractable.core.causes import log_prob_of
 from tractable.core.model import Model, PyTree, log_posterior
-from tractable.core.rows import Data, split_weights
+from tractable.core.rows import Data
 from tractable.core.shared import COMPILE_FASTEST, compiled
 from tractable.core.small import cholesky
 from tractable.vi import quadrature

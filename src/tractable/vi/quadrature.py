@@ -15,9 +15,10 @@ from jax.typing import DTypeLike
 
 from tractable.core import approximations, tree
 from tractable.core.approximations import Approximation
+from tractable.core.batches import split_weights
 from tractable.core.causes import base_of, log_prob_of
 from tractable.core.model import Model, PyTree, is_distribution
-from tractable.core.rows import Data, split_weights
+from tractable.core.rows import Data
 from tractable.core.shared import COMPILE_FASTEST, compiled
 from tractable.engine.ascent import lbfgs
 
