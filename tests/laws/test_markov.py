@@ -523,7 +523,7 @@ HALVES = tr.Data(np.full((1, 1, 2), [1, np.nan]), missing="keep")
         (lambda: hidden_markov(2, prior={}), ArgumentError, "was removed"),
         (lambda: tr.models.sequences([]), DataError, "got nothing"),
         (lambda: tr.models.sequences([[1.0], [[2.0]]]), DataError, "of equal d"),
-        (lambda: tr.models.sequences([[1.0]], [[1.0, 2.0]]), DataError, "as many steps of inputs"),
+        (lambda: tr.models.sequences([[1.0]], [[1.0, 2.0]]), DataError, "inputs of as many steps"),
         (lambda: tr.infer(PLAIN, tr.Data(np.ones(3)), tr.EM()), DataError, "Expected sequences of shape"),
         (lambda: tr.infer(hidden_markov(2, "poisson"), tr.Data(-np.ones((2, 3))), tr.MAP()), DataError, "got -1"),
         (lambda: tr.infer(hidden_markov(2, "bernoulli"), tr.Data(np.full((2, 3), 2)), tr.EM()), DataError, "show 0 or"),

@@ -26,9 +26,9 @@ from tractable.latent.normal_wishart import NormalWishart, is_matrix, log_det_lo
 
 
 class MixturePosterior(NamedTuple):
-    """λ of q(π) Π_k q(μ_k | Λ_k) q(Λ_k): scikit-learn's attributes and parametrisation, except for "tied"."""
+    """λ of q(π) Π_k q(μ_k | Λ_k) q(Λ_k), with scikit-learn's names and parametrisation, except for "tied"."""
 
-    concentration: Any  # (K,) of a Dirichlet; for a process (2, K), of Betas: piece and rest of the stick
+    concentration: Any  # (K,) of a Dirichlet; for a process (2, K) of Betas, which break the stick
     means: Any  # (K, d) m
     mean_precision: Any  # (K,) β
     degrees_of_freedom: Any  # (K,) ν; tied ()
@@ -36,7 +36,7 @@ class MixturePosterior(NamedTuple):
 
 
 class Beliefs(NamedTuple):
-    """The prior's parameters, the mixture's setting, and the closed forms."""
+    """The mixture's setting and the prior's parameters, with the closed forms of a ``Conjugate``."""
 
     setting: Setting
     process: bool
@@ -62,7 +62,7 @@ class Beliefs(NamedTuple):
 
     @functools.lru_cache(maxsize=128)  # noqa: B019
     def model(self) -> ConjugateModel:
-        """The model; equal Beliefs give the same one."""
+        """The model; equal ``Beliefs`` give the same one."""
         setting, prior = self.setting, self.prior()
         family = setting.family(self.constant)
         made = Conjugate(
@@ -72,7 +72,7 @@ class Beliefs(NamedTuple):
         plain = gaussians.setting_of(
             setting.components + self.process, setting.features, setting.covariance, 0.0, self.mean_prior
         ).mixture()
-        sums = Sums(plain.summed_out) if plain.sums is None else plain.sums
+        sums = plain.sums or Sums(plain.summed_out)
 
         def begin(key: jax.Array, rows: np.ndarray | jax.Array) -> MixturePosterior:
             x, shares = cluster_rows(key, rows, setting.components)
@@ -88,7 +88,7 @@ class Beliefs(NamedTuple):
         )  # fmt: skip
 
     def given(self, key: jax.Array, batch: Batch, z: jax.Array) -> Gaussians:
-        """θ ~ p(θ | x, z): of allocations that are known q is the posterior."""
+        """A draw of θ from p(θ | x, z): for a known z, the optimal q(θ) is this posterior."""
         shares = jax.nn.one_hot(z, self.setting.components, dtype=jnp.result_type(float))
         q = self.m_step(self.setting.statistics(batch, shares))
         return jax.tree.map(lambda a: a[0], self.sample(key, q, 1))
@@ -127,14 +127,14 @@ class Beliefs(NamedTuple):
         return MixturePosterior(self.counted(count), means, total, *self.precisions(statistics, off))
 
     def counted(self, count: jax.Array) -> jax.Array:
-        """The concentration after N_k rows of each component."""
+        """The concentration given N_k rows of each component."""
         if not self.process:
             return self.alpha + count
         later = jnp.append(jnp.cumsum(count[::-1])[::-1][1:], 0)  # Σ_{j>k} N_j
         return jnp.stack([1 + count, self.alpha + later])
 
     def expected_weights(self, concentration: jax.Array) -> jax.Array:
-        """E π, (K,); for a process (K + 1,), with the rest of the stick last."""
+        """E π, (K,); for a process (K + 1,), whose last entry is the rest of the stick."""
         shares = concentration / jnp.sum(concentration, axis=0, keepdims=self.process)
         return break_stick(shares[:1], shares[1:])[0] if self.process else shares
 
@@ -170,7 +170,7 @@ class Beliefs(NamedTuple):
         return of_weights + normal_wishart.divergence(normals(q), normals(prior), self.setting.covariance)
 
     def extended(self, q: MixturePosterior) -> NormalWishart:
-        """λ of the normals; for a process, with one more component that stands for the unused ones."""
+        """λ of the normals; for a process, with one more component, which stands for all unused ones."""
         q, prior = on_device(q), self.prior()
         if not self.process:
             return normals(q)
@@ -226,28 +226,29 @@ def bayesian_gaussian_mixture(
     Components that explain no rows return to the prior; with α₀ below 1 they lose their weight too. Bishop 2006,
     section 10.2 (ν_k by the corrected eq. 10.63); Blei & Jordan 2006, where only q(z) is truncated at K.
 
-    The settings are those of scikit-learn's ``BayesianGaussianMixture``, and so are the iterates for "full", and for
-    every type with one column. Its other formulas are not those of the bound: it gives diagonal and spherical
-    precisions the digammas of a Wishart, Σ_i ψ((ν − i)/2), instead of d ψ(ν/2) and d ψ(dν/2), and divides the tied N by
-    K, so its means, weights and covariances are those here with K ν₀ and K C₀. Its ``lower_bound_`` omits constants.
+    The settings are those of scikit-learn's ``BayesianGaussianMixture``. For "full", and for every type with one
+    column, both go through the same iterates. Otherwise scikit-learn's steps do not maximise the ELBO. It gives
+    diagonal and spherical precisions the digammas of a Wishart, Σ_i ψ((ν − i)/2), instead of d ψ(ν/2) and d ψ(dν/2).
+    For "tied" it divides N by K, so that its means, weights and covariances are those of this model with K ν₀ and K C₀.
+    Its ``lower_bound_`` omits constants.
 
     Priors are in the units of x: standardise columns, or set ``mean_prior`` and ``covariance_prior``.
 
     Args: ``components``, ``features``, ``covariance`` and ``centre`` (m₀ by default) as for ``gaussian_mixture``, and
-        process: a Dirichlet process: infinitely many pieces of a stick, of which K are used.
+        process: a Dirichlet process, whose weights are infinitely many pieces of a stick; K of them are used.
         weight_concentration: α₀ > 0; 1/K by default.
         mean_prior: m₀, (d,); 0 by default.
         mean_precision: β₀ > 0, the number of rows that the prior's mean is worth.
         degrees_of_freedom: ν₀, above d − 1 for full and tied, else above 0; d by default.
         covariance_prior: C₀, positive definite, in the units of x²: (d, d) for full and tied, (d,) for diagonal, a
             number for spherical; ones (on the diagonal) by default. The prior guesses a covariance of C₀/ν₀.
-        floor: ≥ 0, scikit-learn's ``reg_covar``: adds N_k · floor to C_k. With it a step may go down a little; without
-            it the prior keeps covariances from 0.
+        floor: ≥ 0, scikit-learn's ``reg_covar``: adds N_k · floor to C_k. With it the ELBO may fall a little in a step.
+            It is 0 by default, as the prior already keeps covariances above 0.
 
     Returns:
-        A ConjugateModel with λ ``MixturePosterior`` and θ ``Gaussians``; the same arguments give the same one. A
-        process's θ has K + 1 components: the last stands for all unused ones, has the rest of the stick as weight, and
-        comes from the prior.
+        A ConjugateModel with λ ``MixturePosterior`` and θ ``Gaussians``; the same arguments give the same one. The θ of
+        a process has K + 1 components. The last one stands for all unused ones: its weight is the rest of the stick,
+        and its mean and covariance come from the prior.
 
     Raises:
         ModelError: a setting out of range. DataError: rows that are not (n, d).
@@ -274,7 +275,7 @@ def bayesian_gaussian_mixture(
 
 
 def break_stick(pieces: jax.Array, left: jax.Array) -> jax.Array:
-    """v_k Π_{j<k} (1 − v_j), and the rest of the stick: (n, K + 1), from v and 1 − v, (n, K) each."""
+    """Weights v_k Π_{j<k} (1 − v_j), and last the rest of the stick, (n, K + 1), from v and 1 − v, (n, K) each."""
     one = jnp.ones((pieces.shape[0], 1), pieces.dtype)
     return jnp.concatenate([pieces, one], axis=1) * jnp.concatenate([one, jnp.cumprod(left, axis=1)], axis=1)
 
@@ -285,7 +286,7 @@ def on_device(q: MixturePosterior) -> MixturePosterior:
 
 
 def normals(q: MixturePosterior) -> NormalWishart:
-    """λ without the weights."""
+    """λ without its part for the weights."""
     return NormalWishart(*q[1:])
 
 
@@ -301,7 +302,7 @@ def _spread(covariance: str, features: int, value: Numbers | None) -> np.ndarray
         return np.eye(features) if len(shape) == 2 else np.ones(shape)
     array = np.asarray(value, np.float64)
     if array.shape != shape or not np.isfinite(array).all():
-        raise ModelError(f"covariance_prior of {covariance!r} is finite, of shape {shape}; got {value}.")
+        raise ModelError(f"covariance_prior of {covariance!r} must be finite, of shape {shape}; got {value}.")
     if len(shape) == 2:
         if not np.allclose(array, array.T, rtol=1e-6, atol=0) or np.linalg.eigvalsh(array)[0] <= 0:
             raise ModelError(f"covariance_prior needs to be symmetric and positive definite; got {value}.")
@@ -322,7 +323,7 @@ def log_mixture_prior(prior: MixturePosterior, kind: str, process: bool, theta: 
     scale, off = nu * each, theta.means - prior.means[0]
     weights = theta.weights
     if process:
-        # π_k = v_k · (rest of the stick): Betas of v_k, and the Jacobian of the pieces.
+        # π_k = v_k · left_k, where left_k is the rest of the stick: the Beta densities of v_k, and the Jacobian.
         left = 1 - jnp.concatenate([jnp.zeros(1), jnp.cumsum(weights)[:-2]])
         alpha = float(prior.concentration[1, 0])
         value = jnp.sum(dist.Beta(1.0, alpha).log_prob(weights[:-1] / left) - jnp.log(left))
