@@ -1266,7 +1266,7 @@ def test_same_arguments_same_functions():
         (lambda: linear_regression_unknown_noise(2, 0.0), "prior_precision must be positive"),
         (lambda: linear_regression_unknown_noise(2, (1.0, 0.0)), "prior_precision's rate must be positive"),
         (lambda: normal_gamma(strength=0.0), "strength must be positive"),
-        (lambda: normal_gamma(mean=float("nan")), "mean needs to be finite"),
+        (lambda: normal_gamma(mean=float("nan")), "mean must be finite"),
     ],
 )
 def test_settings(make, sentence):

@@ -44,7 +44,7 @@ class NormalAndGamma(NamedTuple):
 
 
 class Sums(NamedTuple):
-    """Σ_n w_n (1, x, x²), for x minus the prior's mean."""
+    """Sums Σ_n w_n (1, x, x²), for x minus the prior's mean."""
 
     count: Any  # ()
     first: Any  # ()
@@ -59,8 +59,8 @@ def normal_gamma(mean: Real = 0.0, strength: Real = 1.0, shape: Real = 1.0, rate
         q(μ) = N(m, 1/(λ_n E[τ])),  m = (λ₀ μ₀ + Σ x)/λ_n,  λ_n = λ₀ + n
         q(τ) = Gamma(a₀ + (n + 1)/2, b₀ + ½ E[Σ (x − μ)² + λ₀ (μ − μ₀)²])
 
-    The M-step is the fixed point of both updates, in closed form: E[τ] = A/B, as in the exact posterior
-    (``normal_gamma_posterior``), with A = a₀ + n/2. The ELBO falls short of the log evidence by
+    The M-step computes the fixed point of both updates in closed form: E[τ] is A/B as in the exact posterior
+    (``normal_gamma_posterior``), where A = a₀ + n/2. The ELBO is below the log evidence by
 
         log Γ(A) − log Γ(A + ½) + A log((A + ½)/A) + ½ log(A + ½) − ½  > 0,
 
@@ -69,10 +69,11 @@ def normal_gamma(mean: Real = 0.0, strength: Real = 1.0, shape: Real = 1.0, rate
     Args:
         mean: μ₀.
         strength: λ₀ > 0, the number of rows that the prior's mean is worth.
-        shape, rate: a₀ and b₀ > 0, the latter in the units of x².
+        shape, rate: a₀ > 0 and b₀ > 0; b₀ is in the units of x².
 
     Returns:
-        A ConjugateModel with λ ``NormalAndGamma`` and θ ``Normal``; rows (n,). The same arguments give the same one.
+        A ConjugateModel with λ ``NormalAndGamma`` and θ ``Normal``, for rows (n,). The same arguments give the same
+        one.
 
     Raises:
         ModelError: a setting out of range. DataError: rows that are not (n,).
@@ -86,7 +87,7 @@ def normal_gamma(mean: Real = 0.0, strength: Real = 1.0, shape: Real = 1.0, rate
     """
     positive(strength=strength, shape=shape, rate=rate)
     if not math.isfinite(mean):
-        raise ModelError(f"mean needs to be finite; got {mean}.")
+        raise ModelError(f"mean must be finite; got {mean}.")
     mean, strength, shape, rate = map(float, (mean, strength, shape, rate))
 
     def rows(x: ArrayLike, dtype: DTypeLike) -> jax.Array:
@@ -108,7 +109,7 @@ def normal_gamma(mean: Real = 0.0, strength: Real = 1.0, shape: Real = 1.0, rate
         count, first, second = jax.tree.map(jnp.asarray, statistics)
         total = strength + count
         off = first / total
-        # The minimum of Σ (x − μ)² + λ₀ (μ − μ₀)² over μ; the variance of q(μ) adds 1/E[τ].
+        # The minimum of Σ (x − μ)² + λ₀ (μ − μ₀)² over μ. To its mean under q(μ), the variance of q(μ) adds 1/E[τ].
         square = jnp.maximum(second - total * off**2, 0)
         exact_shape, exact_rate = shape + count / 2, rate + square / 2
         tau = exact_shape / exact_rate
@@ -168,9 +169,10 @@ def normal_gamma_posterior(x: Numbers, mean: Real, strength: Real, shape: Real, 
 
     Murphy 2007, "Conjugate Bayesian analysis of the Gaussian distribution", section 3.
 
-    Args: as for ``normal_gamma``, and x (n,).
+    Args: x, (n,); the others as for ``normal_gamma``.
 
-    One row at the prior's mean, all else 1: x is a Student t with two degrees of freedom, scale √2, so p = 1/4.
+    Example: one row at the prior's mean, where all other arguments are 1. Then x has a Student t distribution with two
+    degrees of freedom and scale √2, so p(x) = 1/4.
 
     >>> print(np.exp(normal_gamma_posterior([0.0], 0.0, 1.0, 1.0, 1.0).log_evidence).round(9))
     0.25

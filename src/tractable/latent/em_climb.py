@@ -1,4 +1,4 @@
-"""EM's climbs from start to end, on rows in memory or on file, on one device or many; saved as they go.
+"""EM's climbs from start to end, on rows in memory or on file, on one device or many; they are saved on the way.
 
 All starts climb side by side. In memory a compiled loop takes ``SEGMENT`` steps between two returns to the host; on
 file a step is one pass over the file.
@@ -24,7 +24,9 @@ from tractable.engine.placement import OneDevice
 from tractable.latent.em import chunked, em, expected
 
 SEGMENT = 25  # steps between two returns to the host
-ROUNDING, FALLEN = 8, 64  # gains taken as rounding, in units of the objective's last digit: usually, and after a fall
+# Gains up to so many units in the last digit of the objective count as rounding errors: usually, and after a step that
+# lowered the objective (docs/decisions/039).
+ROUNDING, FALLEN = 8, 64
 
 
 class Reached(NamedTuple):
@@ -40,11 +42,11 @@ class Climbing(NamedTuple):
     """The state of climbs; all leaves but the last lead with an axis of starts."""
 
     states: PyTree
-    good: PyTree  # last θ with a finite objective
+    good: PyTree  # the last θ with a finite objective
     gain: jax.Array  # of the last step
-    to_come: jax.Array  # nats, by Aitken's extrapolation
-    little: jax.Array  # whether to_come is small; a climb ends if it is twice in a row, since once may be a plateau
-    done: jax.Array
+    to_come: jax.Array  # nats still to gain, by Aitken's extrapolation
+    is_small: jax.Array  # whether to_come is small; a climb ends where it is twice in a row, as once may be chance
+    done: jax.Array  # whether the climb has ended
     time: jax.Array  # ()
 
 
@@ -52,8 +54,8 @@ class SavedAttempts:
     """Saves and restores climbs whose failed starts are tried again.
 
     Attributes:
-        count: attempts before this one.
-        earlier: their end points, or None.
+        count: the number of attempts before this one.
+        earlier: the end points of those attempts, or None.
     """
 
     def __init__(self, session: Session, thetas: PyTree) -> None:
@@ -82,18 +84,19 @@ class SavedAttempts:
 def settled(
     gain: jax.Array, before: jax.Array, objective: jax.Array, tolerance: float, size: ArrayLike = 1
 ) -> tuple[jax.Array, jax.Array]:
-    """The gain still to come, and whether it is small: gains that shrink by a factor r add r/(1 − r) times the last.
+    """The gain still to come, and whether it is small.
 
-    ``size`` rows, of about a nat each, are added to the objective, and rounded even where their sum is near 0.
+    Gains that shrink by a factor r at every step will add r/(1 − r) times the last one. The objective is a sum over
+    ``size`` rows of about a nat each, so it has their rounding errors even where the sum is near 0.
     """
     rate = jnp.clip(gain / jnp.where(before > 0, before, jnp.inf), 0, 0.999)
     rate = jnp.where(before > 0, rate, 0.999)
     to_come = jnp.abs(gain) * rate / (1 - rate)
     scale = jnp.maximum(jnp.abs(objective), 1.0)
     digit = jnp.finfo(jnp.result_type(objective)).eps * jnp.maximum(scale, size)
-    # EM falls only by rounding, so after a fall, gains of that size are rounding too.
+    # EM lowers the objective only by rounding errors. After a fall, gains of its size are rounding errors too.
     rounding = jnp.where((gain < 0) | (before < 0), FALLEN, ROUNDING) * digit
-    is_rounding = jnp.abs(gain) <= rounding  # from which nothing can be extrapolated
+    is_rounding = jnp.abs(gain) <= rounding  # nothing can be extrapolated from such a gain
     return jnp.where(is_rounding, 0.0, to_come), is_rounding | (to_come <= tolerance * scale)
 
 
@@ -124,7 +127,9 @@ def climb(method: Any, model: Model, session: Session, thetas: PyTree, attempts:
     trace = np.concatenate(traces, 1)[:, : int(now.time)]
     theta = now.states.position
     values = objectives(theta)
-    theta = _each_where(jnp.isfinite(values), theta, now.good)  # the last step may have become non-finite
+    theta = _each_where(
+        jnp.isfinite(values), theta, now.good
+    )  # the last step may have led to a θ without a finite objective
     finite = [row[np.isfinite(row)] for row in trace]
     last = np.array([row[-1] if len(row) else np.nan for row in finite])
     values = np.where(np.isfinite(values), values, last).astype(np.float64)
@@ -137,7 +142,7 @@ def _with_objective(now: Climbing, values: np.ndarray) -> Climbing:
 
 
 def _in_memory(method: Any, model: Model, session: Session) -> tuple[Callable, Callable]:
-    """``now -> (now, trace)``, which takes up to SEGMENT steps, and ``thetas -> objectives``, on rows in memory."""
+    """For rows in memory: ``now -> (now, trace)``, which takes up to SEGMENT steps, and ``thetas -> objectives``."""
     placement, size, steps = session.placement, session.data.size, jnp.array(method.steps)
     rows, mask = placement.rows_and_counts(session.data)
     method = dataclasses.replace(method, steps=1, starts=1)  # fields that the compiled program does not use
@@ -148,7 +153,7 @@ def _in_memory(method: Any, model: Model, session: Session) -> tuple[Callable, C
 
 
 def _on_file(method: Any, model: Model, session: Session) -> tuple[Callable, Callable]:
-    """The same of rows on file: a step is one pass for all starts, summed in double precision."""
+    """The same for rows on file: a step is one pass over the file for all starts, summed in double precision."""
     e_step, m_step = method.halves(model)
     e_steps, m_steps = jax.vmap(session.placement.sum_rows(e_step), (0, None)), jax.jit(jax.vmap(m_step))
     prior, judge = method.log_prior(model), jax.jit(functools.partial(_judge, tolerance=method.tolerance))
@@ -179,8 +184,8 @@ def _judge(
 ) -> tuple[Climbing, jax.Array]:
     """The climbs after a step to ``states``, and the objectives before the step, NaN for climbs that have ended."""
     fine = jax.vmap(tree.all_finite)(states.position) & jnp.isfinite(objective)
-    to_come, little = settled(gain, now.gain, objective, tolerance, total)
-    little = little & (now.time > 1)
+    to_come, is_small = settled(gain, now.gain, objective, tolerance, total)
+    is_small = is_small & (now.time > 1)
     live = ~now.done
     keep = live & fine
     after = Climbing(
@@ -188,8 +193,8 @@ def _judge(
         jax.vmap(tree.where)(keep, now.states.position, now.good),
         jnp.where(live, gain, now.gain),
         jnp.where(live, to_come, now.to_come),
-        little,
-        now.done | ~fine | (little & now.little),
+        is_small,
+        now.done | ~fine | (is_small & now.is_small),
         now.time + 1,
     )
     return after, jnp.where(live, objective, jnp.nan)
@@ -197,16 +202,10 @@ def _judge(
 
 @compiled("method", "model", "placement", "size")
 def segment(
-    method: Any,
-    model: Model,
-    placement: OneDevice,
-    size: int,
-    rows: PyTree,
-    mask: jax.Array | None,
-    now: Climbing,
+    method: Any, model: Model, placement: OneDevice, size: int, rows: PyTree, mask: jax.Array | None, now: Climbing,
     last: jax.Array,
-) -> tuple[Climbing, jax.Array]:
-    """Step until ``last`` or until every climb has settled: the state, and the objectives (start, SEGMENT)."""
+) -> tuple[Climbing, jax.Array]:  # fmt: skip
+    """The state after up to SEGMENT steps, at step ``last`` or the end of all climbs; and objectives (start, step)."""
     kernel = em(_e_step(method, model, placement), method.halves(model)[1], method.log_prior(model))
     batch = whole(rows) if mask is None else Batch(rows, mask, size)
     count, total = now.done.shape[0], jnp.sum(batch.counted(jnp.ones_like(batch.mask)))
@@ -230,7 +229,7 @@ def segment(
 def _objectives(
     method: Any, model: Model, placement: OneDevice, size: int, rows: PyTree, mask: jax.Array | None, thetas: PyTree
 ) -> jax.Array:
-    """The climbed objective at every θ, (start,)."""
+    """The objective that EM climbs, at every θ, (start,)."""
     e_step, prior = _e_step(method, model, placement), method.log_prior(model)
     batch = whole(rows) if mask is None else Batch(rows, mask, size)
 
@@ -242,26 +241,22 @@ def _objectives(
 
 
 def _e_step(method: Any, model: Model, placement: OneDevice) -> Callable:
-    """The E-step of all rows. Closed-form sums go chunk by chunk, on each device over its own rows."""
+    """The E-step of all rows. Sums in closed form are taken chunk by chunk, on each device over its own rows.
+
+    Without a closed form, the statistics are the rows with their responsibilities, and the compiler divides the sum Q
+    over the devices.
+    """
     e_step = method.halves(model)[0]
-    if not method.exact(model):
-        return (
-            e_step  # its statistics are the rows and their responsibilities, whose Q the compiler sums on each device
-        )
-    return placement.sum_rows(chunked(e_step, method.chunk))
+    return placement.sum_rows(chunked(e_step, method.chunk)) if method.exact(model) else e_step
 
 
-def with_retries(reached: Reached, again: Reached, taken: np.ndarray) -> Reached:
-    """Climbs with the starts in ``taken`` replaced by the same starts of a second attempt."""
+def with_retries(reached: Reached, again: Reached, use_new: np.ndarray) -> Reached:
+    """The climbs ``reached``, in which those of a second attempt, ``again``, replace the starts in ``use_new``."""
 
     def pick(old: jax.Array, new: jax.Array) -> jax.Array:
-        return jnp.where(jnp.asarray(taken).reshape(-1, *[1] * (old.ndim - 1)), new, old)
+        return jnp.where(jnp.asarray(use_new).reshape(-1, *[1] * (old.ndim - 1)), new, old)
 
-    return Reached(
-        jax.tree.map(pick, reached.theta, again.theta),
-        np.where(taken, again.objective, reached.objective),
-        pad_traces(
-            [new if new_one else old for new_one, old, new in zip(taken, reached.trace, again.trace, strict=True)]
-        ),
-        again.interrupted,
-    )
+    theta = jax.tree.map(pick, reached.theta, again.theta)
+    traces = [new if use else old for use, old, new in zip(use_new, reached.trace, again.trace, strict=True)]
+    objective = np.where(use_new, again.objective, reached.objective)
+    return Reached(theta, objective, pad_traces(traces), again.interrupted)

@@ -1,7 +1,7 @@
-"""Emission families: the density of a step's numbers given the state, the sums that an M-step needs, and its maximum.
+"""Emission families: the density of a step's numbers given the state, and the sums and the maximum of an M-step.
 
 Arrays of steps are (T, d) for one sequence, or (T, d, n) for several. NaN marks a missing number, which is integrated
-out. Every family has a conjugate prior, which counts as much as ``counts`` imagined steps in each state.
+out. Every family has a conjugate prior, worth as much as ``counts`` imagined steps in each state.
 """
 
 from dataclasses import dataclass
@@ -49,12 +49,12 @@ class Chances(NamedTuple):
 
 
 class Moments(NamedTuple):
-    """Sums over the observed numbers, weighted by p(z = k | x), about each state's mean m."""
+    """Sums over the observed numbers, weighted by p(z = k | x), and relative to the mean m of each state."""
 
     count: Any  # (K, d); for vectors (K,)
     first: Any  # (K, d) x − m
     second: Any  # (K, d) (x − m)²; for vectors (K, d, d)
-    frame: Any  # (K, d) weight · m
+    frame: Any  # (K, d) weight · m, so that it adds up over sequences like the sums
     weight: Any  # () total weight of the sequences
 
     def in_frame_of(self, other: "Moments") -> "Moments":
@@ -67,15 +67,16 @@ class Moments(NamedTuple):
             more = cross + jnp.swapaxes(cross, 1, 2) + count[:, :, None] * off[:, :, None] * off[:, None, :]
         else:
             more = 2 * self.first * off + count * off**2
-        moved = Moments(self.count, first, self.second + more, self.weight * other.frame / other.weight, self.weight)
-        return jax.tree.map(lambda a, b: jnp.where(self.weight > 0, a, b), moved, self)
+        frame = self.weight * other.frame / other.weight
+        sums = Moments(self.count, first, self.second + more, frame, self.weight)
+        return jax.tree.map(lambda a, b: jnp.where(self.weight > 0, a, b), sums, self)
 
 
 class Counts(NamedTuple):
-    """Sums of p(z = k | x): each state's steps, and what it emitted."""
+    """Sums weighted by p(z = k | x): each state's number of steps, and the sum of what it emitted."""
 
     count: Any  # (K, d)
-    first: Any  # (K, d) x; for classes (K, L), steps of each class
+    first: Any  # (K, d) of x; for classes (K, L), the number of steps of each class
 
 
 @dataclass(frozen=True)
@@ -115,9 +116,9 @@ class Emission:
         raise NotImplementedError
 
     def sums(self, theta: PyTree, x: jax.Array, share: jax.Array, weight: jax.Array) -> PyTree:
-        """The sums that ``m_step`` needs, from shares (T, K, …) of sequences of total weight ``weight``.
+        """The sums that ``m_step`` needs, from weighted p(z | x), (T, K, …), of sequences of total weight ``weight``.
 
-        By default, how often each number was observed, and the sum of its values.
+        By default these are ``Counts``: how often each number was observed, and the sum of its values.
         """
         is_observed, x = split_missing(x)
         return Counts(sum_over_steps(share, is_observed.astype(share.dtype)), sum_over_steps(share, x))
@@ -135,11 +136,12 @@ class Emission:
         raise NotImplementedError
 
     def draw_prior(self, key: jax.Array) -> PyTree:
+        """A draw of θ from the prior, for ``counts`` > 0."""
         raise NotImplementedError
 
     @property
     def drawable(self) -> bool:
-        """Whether the prior can be sampled."""
+        """Whether θ can be drawn from the prior."""
         return self.counts > 0
 
     def arrange(self, y: PyTree) -> jax.Array:
@@ -152,7 +154,7 @@ class Emission:
         return ~jnp.all(jnp.isnan(x), axis=1)
 
     def guess_states(self, key: jax.Array, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """A selection of steps (m, d), and a guess of their states, (m, K)."""
+        """Some of the steps, (m, d), and a guess of the probabilities of their states, (m, K)."""
         chosen, near = cluster_rows(key, x, self.states)
         random = np.asarray(jax.random.dirichlet(jax.random.fold_in(key, 1), jnp.ones(self.states), (len(chosen),)))
         return chosen, 0.8 * near + 0.2 * random
@@ -161,7 +163,7 @@ class Emission:
         """Raise a DataError if no state can emit the steps (N, d); NaN marks a missing number."""
 
     def least_sd(self, theta: PyTree) -> float:
-        """The least sd of a state divided by its floor; ∞ for families without an sd."""
+        """The least sd of all states divided by the floor of sds; ∞ for families without an sd."""
         return np.inf
 
 
@@ -213,7 +215,7 @@ class Normal(Emission):
     def m_step(self, sums: Moments) -> Normals:
         count, first, second, frame, weight = jax.tree.map(jnp.asarray, sums)
         mean, c = frame / jnp.where(weight > 0, weight, 1), self.counts if self.scale is not None else 0.0
-        tiny = 10 * jnp.finfo(count.dtype).eps  # a state without steps stays unchanged
+        tiny = 10 * jnp.finfo(count.dtype).eps  # so that a state without steps keeps its mean
         off = jnp.asarray(self.centre, count.dtype)[None] - mean
         shift = (first + c * off) / (count + c + tiny)
         left = second - 2 * shift * first + shift**2 * count
@@ -255,9 +257,10 @@ class Normal(Emission):
 
 @dataclass(frozen=True)
 class FullNormal(Normal):
-    """x ~ N(m_k, C_k), vectors of correlated numbers; a step is observed as a whole or not at all.
+    """x ~ N(m_k, C_k), vectors of correlated numbers; all numbers of a step are observed, or none is.
 
-    Prior, with centre and scale: m | C ~ N(centre, C/c), C ~ inverse Wishart(c + d, c diag(scale²)); else flat.
+    Prior, with centre and scale: m | C ~ N(centre, C/c), C ~ inverse Wishart(c + d, c diag(scale²)); flat if scale is
+    None.
     """
 
     def example(self) -> tuple[FullNormals, FullNormals]:
@@ -365,7 +368,7 @@ def inverse_wishart_draw(key: jax.Array, counts: float, scale: jax.Array, shape:
 
 @dataclass(frozen=True)
 class Poisson(Emission):
-    """x ~ Poisson(rate_k); prior Gamma(1 + c, c/centre): c steps of the centre on average."""
+    """x ~ Poisson(rate_k); prior Gamma(1 + c, c/centre), worth c/centre imagined steps with c counts in all."""
 
     centre: tuple[float, ...]
 
@@ -398,7 +401,7 @@ class Poisson(Emission):
         return Rates(self.shaped(jnp.asarray(self._gamma(jnp.result_type(float)).sample(key))))
 
     def check(self, x: np.ndarray) -> None:
-        _check_whole(x, "Poisson states show counts 0, 1, 2, …", np.inf)
+        _check_whole(x, "Poisson states emit counts 0, 1, 2, …", np.inf)
 
 
 @dataclass(frozen=True)
@@ -428,7 +431,7 @@ class Bernoulli(Emission):
         return Chances(jax.random.beta(key, 1 + self.counts, 1 + self.counts, (self.states, *self.shape)))
 
     def check(self, x: np.ndarray) -> None:
-        _check_whole(x, "Bernoulli states show 0 or 1", 1)
+        _check_whole(x, "Bernoulli states emit 0 or 1", 1)
 
 
 @dataclass(frozen=True)
@@ -451,13 +454,13 @@ class Categorical(Emission):
         return jnp.sum(jnp.where(self._indicators(x)[:, None], logs, 0), axis=2)
 
     def sums(self, theta: Chances, x: jax.Array, share: jax.Array, weight: jax.Array) -> Counts:
-        shown = sum_over_steps(share, self._indicators(x)[:, None].astype(share.dtype))
-        return Counts(jnp.sum(shown, axis=1, keepdims=True), shown)
+        counts = sum_over_steps(share, self._indicators(x)[:, None].astype(share.dtype))
+        return Counts(jnp.sum(counts, axis=1, keepdims=True), counts)
 
     def m_step(self, sums: Counts) -> Chances:
-        shown = jnp.asarray(sums.first)
-        shown = shown + self.counts + 10 * jnp.finfo(shown.dtype).eps
-        return Chances(shown / jnp.sum(shown, axis=1, keepdims=True))
+        counts = jnp.asarray(sums.first)
+        counts = counts + self.counts + 10 * jnp.finfo(counts.dtype).eps
+        return Chances(counts / jnp.sum(counts, axis=1, keepdims=True))
 
     def of_state(self, theta: Chances) -> Distribution:
         return dist.CategoricalProbs(theta.probs)
@@ -472,12 +475,12 @@ class Categorical(Emission):
         return Chances(self._dirichlet().sample(key))
 
     def guess_states(self, key: jax.Array, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """A guess that assigns each class to states at random, since classes have no distance."""
+        """The steps, and random probabilities of states for each class: classes have no distances to cluster by."""
         shares = np.asarray(jax.random.dirichlet(key, 0.5 * jnp.ones(self.states), (self.classes,)))
         return x, 0.9 * shares[x[:, 0].astype(int)] + 0.1 / self.states
 
     def check(self, x: np.ndarray) -> None:
-        _check_whole(x, f"Categorical states show classes 0 … {self.classes - 1}", self.classes - 1)
+        _check_whole(x, f"Categorical states emit classes 0 … {self.classes - 1}", self.classes - 1)
 
 
 def _check_whole(x: np.ndarray, what: str, most: float | int) -> None:

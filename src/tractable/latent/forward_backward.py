@@ -1,16 +1,17 @@
-"""Forward–backward: a hidden Markov chain's states, summed out, maximised over, or drawn.
+"""Forward–backward: the states of a hidden Markov chain are summed out, maximised over, or drawn.
 
     z_1 ~ π,    z_t ~ A[z_{t−1}],    x_t has density b_t(k) where z_t = k
     α_t = p(z_t | x_1 … x_t) ∝ (α_{t−1} A) b_t,    c_t = p(x_t | x_1 … x_{t−1}),    log p(x) = Σ_t log c_t
     β_t = A (b_{t+1} β_{t+1}) / c_{t+1},    p(z_t = i | x) = α_t(i) β_t(i)
     p(z_t = i, z_{t+1} = j | x) = α_t(i) A_ij b_{t+1}(j) β_{t+1}(j) / c_{t+1}
 
-Each step is divided by its c_t, and its densities by their largest, so that long sequences do not underflow. A missing
-step has b_t = 1: it is summed over. Arrays are (T, K) for one sequence, or (T, K, n) for several; sequences are the
-last axis because a processor computes neighbours on that axis together. Baum et al. 1970; Rabiner 1989, section III.
+Each step is divided by its c_t, and its densities by the largest of them, so that long sequences do not underflow. A
+missing step has b_t = 1: it is summed over. Arrays are (T, K) for one sequence, or (T, K, n) for several. The axis of
+sequences is last because a processor computes neighbours on the last axis together. Baum et al. 1970; Rabiner 1989,
+section III.
 
-On a CPU the steps run one after another, 20 ns each for five states; parallel matrix products (Särkkä &
-García-Fernández 2021) are slower on few cores. On an accelerator those products take log T steps.
+On a CPU the steps run one after another, 20 ns each for five states; products of matrices in parallel (Särkkä &
+García-Fernández 2021) would be slower on few cores. On an accelerator they take log T steps (docs/decisions/040).
 """
 
 import functools
@@ -24,7 +25,7 @@ from tractable.core.tree import PyTree
 
 UNROLLED = 16  # states up to which a step's sums are unrolled, which is faster than products of small matrices
 LONG = 256  # steps from which an accelerator runs them in parallel
-ROOM = 1 << 28  # most numbers that running in parallel may hold
+ROOM = 1 << 28  # most numbers that the steps in parallel may hold in memory
 
 
 class Passes(NamedTuple):
@@ -36,8 +37,10 @@ class Passes(NamedTuple):
 
 
 def log_b_scaled(log_b: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """b divided by the largest of its step, (T, K, …), and the log of that largest, (T, …)."""
-    largest = jax.lax.stop_gradient(jnp.max(log_b, axis=1))  # any other scale gives the same result
+    """The densities b of each step divided by their largest, (T, K, …), and the log of that largest, (T, …)."""
+    largest = jax.lax.stop_gradient(
+        jnp.max(log_b, axis=1)
+    )  # every other scale gives the same result, so it needs no derivative
     largest = jnp.where(jnp.isfinite(largest), largest, 0)
     if log_b.ndim > 2:
         return jnp.exp(log_b - largest[:, None]), largest
@@ -48,7 +51,7 @@ def log_b_scaled(log_b: jax.Array) -> tuple[jax.Array, jax.Array]:
 def forward(
     initial: jax.Array, transition: jax.Array, b: jax.Array, parallel: bool | None = None
 ) -> tuple[jax.Array, jax.Array]:
-    """α (T, K, …) and c (T, …); both are 0 from an impossible step on.
+    """α (T, K, …) and c (T, …); both are 0 from a step on whose density is 0 in every possible state.
 
     Args:
         initial: (K,) π; transition: (K, K) A, its rows sum to 1.
@@ -76,7 +79,10 @@ def forward(
 def backward(
     transition: jax.Array, b: jax.Array, scale: jax.Array, parallel: bool | None = None, last: jax.Array | None = None
 ) -> jax.Array:
-    """β (T, K, …), scaled so that Σ_k α_t(k) β_t(k) = 1; b and c (``scale``) as in ``forward``; β_T = 1 or ``last``."""
+    """β (T, K, …), scaled so that Σ_k α_t(k) β_t(k) = 1, with b and c (``scale``) as in ``forward``.
+
+    β_T is ``last``, by default 1.
+    """
     ratio = b / jnp.where(scale > 0, scale, 1)[:, None]
     if last is None and runs_in_parallel(b, parallel):
         # Row sums of the products of A diag(b/c) from each step to the end; dividing by c scales β.
@@ -98,7 +104,7 @@ def smooth(
     initial: jax.Array, transition: jax.Array, log_b: jax.Array, parallel: bool | None = None,
     last: jax.Array | None = None,
 ) -> tuple:  # fmt: skip
-    """``Passes`` and log p(x), (…); ``last`` as in ``backward``."""
+    """The ``Passes`` for log densities (T, K, …), and log p(x), (…); ``last`` as in ``backward``."""
     b, largest = log_b_scaled(log_b)
     filtered, scale = forward(initial, transition, b, parallel)
     beta = backward(transition, b, scale, parallel, last)
@@ -111,7 +117,8 @@ def smooth_in_pieces(
 ) -> tuple:
     """Sums over all pieces, p(z_1 | x), and log p(x), by passes over pieces of consecutive steps that fit a cache.
 
-    The backward pass recomputes α from the start of each piece, so that besides the data memory is O(a piece).
+    The backward pass recomputes the α of each piece from the piece's start. So besides the data only one piece is in
+    memory (docs/decisions/040).
 
     Args:
         log_b: ``piece -> `` log densities of the piece's steps.
@@ -133,9 +140,9 @@ def smooth_in_pieces(
         return ends, (sums_of_piece(piece, found, across), found.smoothed[0])
 
     shape = jax.eval_shape(log_b, jax.tree.map(lambda a: a[0], pieces))
-    begun = jnp.broadcast_to(_expand(initial, len(shape.shape) - 1), shape.shape[1:]).astype(shape.dtype)
-    aheads, logs = jax.lax.scan(forth, begun, pieces)[1]
-    ends = jnp.ones_like(begun), jnp.zeros_like(begun)
+    start = jnp.broadcast_to(_expand(initial, len(shape.shape) - 1), shape.shape[1:]).astype(shape.dtype)
+    aheads, logs = jax.lax.scan(forth, start, pieces)[1]
+    ends = jnp.ones_like(start), jnp.zeros_like(start)
     sums, first = jax.lax.scan(back, ends, (pieces, aheads), reverse=True)[1]
     return jax.tree.map(lambda a: jnp.sum(a, axis=0), sums), first[0], jnp.sum(logs, axis=0)
 
@@ -192,9 +199,9 @@ def viterbi(initial: jax.Array, transition: jax.Array, log_b: jax.Array) -> tupl
 
 
 def draw_path(uniform: jax.Array, transition: jax.Array, filtered: jax.Array) -> jax.Array:
-    """A path from p(z | x), (T, …): the last state from α_T, then backward (Chib 1996).
+    """A draw of a path from p(z | x), (T, …): the last state from α_T, then each state before it (Chib 1996).
 
-        z_t ~ α_t(i) A[i, z_{t+1}] / Σ_i
+        z_t = i with probability ∝ α_t(i) A[i, z_{t+1}]
 
     Args:
         uniform: (T, …) uniform draws on [0, 1), the only randomness.
@@ -216,14 +223,14 @@ def draw_path(uniform: jax.Array, transition: jax.Array, filtered: jax.Array) ->
 
 
 def runs_in_parallel(b: jax.Array, parallel: bool | None) -> bool:
-    """Whether the steps run in parallel: ``parallel``, or by default by device and size."""
+    """Whether the steps run in parallel: ``parallel`` if given, otherwise decided by device and size."""
     if parallel is not None:
         return parallel
     return jax.default_backend() != "cpu" and b.shape[0] >= LONG and b.size * b.shape[1] <= ROOM
 
 
 def _condition(ahead: jax.Array, b: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """α of a step, and its c, from p(z_t | x_1 … x_{t−1}) and the step's densities."""
+    """α_t and c_t from p(z_t | x_1 … x_{t−1}) and the step's densities."""
     joint = ahead * b
     scale = jnp.sum(joint, axis=0)
     return joint / jnp.where(scale > 0, scale, 1)[None], scale
@@ -243,7 +250,7 @@ def _expand(array: jax.Array, rank: int) -> jax.Array:
 
 
 def _scaled_product(a: tuple[jax.Array, jax.Array], b: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
-    """A B of every step divided by its largest entry, and the log scale."""
+    """The product A B of every step divided by its largest entry, and the log scale."""
     both = jnp.einsum("tij...,tjk...->tik...", a[0], b[0], precision="highest")
     largest = jnp.max(both, axis=(1, 2))
     largest = jnp.where(largest > 0, largest, 1)

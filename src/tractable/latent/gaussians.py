@@ -254,7 +254,7 @@ class Setting(NamedTuple):
         return position, Gaussians(constraints.simplex, constraints.real, positive)
 
     def examine(self, theta: Gaussians, size: int) -> list[Check]:
-        """The report's checks of a maximum: the smallest component's rows, and components with a variance at the floor."""
+        """The report's checks of a maximum: the rows of the smallest component, and variances at the floor."""
         checks = linear_mixture.counts_check(theta, size, self.features + 1)
         count, floor = np.asarray(theta.weights, np.float64) * size, self.floor
         given = np.asarray(theta.covariances, np.float64)

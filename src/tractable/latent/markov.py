@@ -1,8 +1,9 @@
 """Hidden Markov models of sequences: ``hidden_markov``, the model it makes, and θ's prior.
 
-A datum is a whole sequence. Sequences of unequal length are rows of one array, padded with NaN; NaN also marks a
-missing step. Both are summed over exactly, and transitions after the last observed step do not count. So no lengths are
-stored, and batches, files, devices and folders treat sequences like any other rows. ``markov_chain`` has the formulas.
+A datum is a sequence of steps. Sequences of unequal length are rows of one array, padded with NaN; NaN also marks a
+missing step. Padding and missing steps are summed over exactly, and transitions after the last observed step do not
+count. So no lengths are stored, and batches, files, devices and folders treat sequences like any other rows.
+``markov_chain`` has the computations.
 """
 
 from typing import ClassVar, NamedTuple
@@ -28,7 +29,7 @@ FAMILIES = ("normal", "multivariate-normal", "poisson", "bernoulli", "categorica
 
 
 @spelt
-@removed(prior="an emission that is a function went with it: write the model as a LatentModel.")
+@removed(prior="an emission that is a function was removed too; write such a model as a LatentModel.")
 def hidden_markov(
     states: int,
     emission: str = "normal",
@@ -59,8 +60,8 @@ def hidden_markov(
         classes: L for a "categorical" emission, whose x is 0 … L − 1.
         prior_counts: c ≥ 0; 0 for maximum likelihood.
         centre, scale: prior guesses of the location and spread of a normal emission's numbers. With both, means and
-            spreads have a prior worth c steps (``latent.emissions``), as NUTS and evidence need; without scale it is
-            flat. For counts, centre is their expected mean, 1 by default.
+            spreads have a prior worth c steps (``latent.emissions``), as NUTS and evidence need; without scale their
+            prior is flat. For counts, centre is their expected mean, 1 by default.
         floor: ≥ 0, least variance of a normal emission, in the units of x²: without it the likelihood is unbounded.
         steps: T for sequences that the model draws itself (``model.sample``, ``tr.calibrate``); data must then have T.
 
@@ -68,7 +69,7 @@ def hidden_markov(
         A ``HiddenMarkovModel``, whose θ is a ``HiddenMarkov``. States are sorted by the share of time spent in them.
 
     Raises:
-        ModelError: a setting is out of range. DataError: sequences have another shape, or values no state can emit.
+        ModelError: a setting is out of range. DataError: sequences have another shape, or values that no state emits.
 
     >>> hidden_markov(3).parameters
     14
@@ -95,7 +96,7 @@ def built_in(
     states: int, emission: str, features: int | None, classes: int | None, prior_counts: Real,
     centre: Numbers | Real | None, scale: Numbers | Real | None, floor: Real, steps: int | None,
 ) -> "HiddenMarkovModel":  # fmt: skip
-    """``hidden_markov`` for checked settings; equal arguments give the same model object."""
+    """``hidden_markov`` for settings that have been checked; equal arguments give the same model object."""
     sizes, c = (int(states), features), float(prior_counts)
     numbers = 1 if features is None else features
     if emission in ("normal", "multivariate-normal"):
@@ -116,7 +117,7 @@ def built_in(
 
 
 def build_model(chain: Chain) -> "HiddenMarkovModel":
-    """The ``LatentModel`` of a chain."""
+    """The model that computes with this chain."""
     emission, support = chain.emission.example()
     k, simplex = chain.emission.states, constraints.simplex
     made = HiddenMarkovModel.from_steps(
@@ -137,8 +138,9 @@ def build_model(chain: Chain) -> "HiddenMarkovModel":
 class HiddenMarkovModel(LatentModel):
     """A ``LatentModel`` of sequences, made by ``hidden_markov``.
 
-    ``responsibilities(theta, y)`` gives p(z_t | x, θ), (n, T, K); ``filtered`` the same given steps up to t only;
-    ``paths`` Viterbi's paths; ``drawn_paths`` draws of whole paths; ``simulate`` new sequences and their states.
+    ``responsibilities(theta, y)`` gives p(z_t | x, θ), (n, T, K); ``filtered`` gives the same from the steps up to t
+    only; ``paths`` gives Viterbi's paths, ``drawn_paths`` random paths, and ``simulate`` new sequences and their
+    states.
     """
 
     own: ClassVar[tuple[str, ...]] = ("chain",)
@@ -149,7 +151,7 @@ class HiddenMarkovModel(LatentModel):
         return self.chain.filtered(on_device(theta), y)
 
     def paths(self, theta: HiddenMarkov, y: ArrayLike) -> jax.Array:
-        """The likeliest path of states of each sequence, (n, T), states from 0; −1 after the last observed step."""
+        """Each sequence's likeliest path of states 0 … K − 1, (n, T); −1 after the last observed step."""
         return self.chain.likeliest_paths(on_device(theta), y)[0]
 
     def drawn_paths(self, key: jax.Array, theta: HiddenMarkov, y: ArrayLike) -> jax.Array:
@@ -162,7 +164,7 @@ class HiddenMarkovModel(LatentModel):
 
 
 class ChainPrior(NamedTuple):
-    """``params -> log p(θ)``: Dirichlet(1 + c) for π and rows of A, and the emission's own prior."""
+    """``params -> log p(θ)``: Dirichlet(1 + c) for π and each row of A, and the emission's own prior."""
 
     chain: Chain
 
@@ -186,11 +188,13 @@ class DrawablePrior(ChainPrior):
 
 
 def shares(theta: HiddenMarkov) -> jax.Array:
-    """(K,) the long-run share of time spent in each state, starting from π."""
-    lazy = 0.5 * (theta.transition + jnp.eye(len(theta.initial), dtype=theta.transition.dtype))  # made aperiodic
+    """The long-run share of time spent in each state, (K,), starting from π."""
+    lazy = 0.5 * (
+        theta.transition + jnp.eye(len(theta.initial), dtype=theta.transition.dtype)
+    )  # it has the same shares, and no periods
 
-    def twice(_: ArrayLike, power: jax.Array) -> jax.Array:
+    def square(_: ArrayLike, power: jax.Array) -> jax.Array:
         power = jnp.matmul(power, power, precision="highest")
         return power / jnp.sum(power, axis=1, keepdims=True)
 
-    return jnp.matmul(theta.initial, jax.lax.fori_loop(0, 30, twice, lazy), precision="highest")
+    return jnp.matmul(theta.initial, jax.lax.fori_loop(0, 30, square, lazy), precision="highest")

@@ -1,12 +1,13 @@
-"""Linear-Gaussian state-space models: sequences that depend on a hidden normal state, which moves linearly.
+"""Linear-Gaussian state-space models: sequences that depend on a hidden normal state with linear dynamics.
 
 The Kalman filter (``kalman``) integrates the states out. Sequences are rows of one array, padded with NaN, and a
-missing number is NaN too (``series``); both are integrated out exactly. The M-step is one regression (``regressions``),
+missing number is NaN too (``series``). Padding and missing numbers are integrated out exactly. The M-step is one
+regression (``regressions``),
 
     [z_1, z_t, x_t] on [z_{t−1}, z_t, u_t, 1],    β = [0 0 0 m; A 0 B 0; 0 C D o]
 
-Each row has its own noise. The rows of z_1 count at the first step, those of z_t at later steps, and those of x_t where
-x is observed. Known entries of β, zeros included, stay fixed.
+Each row of β has its own noise. The rows of z_1 count at the first step, those of z_t at later steps, and those of x_t
+where x is observed. Known entries of β, zeros included, stay fixed.
 """
 
 import functools
@@ -63,14 +64,15 @@ def linear_gaussian(
 
         z_1 ~ N(m, Q_1),    z_t ~ N(A z_{t−1} + B u_t, Q),    x_t ~ N(C z_t + D u_t + o, R)
 
-    Q_1, Q and R are diagonal. A correlated Q is covered by the default C, in other coordinates of the state; a
-    correlated R takes p more states without memory, whose rows of A are 0. z is integrated out, so any method learns θ:
-    ``EM`` in closed form, with standard errors; MAP, NUTS, SGLD (batches of sequences) by the gradient of log p(x).
-    ``Gibbs`` draws z, and θ given z; it needs noise in every row with learnt entries: without noise z determines them.
-    Sequences are (n, T) or (n, T, p). NaN marks missing numbers and pads short sequences, so give
-    ``tr.models.sequences([...])`` or ``tr.Data(y, missing="keep")``; a single series is ``sequences([y])``. EM is slow
-    along ridges between Q and R: in single precision it may stop short, which its report says; in double precision
-    (``jax_enable_x64``) it does not. Shumway & Stoffer 1982.
+    Q_1, Q and R are diagonal. A model with correlated Q equals one with diagonal Q and the default C, in other
+    coordinates of the state. For a correlated R, add p states without memory, whose rows of A are 0. z is integrated
+    out, so any method learns θ: ``EM`` in closed form, with standard errors; MAP, NUTS, SGLD (batches of sequences) by
+    the gradient of log p(x). ``Gibbs`` draws z, and θ given z; every row with learnt entries then needs noise, since
+    without noise z determines these entries. Sequences are (n, T) or (n, T, p). NaN marks missing numbers and pads
+    short sequences, so give ``tr.models.sequences([...])`` or ``tr.Data(y, missing="keep")``; a single series is
+    ``sequences([y])``. EM is slow where the data hardly distinguish Q from R. In single precision it may then stop
+    short of the maximum, which its report says; in double precision (``jax_enable_x64``) it does not. Shumway &
+    Stoffer 1982.
 
     Args:
         latent: d ≥ 1, dimension of the state.
@@ -79,13 +81,14 @@ def linear_gaussian(
         known: the known entries of θ by the names of ``LinearGaussian``, NaN where learnt; one number stands for all
             entries. These are ``initial_mean`` m (d,), ``transition`` A (d, d), ``control`` B (d, k), ``emission`` C
             (p, d), ``feedthrough`` D (p, k), ``offset`` o (p,), and sds: ``initial_noise`` (d,), ``state_noise`` (d,)
-            and ``noise`` (p,). By default all are learnt but two. ``initial_noise`` equals ``state_noise``; learning
-            it too (``initial_noise=np.nan``) needs many sequences. C's first d rows are lower triangular with a unit
-            diagonal; this needs p ≥ d and identifies the states (each stands for one of the first d numbers):
-            otherwise every rotation of the state would fit equally well.
-        prior_counts: c ≥ 0, strength of the prior, which exists only with ``scale``: a row of β has N(0, s²/λ), and
-            its variance s² a scaled inverse χ² worth c imagined steps; λ is c for inputs and means, c s² for C and
-            4 d c s² for A, for states of size s (``state_scale``).
+            and ``noise`` (p,). By default all entries are learnt, with two exceptions. ``initial_noise`` equals
+            ``state_noise``; to learn it too (``initial_noise=np.nan``) takes many sequences. And the first d rows of C
+            are lower triangular with a unit diagonal. This needs p ≥ d and identifies the states, each of which stands
+            for one of the first d numbers; otherwise every rotation of the state would fit equally well.
+        prior_counts: c ≥ 0, strength of the prior, which exists only with ``scale``. Each entry of A, B, C, D, m and o
+            has a normal prior of variance s²/λ, where s is the sd of its row's noise; s² has a scaled inverse χ² prior
+            worth c imagined steps. λ is c for B, D, m and o, c S² for C and 4 d c S² for A, where S is
+            ``state_scale``.
         centre, scale: expected location and sds of x. Without scale θ has no prior.
         state_scale: (d,) expected sds of the state's steps; the first of scale by default.
         floor: ≥ 0, least learnt variance: without it the likelihood may be unbounded.
@@ -95,9 +98,10 @@ def linear_gaussian(
         A ``LinearGaussianModel``, whose θ is a ``LinearGaussian``.
 
     Raises:
-        ModelError: a setting out of range, or a matrix of the wrong shape. DataError: sequences of the wrong shape.
+        ModelError: a setting is out of range, or a matrix has the wrong shape. DataError: sequences have the wrong
+            shape.
 
-    >>> level = linear_gaussian(1, transition=[[1.0]], offset=0.0)  # a random walk that is seen with noise
+    >>> level = linear_gaussian(1, transition=[[1.0]], offset=0.0)  # a random walk that is observed with noise
     >>> level.names
     ['initial_mean[0]', 'state_noise[0]', 'noise[0]']
     """
@@ -112,10 +116,10 @@ def linear_gaussian(
     d, p, k = int(latent), 1 if features is None else int(features), int(inputs)
     shapes = LinearGaussian((d,), (d,), (d, d), (d, k), (d,), (p, d), (p, k), (p,), (p,))._asdict()
     if unknown := sorted(set(known) - set(shapes)):
-        new = "; initial= was removed, initial_mean= and initial_noise= say what is known of z_1"
+        removed = "; initial= was removed, initial_mean= and initial_noise= say what is known of z_1"
         raise ModelError(
-            f"linear_gaussian has no {unknown[0]}=; what may be known is {', '.join(shapes)}"
-            f"{new if unknown[0] == 'initial' else ''}."
+            f"linear_gaussian has no argument {unknown[0]}=; the entries that may be known are {', '.join(shapes)}"
+            f"{removed if unknown[0] == 'initial' else ''}."
         )
     if p < d and "emission" not in known:
         raise ModelError(
@@ -135,28 +139,28 @@ def linear_gaussian(
 
 
 def _template(name: str, value: Numbers | Real | None, shape: tuple[int, ...]) -> Any:
-    """The known entries as tuples, None where learnt."""
+    """The entries as nested tuples, with None where they are learnt; raises ModelError for a wrong shape or value."""
     if value is None:
         return None
     is_noise = name in NOISES
-    found = np.asarray(np.inf if isinstance(value, str) else value, np.float64)
-    if found.shape not in ((), shape) or np.isinf(found).any() or (is_noise and (found < 0).any()):
+    entries = np.asarray(np.inf if isinstance(value, str) else value, np.float64)
+    if entries.shape not in ((), shape) or np.isinf(entries).any() or (is_noise and (entries < 0).any()):
         what = "has sds" if is_noise else "is a matrix"
-        got = value if isinstance(value, str) else found.tolist()
-        hint = " Covariances were removed: linear_gaussian's docstring says what to write." if is_noise else ""
-        raise ModelError(f"{name} {what} of shape {shape}, finite, NaN where learnt; got {got}.{hint}")
+        got = value if isinstance(value, str) else entries.tolist()
+        hint = " Covariances were removed: linear_gaussian's docstring says what to write instead." if is_noise else ""
+        raise ModelError(f"{name} {what} of shape {shape}, finite, or NaN where learnt; got {got}.{hint}")
 
     def as_tuples(value: list | float) -> tuple | float | None:
         return tuple(map(as_tuples, value)) if isinstance(value, list) else None if np.isnan(value) else value
 
-    return as_tuples(np.broadcast_to(found, shape).tolist())
+    return as_tuples(np.broadcast_to(entries, shape).tolist())
 
 
 @shared
 def build_model(
     features: int | None, known: tuple, centre: tuple[float, ...], prior: tuple | None, floor: float, steps: int | None
 ) -> "LinearGaussianModel":
-    """``linear_gaussian`` for checked settings; the same arguments give the same model."""
+    """``linear_gaussian`` for settings that have been checked; equal arguments give the same model object."""
     template = LinearGaussian(*(None if leaf is None else np.array(leaf, np.float64) for leaf in known))
     d, p = len(template.state_noise), len(template.noise)
     counts, size, states = (0.0, np.ones(p), np.ones(d)) if prior is None else prior
@@ -173,9 +177,9 @@ def build_model(
 
 
 class Layout(NamedTuple):
-    """The settings of a linear system, and its closed forms."""
+    """The settings of a linear system, and its computations."""
 
-    known: LinearGaussian  # NaN where learnt; without initial_noise z_1 has the noise of a step
+    known: LinearGaussian  # NaN where learnt; where initial_noise is None, z_1 has the noise of later steps
     rows: Regression
     features: int | None
     length: int | None  # of the sequences that the model draws
@@ -186,9 +190,8 @@ class Layout(NamedTuple):
             None if leaf is None else constraints.positive if name in NOISES else constraints.real
             for name, leaf in position._asdict().items()
         ))  # fmt: skip
-        is_stuck = self.rows.free[
-            self.rows.noise == 0
-        ].any()  # given z, learnt entries of rows without noise cannot move
+        # Where a row has no noise, z determines the row's learnt entries, and Gibbs could not change them.
+        is_stuck = self.rows.free[self.rows.noise == 0].any()
         gibbs = {} if is_stuck else {"drawn": self.draw_states, "complete": self.joint_log_prob}
         made = LinearGaussianModel.from_steps(
             self.e_step, self.m_step, self.log_prob, position, support=support,
@@ -207,20 +210,20 @@ class Layout(NamedTuple):
     def inputs(self) -> int:
         return self.known.control.shape[1]
 
-    # θ has the learnt entries; a system has all entries; the regression has coefficients β and sds.
+    # θ has the learnt entries, and a system has all entries. The regression has them as coefficients β and sds.
 
     def system(self, theta: LinearGaussian) -> LinearGaussian:
         """θ with all entries filled in."""
         parts = zip(self.known, theta, strict=True)
-        found = LinearGaussian(*(None if known is None else fill(known, leaf) for known, leaf in parts))
-        return found if found.initial_noise is not None else found._replace(initial_noise=found.state_noise)
+        system = LinearGaussian(*(None if known is None else fill(known, leaf) for known, leaf in parts))
+        return system if system.initial_noise is not None else system._replace(initial_noise=system.state_noise)
 
     def theta(self, system: LinearGaussian) -> LinearGaussian:
         """The learnt entries."""
         return LinearGaussian(*map(learnt_entries, self.known, system))
 
     def theta_of_regression(self, beta: jax.Array, sds: jax.Array) -> LinearGaussian:
-        """θ of the regression's coefficients and sds."""
+        """The θ that the regression's coefficients and sds stand for."""
         d, end = self.latent, beta.shape[1] - 1
         return self.theta(LinearGaussian(
             beta[:d, end], sds[:d], beta[d : 2 * d, :d], beta[d : 2 * d, 2 * d : end], sds[d : 2 * d],
@@ -228,7 +231,7 @@ class Layout(NamedTuple):
         ))  # fmt: skip
 
     def guess(self, persistence: float) -> LinearGaussian:
-        """A starting θ, with A = ``persistence`` times the identity."""
+        """A starting θ, whose A is ``persistence`` times the identity."""
         d, (p, k) = self.latent, self.known.feedthrough.shape
         start = LinearGaussian(
             np.zeros(d), np.ones(d), persistence * np.eye(d), np.zeros((d, k)), np.ones(d),
@@ -268,9 +271,11 @@ class Layout(NamedTuple):
         """Draws of every sequence's states from p(z | x), (n, T, d)."""
         shape = *jax.tree.leaves(rows)[0].shape[:2], self.latent
         noise = jax.random.normal(key, shape, jnp.result_type(float))
-        return self.map_sequences(
-            lambda system, x, u, noise: kalman.draw_states(noise, system, x, u), theta, rows, noise
-        )
+
+        def one(system: LinearGaussian, x: jax.Array, u: jax.Array, noise: jax.Array) -> jax.Array:
+            return kalman.draw_states(noise, system, x, u)
+
+        return self.map_sequences(one, theta, rows, noise)
 
     def joint_log_prob(self, theta: LinearGaussian, rows: PyTree, path: jax.Array) -> jax.Array:
         """log p(x_n, path | θ), (n,), of paths (n, T, d); states after the last observed step do not count."""
@@ -298,13 +303,12 @@ class Layout(NamedTuple):
         def of_group(theta: LinearGaussian, batch: Batch) -> Expected:
             x, u = self.split(batch.data)
             is_counted = batch.mask[:, None, None] > 0
-            x, u = jnp.where(is_counted, x, jnp.nan), jnp.where(is_counted, u, 0)  # rows of weight 0 hold anything
+            x, u = jnp.where(is_counted, x, jnp.nan), jnp.where(is_counted, u, 0)  # rows of weight 0 may hold anything
             found = jax.vmap(functools.partial(self.sums, self.system(theta)))(x, u)
             return Expected(*jax.tree.map(lambda a: jnp.tensordot(batch.mask, a, 1), found))
 
-        return accumulate(
-            of_group, theta, on_device(rows), jnp.asarray(batch.mask, jnp.result_type(float)), self.lanes(rows)
-        )
+        weights = jnp.asarray(batch.mask, jnp.result_type(float))
+        return accumulate(of_group, theta, on_device(rows), weights, self.lanes(rows))
 
     def m_step(self, sums: Residuals) -> LinearGaussian:
         return self.theta_of_regression(*self.rows.maximum(sums))
@@ -312,7 +316,7 @@ class Layout(NamedTuple):
     # Starts, checks and simulated sequences.
 
     def begin(self, key: jax.Array, rows: PyTree) -> LinearGaussian:
-        """A starting θ: random shares of the numbers' sds for both noises, and learnt entries of C moved at random."""
+        """A starting θ: both noises are random shares of the numbers' sds, and C's learnt entries are random."""
         y, rng = np.concatenate(list(steps_of(rows))), np.random.default_rng(np.asarray(jax.random.key_data(key)))
         y, d = y[~np.isnan(y).all(1)], self.latent
         sd = np.maximum(np.nanstd(y, axis=0), 1e-6)
@@ -321,10 +325,8 @@ class Layout(NamedTuple):
         if theta.emission is not None:
             theta = theta._replace(emission=theta.emission + 0.5 * rng.normal(size=theta.emission.shape))
         sds = {"initial_noise": size, "state_noise": share * size, "noise": np.sqrt(1 - share**2) * sd}
-        found = sds | {"offset": np.nanmean(y, axis=0)}
-        return theta._replace(
-            **{name: learnt_entries(getattr(self.known, name), value) for name, value in found.items()}
-        )
+        values = sds | {"offset": np.nanmean(y, axis=0)}
+        return theta._replace(**{name: learnt_entries(getattr(self.known, name), a) for name, a in values.items()})
 
     def examine(self, theta: LinearGaussian, size: int) -> list[Check]:
         """The report's checks of a maximum."""
@@ -332,9 +334,7 @@ class Layout(NamedTuple):
         for name, sds in {"state noise": theta.state_noise, "noise": theta.noise}.items():
             least = np.inf if sds is None else float(np.min(np.square(sds)))
             if least <= 4 * self.rows.floor:
-                sentence = (
-                    f"variance, at its floor {self.rows.floor:g}: the likelihood is unbounded, or there is no noise"
-                )
+                sentence = f"variance; its floor is {self.rows.floor:g}. Either there is no noise, or no maximum"
                 out.append(Check(f"{name} at its floor", least, "reject", sentence))
         return out
 
@@ -349,10 +349,10 @@ class Layout(NamedTuple):
         return (x[:, :, 0] if self.features is None else x), z
 
     def forecast(self, theta: LinearGaussian, x: PyTree, rows: tuple[PyTree, PyTree]) -> dist.Normal:
-        """The distributions of the steps after the last observed one: steps of the sequence that are missing.
+        """The distributions of the steps after the last observed one, which the filter treats as missing steps.
 
         Args:
-            x: the number of steps, 1 by default; if the model has inputs, their inputs (n, H, k).
+            x: the number of steps, 1 by default; if the model has inputs, the inputs of these steps, (n, H, k).
         """
         y, given = rows
         n, k = len(y), self.inputs
@@ -372,10 +372,8 @@ class Layout(NamedTuple):
             found = kalman.filter_states(system, x, u)
             mean, covariance = (jax.lax.dynamic_slice_in_dim(a, length, count) for a in found[:2])
             mean = mean @ system.emission.T + inputs @ system.feedthrough.T + system.offset[None]
-            variance = (
-                jnp.einsum("pi,hij,pj->hp", system.emission, covariance, system.emission) + (system.noise**2)[None]
-            )
-            return mean, jnp.sqrt(variance)
+            variance = jnp.einsum("pi,hij,pj->hp", system.emission, covariance, system.emission)
+            return mean, jnp.sqrt(variance + (system.noise**2)[None])
 
         inputs = jnp.zeros((n, count, 0)) if k == 0 else jnp.asarray(x).reshape(n, count, k)
         mean, sd = self.map_sequences(one, theta, y if given is None else rows, inputs)
@@ -385,9 +383,11 @@ class Layout(NamedTuple):
         """Raise a DataError if the sequences do not fit the model."""
         self.expect_shapes(rows)
         if any(np.isinf(x).any() for x in steps_of(rows)):
-            raise DataError("The sequences hold infinite numbers; expected finite ones, NaN for missing.")
+            raise DataError(
+                "The sequences hold infinite numbers; expected finite numbers, and NaN where one is missing."
+            )
         if isinstance(rows, tuple) and np.isnan(np.asarray(rows[1])).any():
-            raise DataError("Inputs must be known at every step, also where numbers are missing; some inputs are NaN.")
+            raise DataError("Inputs must be known at every step, even where numbers are missing; some inputs are NaN.")
 
     def expect_shapes(self, rows: PyTree) -> None:
         """Raise a DataError if sequences or inputs have other shapes than the model's."""
@@ -396,7 +396,7 @@ class Layout(NamedTuple):
         shape = jnp.shape(y)
         given = jnp.shape(rows[1]) if isinstance(rows, tuple) else None
         if given not in ([None] if k == 0 else [(*shape[:2], k), *([shape[:2]] if k == 1 else [])]):
-            what = f"inputs (n, T, {k}), as inputs={k} says" if k else "no inputs; set inputs= to have them"
+            what = f"inputs (n, T, {k}), because of inputs={k}" if k else "no inputs, or a model with inputs="
             raise DataError(f"Expected {what}; got {'none' if given is None else given}.")
 
 
@@ -416,8 +416,8 @@ class SystemPrior(NamedTuple):
 class LinearGaussianModel(LatentModel):
     """A ``LatentModel`` of sequences, made by ``linear_gaussian``.
 
-    ``smoothed`` gives states given the whole sequence, ``filtered`` given the steps so far, ``drawn_paths`` draws of
-    states, ``simulate`` new sequences, and ``system`` θ with known entries filled in.
+    ``smoothed`` gives the states' means and covariances given the sequence, and ``filtered`` those given the steps so
+    far. ``drawn_paths`` draws states, ``simulate`` draws new sequences, and ``system`` fills known entries into θ.
     """
 
     own: ClassVar[tuple[str, ...]] = ("layout",)
@@ -457,13 +457,13 @@ def coefficients(system: LinearGaussian, xp: ModuleType = jnp) -> Any:
 
 
 def row_noises(system: LinearGaussian, xp: ModuleType = jnp) -> Any:
-    """The sds of the rows, (2d + p,)."""
+    """The sds of the rows' noises, (2d + p,)."""
     first = system.state_noise if system.initial_noise is None else system.initial_noise
     return xp.concatenate([first, system.state_noise, system.noise])
 
 
 def regression_of(z: jax.Array, x: jax.Array, u: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Targets (T, m), regressors (T, e) and weights (T, m) of one sequence and its states."""
+    """Targets (T, m), regressors (T, e) and weights (T, m) of the regression, from one sequence and its states."""
     is_observed, is_first = ~jnp.isnan(x), jnp.zeros_like(z).at[0].set(1)
     previous = jnp.concatenate([jnp.zeros_like(z[:1]), z[:-1]])
     is_later = up_to_last(jnp.any(is_observed, axis=1))[:, None] * (1 - is_first)

@@ -1,4 +1,4 @@
-"""Linear regression with unknown noise, by mean field; it needs only one pass over the data."""
+"""Linear regression with unknown noise, by mean field, in one pass over the data."""
 
 import math
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ from tractable.core.words import removed
 from tractable.latent import conjugate_variational
 from tractable.latent.conjugate_variational import Conjugate, ConjugateModel
 
-SWEEPS = 1000  # most sweeps of an M-step
+SWEEPS = 1000  # most sweeps over the three factors of q in an M-step
 
 
 class Regression(NamedTuple):
@@ -41,7 +41,7 @@ class RegressionPosterior(NamedTuple):
     shape: Any  # ()
     rate: Any  # ()
     precision_shape: Any  # (); an empty tuple if α is fixed
-    precision_rate: Any  # (); the same
+    precision_rate: Any  # (); an empty tuple if α is fixed
 
 
 class Products(NamedTuple):
@@ -68,11 +68,12 @@ def bayesian_linear_regression(
         q(τ) = Gamma(a₀ + n/2, b₀ + ½ E[Σ (y − xᵀw)²]),    q(α) = Gamma(c₀ + D/2, d₀ + ½ E[wᵀw])
 
     Bishop 2006, section 10.3, with τ unknown as well. The statistics do not depend on λ, so a single pass over the data
-    suffices; the M-step sweeps over the three factors until they converge: one eigendecomposition, then O(D) per sweep.
+    is enough. The M-step updates the three factors in turn until they converge, which takes one eigendecomposition,
+    then O(D) for each sweep.
     There is no intercept: centre y, or give x a column of ones.
 
-    Squares are expanded, so the residual sum of squares loses digits the smaller it is against Σ y². Standardise, and
-    use double precision if the fit leaves less than 1e-4 of the variance.
+    The residual sum of squares is computed from expanded squares, so it loses digits where it is much smaller than Σ
+    y². Standardise the columns, and use double precision if the residuals have less than 1e-4 of the variance of y.
 
     Args:
         features: D ≥ 1, columns of x.
@@ -95,7 +96,7 @@ def bayesian_linear_regression(
     positive(shape=shape, rate=rate)
     if isinstance(prior_precision, Sequence):
         if len(prior_precision) != 2:
-            raise ModelError(f"prior_precision is a number or (shape, rate); got {prior_precision}.")
+            raise ModelError(f"prior_precision expects a number or (shape, rate); got {prior_precision}.")
         positive(**{"prior_precision's shape": prior_precision[0], "prior_precision's rate": prior_precision[1]})
         gamma = float(prior_precision[0]), float(prior_precision[1])
         alpha = gamma[0] / gamma[1]
@@ -115,7 +116,9 @@ def bayesian_linear_regression(
     position = Regression(np.zeros(features), np.ones(()), of_alpha[0])
     support = Regression(constraints.real, constraints.positive, of_alpha[1])
     model = ConjugateModel.of(made, log_prob, position, support, beliefs.log_prior)
-    Model.__init__(model, model.prior, likelihood, position, support)  # with moments, so that it predicts
+    Model.__init__(
+        model, model.prior, likelihood, position, support
+    )  # the likelihood as a distribution has moments, which ``predict`` needs
     return model
 
 
@@ -186,13 +189,13 @@ class Beliefs(NamedTuple):
             variances = 1 / (tau * values + alpha)
             return tau * along * variances, variances
 
-        def again(carry: tuple) -> jax.Array:
+        def continues(carry: tuple) -> jax.Array:
             count, (tau, alpha), (tau_before, alpha_before), _ = carry
-            moved = jnp.maximum(jnp.abs(tau / tau_before - 1), jnp.abs(alpha / alpha_before - 1))
-            return (count == 0) | ((moved > 4 * jnp.finfo(moved.dtype).eps) & (count < SWEEPS))
+            change = jnp.maximum(jnp.abs(tau / tau_before - 1), jnp.abs(alpha / alpha_before - 1))
+            return (count == 0) | ((change > 4 * jnp.finfo(change.dtype).eps) & (count < SWEEPS))
 
         def sweep(carry: tuple) -> tuple:
-            """New E τ and E α, those before, and the rates of q(τ) and q(α) from the q(w) optimal for these."""
+            """The new and the old E τ and E α; and the old ones with the rates of q(τ) and q(α) that they lead to."""
             count, (tau, alpha), _, _ = carry
             mean, variances = of_weights(tau, alpha)
             size = jnp.sum(mean**2 + variances)  # E wᵀw
@@ -204,7 +207,7 @@ class Beliefs(NamedTuple):
             return count + 1, (a / b, c / d), (tau, alpha), (tau, alpha, b, d)
 
         first = (a / (self.rate + 0.5 * yy), jnp.asarray(self.alpha, yy.dtype))
-        tau, alpha, b, d = jax.lax.while_loop(again, sweep, (jnp.array(0), first, first, (*first, *first)))[3]
+        tau, alpha, b, d = jax.lax.while_loop(continues, sweep, (jnp.array(0), first, first, (*first, *first)))[3]
         mean, variances = of_weights(tau, alpha)
         covariance = jnp.einsum("ij,j,kj->ik", vectors, variances, vectors, precision="highest")
         of_alpha = ((), ()) if self.gamma is None else (c, d)
@@ -240,5 +243,5 @@ class Beliefs(NamedTuple):
 
 
 def spread(q: RegressionPosterior, x: jax.Array) -> jax.Array:
-    """xᵀ V x, (n,): the variance of a prediction due to the weights."""
+    """xᵀ V x, (n,): the part of a prediction's variance that comes from the weights."""
     return jnp.sum(jnp.matmul(x, q.covariance, precision="highest") * x, axis=1)
