@@ -280,9 +280,7 @@ def test_constant_columns_and_equal_rows():
     x = np.column_stack([IRIS[:, 0], np.full(150, 2.0)])
     posterior = tr.infer(gaussian_mixture(2, 2), tr.Data(x), tr.EM(starts=2), seed=0)
     checks = {c.name: c for c in posterior.report().checks}
-    assert (
-        checks["components at the floor"].verdict == "caution"
-    )  # only the floor keeps their variance up, and it says so
+    assert checks["components at the floor"].verdict == "caution"  # only the floor keeps their variances from 0
     same = tr.infer(gaussian_mixture(2, 2), tr.Data(np.full((20, 2), 3.0)), tr.EM(starts=2), seed=0)
     assert np.isfinite(same.found["objective"])
     assert same.report().verdict != "trust"
