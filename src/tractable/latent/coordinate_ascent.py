@@ -46,7 +46,7 @@ class CoordinateAscent(EM):
         draws: independent draws of θ from q in the posterior.
         Other fields are as for ``EM``; ``prior``, ``inner`` and ``optimizer`` are unused here.
 
-    Needs a model with closed forms: ``models.bayesian_gaussian_mixture``, ``models.bayesian_linear_regression``,
+    The model must have closed forms: ``models.bayesian_gaussian_mixture``, ``models.bayesian_linear_regression``,
     ``models.normal_gamma``, or your own ``ConjugateModel``. Every step reads rows on file once.
     """
 
@@ -83,7 +83,7 @@ class CoordinateAscent(EM):
         began = time.perf_counter()
         best, found = choose_best(reached, model, data)
         q = jax.tree.map(lambda a: a[best], reached.theta)
-        positions = _drawn(model, q, draws_key(session.key), self.draws)
+        positions = _draw_positions(model, q, draws_key(session.key), self.draws)
         found |= {"elbo": found["objective"]} | {f"lambda {i}": np.asarray(a) for i, a in enumerate(jax.tree.leaves(q))}
         found["climb"] = [one[np.isfinite(one)].tolist() for one in reached.trace]
         seconds |= {"drawing": time.perf_counter() - began}
@@ -138,7 +138,7 @@ def over_lambda(conjugate: Conjugate) -> LatentModel:
 
 
 @compiled("model", "count")
-def _drawn(model: ConjugateModel, q: PyTree, key: jax.Array, count: int) -> jax.Array:
+def _draw_positions(model: ConjugateModel, q: PyTree, key: jax.Array, count: int) -> jax.Array:
     """(count, d) independent draws of θ from q, unconstrained."""
     theta = model.conjugate.sample(key, q, count)
     return jax.vmap(model.position_of)(theta)

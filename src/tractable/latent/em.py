@@ -87,14 +87,9 @@ def em(e_step: Callable, m_step: Callable, log_prior: Callable | None = None) ->
 
 
 def online_em(
-    e_step: Callable,
-    m_step: Callable,
-    step_size: float | schedules.Schedule | None = None,
-    patience: int = 5,
-    *,
-    example: Batch,
-    log_prior: Callable | None = None,
-) -> Kernel:
+    e_step: Callable, m_step: Callable, step_size: float | schedules.Schedule | None = None, patience: int = 5, *,
+    example: Batch, log_prior: Callable | None = None,
+) -> Kernel:  # fmt: skip
     """Online EM: statistics are averaged over minibatches, and θ maximises given them.
 
         S ← (1 − γ_t) S + γ_t (N/n) s̄_t(θ),    θ ← m_step(S) from batch ``patience`` on
@@ -146,7 +141,7 @@ def online_em(
 
 
 def chunked(e_step: Callable, chunk: int = 4096) -> Callable:
-    """The same E-step in memory O(chunk): ``em(chunked(e_step), m_step)``. See ``accumulate``."""
+    """The same E-step, by ``accumulate`` over ``chunk`` rows at a time, in memory O(chunk)."""
     expect_whole("A chunk", chunk, of=" of rows")
     return lambda theta, batch: accumulate(e_step, theta, batch.data, batch.mask, chunk)
 
@@ -162,14 +157,15 @@ def expected(
 
     Args:
         e_step: ``(theta, batch) -> Expected``; the same function is compiled only once.
-        theta: parameters. An M-step on float64 sums may give float64: cast it if you want single precision.
+        theta: parameters. The sums are float64, so an M-step on them may give θ in float64; cast it to single
+            precision if you want that.
         data: ``Data``, for example of a memory-mapped file, or arrays.
         chunk: rows at a time, ≥ 1.
         weights: (N,), each ≥ 0; by default the data's weights.
         place: ``(rows, mask) -> (rows, mask)``, which places a chunk on devices for the E-step.
 
     Returns:
-        Expected, as NumPy float64 arrays.
+        An ``Expected`` of NumPy arrays in float64.
 
     Raises:
         SettingsError: the chunk is below 1. DataError: there are no rows, or the weights are not (N,).
@@ -178,9 +174,7 @@ def expected(
     data = as_data(data)
     weights = data.weights if weights is None else weights
     if weights is not None and np.shape(weights) != (data.size,):
-        raise DataError(
-            f"expected(weights=...) expects one weight for each row, shape ({data.size},); got {np.shape(weights)}."
-        )
+        raise DataError(f"expected(weights=...) expects weights of shape ({data.size},); got {np.shape(weights)}.")
     if data.size == 0:
         raise DataError("EM learns from rows: these data have none.")
     chunk = min(chunk, data.size)

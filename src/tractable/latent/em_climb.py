@@ -32,7 +32,7 @@ ROUNDING, FALLEN = 8, 64
 class Reached(NamedTuple):
     """The end points of climbs."""
 
-    theta: PyTree  # leading axis (start,)
+    theta: PyTree  # with a leading axis of starts
     objective: np.ndarray  # (start,) nats, at theta
     trace: np.ndarray  # (start, step), NaN after a climb's end
     interrupted: bool
@@ -41,13 +41,13 @@ class Reached(NamedTuple):
 class Climbing(NamedTuple):
     """The state of climbs; all leaves but the last lead with an axis of starts."""
 
-    states: PyTree
+    states: PyTree  # of the kernel ``em``
     good: PyTree  # the last θ with a finite objective
     gain: jax.Array  # of the last step
     to_come: jax.Array  # nats still to gain, by Aitken's extrapolation
     is_small: jax.Array  # whether to_come is small; a climb ends where it is twice in a row, as once may be chance
     done: jax.Array  # whether the climb has ended
-    time: jax.Array  # ()
+    time: jax.Array  # () steps so far
 
 
 class SavedAttempts:
@@ -127,9 +127,8 @@ def climb(method: Any, model: Model, session: Session, thetas: PyTree, attempts:
     trace = np.concatenate(traces, 1)[:, : int(now.time)]
     theta = now.states.position
     values = objectives(theta)
-    theta = _each_where(
-        jnp.isfinite(values), theta, now.good
-    )  # the last step may have led to a θ without a finite objective
+    # The last step may have led to a θ without a finite objective.
+    theta = _each_where(jnp.isfinite(values), theta, now.good)
     finite = [row[np.isfinite(row)] for row in trace]
     last = np.array([row[-1] if len(row) else np.nan for row in finite])
     values = np.where(np.isfinite(values), values, last).astype(np.float64)

@@ -50,19 +50,20 @@ class EM(Method):
 
     Args:
         starts: climbs from different starting points; the result is the best, and the report says whether they agree.
-        steps: most steps of a climb.
+        steps: largest number of steps of a climb.
         tolerance: the climb ends when the gain still to come, by Aitken's extrapolation of the last gains, is below
             this share of the objective twice in a row.
-        chunk: rows at once in an E-step: memory besides the data is O(starts · chunk).
+        chunk: rows at a time in an E-step; memory besides the data is O(starts · chunk).
         optimizer: for an M-step without closed form: "lbfgs", or an optax optimiser, reset at every M-step. A step
             that would lower Q is rejected and the next one is half as long, so that the objective never falls. The
             report says how much an M-step by L-BFGS would add at the end.
         inner: the optimiser's steps in one M-step.
-        prior: climb log p(θ) too. False for the likelihood alone; a closed-form M-step must fit the choice.
+        prior: add log p(θ) to the objective; False climbs the likelihood alone. An M-step in closed form must maximise
+            the same objective.
         errors: compute standard errors at the end, which takes as many gradients as θ has entries.
 
-    Needs a ``LatentModel``. Reports standard errors from the observed information: the complete data's minus what z
-    hides (Louis 1982). Each step reads data on file once.
+    It needs a ``LatentModel``. Standard errors come from the observed information, which is that of the complete data
+    minus the part that z hides (Louis 1982). Each step reads data on file once.
     """
 
     label: ClassVar[str] = "em"
@@ -163,13 +164,13 @@ class EM(Method):
     def checks(self, posterior: Learnt) -> list[Check]:
         found = posterior.found
         size, out = found.get("observations", max(1, posterior.rows)), []
-        datum = "an observation" if "observations" in found else "a datum"
+        datum = "per observation" if "observations" in found else "per datum"
         if "L-BFGS adds" in found:
             left = found["L-BFGS adds"] / size
             verdict = "trust" if left <= SAME else "caution" if left <= FAR else "reject"
             idle = found["M-steps without gain"]
             refused = f"; {idle} of {found['steps']} M-steps found no step that did not lower Q" if idle else ""
-            sentence = f"nats a datum that one M-step by L-BFGS adds at the optimiser's end point{refused}"
+            sentence = f"nats per datum that one M-step by L-BFGS adds at the optimiser's end point{refused}"
             out.append(Check("L-BFGS adds", left, verdict, sentence))
         to_come = found["to come"] / size
         limit = self.tolerance * abs(found["objective"]) / size
@@ -178,9 +179,7 @@ class EM(Method):
         out.append(Check("gain to come", to_come, verdict, f"nats {datum}, extrapolated from the last gains"))
         fall, scale = found["fall"], max(1.0, abs(found["objective"]))
         fine = fall <= FALL[str(jnp.result_type(float))] * scale
-        sentence = (
-            "nats lost in one step; EM loses none unless a floor binds or an M-step fails to maximise Q + log p(θ)"
-        )
+        sentence = "nats lost in one step; EM loses none unless a floor binds or an M-step misses its maximum"
         out.append(Check("largest fall", fall, "trust" if fine else "caution", sentence))
         own, least = model_checks(posterior), found.get("eigenvalue", math.nan)
         sentence = "smallest eigenvalue of the observed information; above 0 at a proper maximum"
@@ -190,14 +189,8 @@ class EM(Method):
         if least > 0:
             condition = 1 / found["condition"]
             verdict = "trust" if condition < CONDITION else "caution"
-            out.append(
-                Check(
-                    "condition",
-                    condition,
-                    verdict,
-                    "condition number of the information matrix; large where the objective is almost flat",
-                )
-            )
+            flat = "condition number of the information matrix; large where the objective is almost flat"
+            out.append(Check("condition", condition, verdict, flat))
         return out + own
 
 

@@ -76,7 +76,7 @@ def latent_space(latent: Callable, log_joint: Callable, theta: PyTree, datum: Py
 
 
 def _parts(distributions: PyTree) -> tuple[list, list, Any]:
-    """z's distributions, the bijections to their supports, and the tree structure."""
+    """z's distributions, the bijections to their supports, and z's structure; raises ModelError for discrete ones."""
     leaves, structure = jax.tree.flatten(distributions, is_leaf=is_distribution)
     for leaf in leaves:
         if leaf.support.is_discrete:

@@ -31,12 +31,12 @@ class MonteCarloEM(Method):
         E:  z_ns ~ p(z | x_n, θ), s = 1 … S      M:  θ' = argmax (1/S) Σ_s Σ_n log p(x_n, z_ns | θ') + log p(θ')
 
     Unlike a step of exact EM, **a step need not climb**: with S fixed, θ wanders about the maximum for ever. So S
-    grows. A step is taken if its gain in Q exceeds its Monte-Carlo error, gain − z_level σ̂ > 0, where z_level is the
-    normal quantile of ``level``. Otherwise S doubles, the draws so far stay, and the step is repeated. The climb ends
-    when gain + z_level σ̂ < tolerance in three steps in a row (Caffo, Jank & Jones 2005). The gain is measured on the
-    draws that chose θ', so for a θ of d numbers it is too high by up to d/(2S) nats, which can hide errors where d is
-    large. So S also doubles when the gains of six steps at one S stop shrinking. At S = ``most`` the climb ends after
-    three steps whose gains are within their noise.
+    grows. A step is taken if its gain in Q, whose Monte-Carlo standard error is σ̂, has gain − z_level σ̂ > 0, where
+    z_level is the normal quantile of ``level``. Otherwise S doubles, the draws so far stay, and the step is repeated.
+    The climb ends when gain + z_level σ̂ < tolerance in three steps in a row (Caffo, Jank & Jones 2005). The gain is
+    measured on the draws that chose θ', so for a θ of d numbers it is too high by up to d/(2S) nats, which can hide
+    errors where d is large. So S also doubles when the gains of six steps at one S stop shrinking. At S = ``most`` the
+    climb ends after three steps whose gains are within their noise.
 
     Args:
         kernel: draws z given x: "mala", "random-walk", "hmc", "nuts" (four chains per datum, on unconstrained z,
@@ -47,18 +47,19 @@ class MonteCarloEM(Method):
         most: largest S; memory is O(rows · S).
         warmup: steps of the chains at the first θ, which tune their step size; these draws are thrown away.
         burn: steps of the chains at every new θ whose draws are thrown away.
-        steps: most EM steps.
+        steps: largest number of EM steps.
         tolerance: nats of the whole objective (not per datum) that a step may still gain at the end, including the
             gain's error. Up to 1/(1 − r) times as much is left to climb, where r is the largest share of information
             that z hides. Where the objective is half a nat below its maximum, θ is one standard error off.
         level: confidence level of the one-sided bounds on the gain, in (0.5, 1).
         starts: climbs from different starting points; the result is the best, and the report says whether they agree.
         inner: steps of L-BFGS in an M-step that has no closed form.
-        prior: climb log p(θ) too. False for the likelihood alone; a closed-form M-step must fit the choice.
+        prior: add log p(θ) to the objective; False climbs the likelihood alone. An M-step in closed form must maximise
+            the same objective.
         bound: ``(params, datum) -> log M`` with M ≥ sup_z p(x | z, θ), for "rejection"; datum is y, or (y, x). The
             smallest such M accepts the most proposals; a draw that exceeds the bound raises an error.
 
-    Needs a ``LatentModel`` with ``latent`` and ``likelihood``, and rows in memory. Standard errors come from the
+    It needs a ``LatentModel`` with ``latent`` and ``likelihood``, and rows in memory. Standard errors come from the
     observed information, by Louis's identity over the last draws. ``found["monte carlo error"]`` is the sd, for every
     entry of θ, of the end point over reruns with other draws. ``found["objective"]`` is NaN where z cannot be summed
     out: ``tr.log_evidence`` estimates p(x | θ).

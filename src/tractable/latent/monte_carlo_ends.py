@@ -33,9 +33,7 @@ def checks(method: Any, found: dict[str, Any], size: int | float) -> list[Check]
     # In the slowest direction a step gains a share 1 − r of what is left, where r is ``found["hidden"]``.
     left = found["gain bound"] / (1 - found.get("hidden", 0.0))
     verdict = "reject" if left > 4 else "trust" if settled and left <= HALF else "caution"
-    gain = (
-        f"nats at most, judged by the last step's gain; half a standard error is {HALF:g}. It ended: {found['ended']}"
-    )
+    gain = f"nats at most, by the last gain; half a standard error is {HALF:g} nats. The climb ended: {found['ended']}"
     sizes = f"for each datum at the end; {method.draws} at the start, {method.most} at most"
     near = f"{max(SAME * size, HALF):.3g} nats"
     ridge = 1e-2 if "condition" in found else math.inf  # not 1e-6 as for EM: by draws, eigenvalues are noisy

@@ -29,17 +29,8 @@ from tractable.engine.drawing import capacity, chain_keys
 from tractable.engine.method import Check, Method, Outcome, Program, Session, not_finite, plan_batches
 from tractable.engine.placement import ONE_DEVICE, OneDevice
 from tractable.engine.search import INFORMATION, standard_errors
+from tractable.latent import em_method
 from tractable.latent.em import expected, online_em
-from tractable.latent.em_method import (
-    CHUNK,
-    FAR,
-    INFORMATION_WORK,
-    SAME,
-    expect_latent_model,
-    initial_thetas,
-    model_checks,
-    shift_point,
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,10 +51,10 @@ class OnlineEM(Method):
         average: False returns the last θ in place of the mean.
         starts: climbs from different starting points, all at once; the result is the best.
         chunk: rows at a time in the exact E-steps at the end.
-        prior: add log p(θ) to the objective; a closed-form M-step must fit the choice.
+        prior: add log p(θ) to the objective; an M-step in closed form must maximise the same objective.
 
-    Needs a ``LatentModel`` with closed-form ``e_step`` and ``m_step``. Data on file are read batch by batch and should
-    be stored in random order. Two passes at the end compute the objective and the gain of one exact step.
+    It needs a ``LatentModel`` with closed-form ``e_step`` and ``m_step``. Data on file are read batch by batch and
+    should be stored in random order. Two passes at the end compute the objective and the gain of one exact step.
     """
 
     label: ClassVar[str] = "online-em"
@@ -75,7 +66,7 @@ class OnlineEM(Method):
     patience: Count = 5
     average: bool = True
     starts: Count = 1
-    chunk: Count = CHUNK
+    chunk: Count = em_method.CHUNK
     prior: bool = True
 
     def log_prior(self, model: Any) -> Callable | None:
@@ -87,7 +78,7 @@ class OnlineEM(Method):
         return schedules.polynomial(1.0, 1.0, float(self.step_exponent))
 
     def needed(self, model: Model) -> LatentModel:
-        found = expect_latent_model(model, self)
+        found = em_method.expect_latent_model(model, self)
         _halves(found, None)
         return found
 
@@ -98,7 +89,7 @@ class OnlineEM(Method):
         start_time = time.perf_counter()
         start_key, run_key = jax.random.split(session.key)
         offset = _offset(model, data)
-        thetas = initial_thetas(model, data, start_key, self.starts)
+        thetas = em_method.initial_thetas(model, data, start_key, self.starts)
         if offset is not None:
             thetas = jax.vmap(lambda theta: model.shifted(theta, -offset))(thetas)
         climb_time = time.perf_counter()
@@ -107,14 +98,14 @@ class OnlineEM(Method):
         end, found = _judge_ends(self, model, data, offset, ends)
         found |= {"steps": info["objective"].shape[1], "evaluations": int(info["objective"].size)}
         found["settled"] = settled(info["objective"])
-        if data.resident and end.size <= INFORMATION and data.size * end.size**2 <= INFORMATION_WORK:
+        if data.resident and end.size <= INFORMATION and data.size * end.size**2 <= em_method.INFORMATION_WORK:
             centred = data
             if offset is not None:
                 centred = Data(np.asarray(data.y) - np.asarray(offset), weights=data.weights, missing="keep")
             found |= standard_errors(model, centred, end, self.prior)
         point = end
         if offset is not None:
-            point = np.asarray(shift_point(model, jax.device_put(end), offset))
+            point = np.asarray(em_method.shift_point(model, jax.device_put(end), offset))
         seconds = {"starting": climb_time - start_time, "climbing": end_time - climb_time}
         seconds |= {"errors": time.perf_counter() - end_time}
         return Outcome(point_belief(point, info, found), found, seconds, interrupted)
@@ -122,15 +113,15 @@ class OnlineEM(Method):
     def checks(self, posterior: Learnt) -> list[Check]:
         found, size = posterior.found, max(1, posterior.rows)
         gain = found["gain to come"] / size
-        verdict = "trust" if abs(gain) <= SAME else "caution" if abs(gain) <= FAR else "reject"
+        verdict = "trust" if abs(gain) <= em_method.SAME else "caution" if abs(gain) <= em_method.FAR else "reject"
         steady = found["settled"]
         trend = "0 if the noisy objective has no upward trend in the last half of the run; if it has, raise epochs="
         return [
-            Check("gain to come", gain, verdict, "nats a datum, in one exact step of EM from the end"),
+            Check("gain to come", gain, verdict, "nats per datum, in one exact step of EM from the end"),
             Check("trend", float(not steady), "trust" if steady else "caution", trend),
-            *agreement(found, self.starts, f"{SAME:g} nats a datum", found["agreement"] / size),
+            *agreement(found, self.starts, f"{em_method.SAME:g} nats per datum", found["agreement"] / size),
             *curvature(found, ridge=math.inf),
-            *model_checks(posterior),
+            *em_method.model_checks(posterior),
         ]
 
 
@@ -139,11 +130,11 @@ class OnlineProgram(NamedTuple):
 
     model: LatentModel
     method: OnlineEM
-    streams: bool
-    width: int
+    streams: bool  # whether batches are read from file
+    width: int  # rows of a batch
     structure: Any  # of the pytree of a batch's rows
     shapes: tuple  # (shape, dtype) of one row of each leaf
-    size: int | float
+    size: int | float  # rows of all data
     placement: OneDevice = ONE_DEVICE  # of its batches' rows
     remedy: str = "Did a component lose its rows or variance? A floor, a prior, larger batches or patience= may help."
 
@@ -190,9 +181,9 @@ def _offset(model: LatentModel, data: Data) -> jax.Array | None:
     if not isinstance(y, Rows):
         return None
     total, count = np.zeros(y.shape[1:]), np.zeros(y.shape[1:])
-    for start in range(0, data.size, CHUNK):
-        part = np.asarray(y[start : start + CHUNK], np.float64)
-        times = np.ones(len(part)) if data.weights is None else data.weights[start : start + CHUNK]
+    for start in range(0, data.size, em_method.CHUNK):
+        part = np.asarray(y[start : start + em_method.CHUNK], np.float64)
+        times = np.ones(len(part)) if data.weights is None else data.weights[start : start + em_method.CHUNK]
         times = times.reshape(-1, *[1] * (part.ndim - 1))
         total += np.nansum(times * part, axis=0)
         count += np.sum(times * ~np.isnan(part), axis=0)
@@ -250,7 +241,7 @@ def run_epochs(
 
 @compiled("model")
 def _positions(model: LatentModel, thetas: PyTree) -> jax.Array:
-    """(start, d), unconstrained."""
+    """The starts' θ as unconstrained numbers, (start, d)."""
     return jax.vmap(model.position_of)(thetas)
 
 
@@ -271,9 +262,7 @@ def _judge_ends(
     e_step, _ = _halves(model, offset)
     prior = _prior_of_centred(model, offset, method.log_prior(model))
     if not np.any(np.all(np.isfinite(ends), axis=1)):
-        raise RunError(
-            "No climb of OnlineEM ended at finite numbers. Larger batches, more patience, or a prior may help."
-        )
+        raise RunError("No climb of OnlineEM ended at finite numbers. Try larger batches, more patience, or a prior.")
 
     def objective_and_statistics(theta: PyTree) -> tuple[float, PyTree]:
         found = expected(e_step, theta, data, method.chunk)
@@ -291,6 +280,6 @@ def _judge_ends(
         "objective": float(values[best]),
         "gain to come": objective_and_statistics(after)[0] - float(values[best]),
         "agreement": float(values[best] - finite.min()) if finite.size else math.nan,
-        "starts that agree": int(np.sum(np.isfinite(values) & (values >= values[best] - SAME * data.total))),
+        "starts that agree": int(np.sum(np.isfinite(values) & (values >= values[best] - em_method.SAME * data.total))),
     }
     return ends[best], found

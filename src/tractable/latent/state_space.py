@@ -30,18 +30,9 @@ from tractable.core.numbers import Numbers, Real
 from tractable.core.settings import expect_whole, is_whole
 from tractable.core.shared import shared
 from tractable.core.sums import Expected, accumulate, observed
-from tractable.latent import kalman
+from tractable.latent import kalman, series
 from tractable.latent.kalman import LinearGaussian
 from tractable.latent.regressions import Regression, Residuals, fill, learnt_entries, residuals
-from tractable.latent.series import (
-    expect_numbers,
-    expect_sequences,
-    in_groups,
-    observed_steps,
-    on_device,
-    steps_of,
-    up_to_last,
-)
 
 ROOM = 1 << 23  # most numbers in a group of sequences
 NOISES = ("initial_noise", "state_noise", "noise")
@@ -131,10 +122,10 @@ def linear_gaussian(
     template = LinearGaussian(*(_template(name, (defaults | known)[name], shapes[name]) for name in shapes))
     prior = None
     if scale is not None and prior_counts > 0:
-        size = expect_numbers("scale", scale, p, 0.0)
-        states = expect_numbers("state_scale", size[0] if state_scale is None else state_scale, d, 0.0)
+        size = series.expect_numbers("scale", scale, p, 0.0)
+        states = series.expect_numbers("state_scale", size[0] if state_scale is None else state_scale, d, 0.0)
         prior = (float(prior_counts), size, states)
-    location = expect_numbers("centre", centre, p)
+    location = series.expect_numbers("centre", centre, p)
     return build_model(None if features is None else p, template, location, prior, float(floor), steps)
 
 
@@ -200,7 +191,7 @@ class Layout(NamedTuple):
             begin=self.begin, examine=self.examine, **gibbs,
         )  # fmt: skip
         made.layout = self
-        return made.with_steps(check=self.check, observations=observed_steps, ahead=self.forecast)
+        return made.with_steps(check=self.check, observations=series.observed_steps, ahead=self.forecast)
 
     @property
     def latent(self) -> int:
@@ -256,12 +247,12 @@ class Layout(NamedTuple):
     def map_sequences(self, function: Callable, theta: LinearGaussian, rows: PyTree, *more: jax.Array) -> PyTree:
         """``function(system, x, u, *more)`` for every sequence, in groups; ``more`` has leading axis n."""
         self.expect_shapes(rows)
-        rows, system = on_device(rows), self.system(theta)
+        rows, system = series.on_device(rows), self.system(theta)
 
         def of_group(group: tuple) -> PyTree:
             return jax.vmap(functools.partial(function, system))(*self.split(group[0]), *group[1:])
 
-        return in_groups(of_group, (rows, *more), self.lanes(rows))
+        return series.in_groups(of_group, (rows, *more), self.lanes(rows))
 
     def log_prob(self, theta: LinearGaussian, rows: PyTree) -> jax.Array:
         """log p(x_n | θ), (n,), nats."""
@@ -308,7 +299,7 @@ class Layout(NamedTuple):
             return Expected(*jax.tree.map(lambda a: jnp.tensordot(batch.mask, a, 1), found))
 
         weights = jnp.asarray(batch.mask, jnp.result_type(float))
-        return accumulate(of_group, theta, on_device(rows), weights, self.lanes(rows))
+        return accumulate(of_group, theta, series.on_device(rows), weights, self.lanes(rows))
 
     def m_step(self, sums: Residuals) -> LinearGaussian:
         return self.theta_of_regression(*self.rows.maximum(sums))
@@ -317,7 +308,10 @@ class Layout(NamedTuple):
 
     def begin(self, key: jax.Array, rows: PyTree) -> LinearGaussian:
         """A starting θ: both noises are random shares of the numbers' sds, and C's learnt entries are random."""
-        y, rng = np.concatenate(list(steps_of(rows))), np.random.default_rng(np.asarray(jax.random.key_data(key)))
+        y, rng = (
+            np.concatenate(list(series.steps_of(rows))),
+            np.random.default_rng(np.asarray(jax.random.key_data(key))),
+        )
         y, d = y[~np.isnan(y).all(1)], self.latent
         sd = np.maximum(np.nanstd(y, axis=0), 1e-6)
         size = sd[:d] if len(sd) >= d else np.full(d, sd.mean())
@@ -366,7 +360,7 @@ class Layout(NamedTuple):
             count = shape[1]
 
         def one(system: LinearGaussian, x: jax.Array, u: jax.Array, inputs: jax.Array) -> tuple:
-            length = jnp.maximum(jnp.sum(up_to_last(jnp.any(~jnp.isnan(x), axis=1))), 1).astype(int)
+            length = jnp.maximum(jnp.sum(series.up_to_last(jnp.any(~jnp.isnan(x), axis=1))), 1).astype(int)
             x = jnp.concatenate([x, jnp.full((count, x.shape[1]), jnp.nan)])
             u = jax.lax.dynamic_update_slice_in_dim(jnp.concatenate([u, inputs]), inputs, length, 0)
             found = kalman.filter_states(system, x, u)
@@ -382,7 +376,7 @@ class Layout(NamedTuple):
     def check(self, rows: PyTree) -> None:
         """Raise a DataError if the sequences do not fit the model."""
         self.expect_shapes(rows)
-        if any(np.isinf(x).any() for x in steps_of(rows)):
+        if any(np.isinf(x).any() for x in series.steps_of(rows)):
             raise DataError(
                 "The sequences hold infinite numbers; expected finite numbers, and NaN where one is missing."
             )
@@ -392,7 +386,7 @@ class Layout(NamedTuple):
     def expect_shapes(self, rows: PyTree) -> None:
         """Raise a DataError if sequences or inputs have other shapes than the model's."""
         y, k = jax.tree.leaves(rows)[0], self.inputs
-        expect_sequences(y, self.features)
+        series.expect_sequences(y, self.features)
         shape = jnp.shape(y)
         given = jnp.shape(rows[1]) if isinstance(rows, tuple) else None
         if given not in ([None] if k == 0 else [(*shape[:2], k), *([shape[:2]] if k == 1 else [])]):
@@ -466,7 +460,7 @@ def regression_of(z: jax.Array, x: jax.Array, u: jax.Array) -> tuple[jax.Array, 
     """Targets (T, m), regressors (T, e) and weights (T, m) of the regression, from one sequence and its states."""
     is_observed, is_first = ~jnp.isnan(x), jnp.zeros_like(z).at[0].set(1)
     previous = jnp.concatenate([jnp.zeros_like(z[:1]), z[:-1]])
-    is_later = up_to_last(jnp.any(is_observed, axis=1))[:, None] * (1 - is_first)
+    is_later = series.up_to_last(jnp.any(is_observed, axis=1))[:, None] * (1 - is_first)
     targets = jnp.concatenate([z, z, jnp.where(is_observed, x, 0)], axis=1)
     regressors = jnp.concatenate([previous, z, u, jnp.ones_like(z[:, :1])], axis=1)
     return targets, regressors, jnp.concatenate([is_first, is_later, is_observed], axis=1).astype(z.dtype)
