@@ -76,7 +76,7 @@ def normal_gamma(mean: Real = 0.0, strength: Real = 1.0, shape: Real = 1.0, rate
         one.
 
     Raises:
-        ModelError: a setting out of range. DataError: rows that are not (n,).
+        ModelError: a setting is out of range. DataError: rows are not (n,).
 
     >>> model = normal_gamma(strength=1.0, shape=1.0, rate=1.0)
     >>> model.names

@@ -58,7 +58,7 @@ class Moments(NamedTuple):
     weight: Any  # () total weight of the sequences
 
     def in_frame_of(self, other: "Moments") -> "Moments":
-        """The same sums about the means of ``other``."""
+        """The same sums relative to the means of ``other``."""
         off = self.frame / jnp.where(self.weight > 0, self.weight, 1) - other.frame / other.weight  # m − m'
         count = self.count if self.count.ndim == 2 else self.count[:, None]
         first = self.first + count * off
@@ -168,7 +168,7 @@ class Emission:
 
 
 def split_missing(x: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Which numbers of steps (T, d, …) are observed, and the numbers with 0 for missing ones, both (T, 1, d, …)."""
+    """For steps (T, d, …): which numbers are observed, and the numbers, 0 if missing; both (T, 1, d, …)."""
     is_observed = ~jnp.isnan(x)
     return is_observed[:, None], jnp.where(is_observed, x, 0)[:, None]
 
@@ -236,7 +236,7 @@ class Normal(Emission):
         centre, scale = (jnp.asarray(each, mean.dtype)[None] for each in (self.centre, self.scale))
         of_means = dist.Normal(centre, sd / np.sqrt(self.counts)).log_prob(mean)
         half = 0.5 * self.counts
-        of_sds = dist.InverseGamma(half, half * scale**2).log_prob(sd**2) + jnp.log(2 * sd)  # of the sd
+        of_sds = dist.InverseGamma(half, half * scale**2).log_prob(sd**2) + jnp.log(2 * sd)  # with the Jacobian of sd²
         return jnp.sum(of_means + of_sds)
 
     def draw_prior(self, key: jax.Array) -> Normals:
@@ -487,4 +487,4 @@ def _check_whole(x: np.ndarray, what: str, most: float | int) -> None:
     x = x[~np.isnan(x)]
     is_wrong = (x < 0) | (x > most) | (x != np.floor(x))
     if is_wrong.any():
-        raise DataError(f"{what}, and NaN where a step is missing; got {x[np.argmax(is_wrong)]:g}.")
+        raise DataError(f"{what}, and NaN marks a missing step; got {x[np.argmax(is_wrong)]:g}.")

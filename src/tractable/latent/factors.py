@@ -62,7 +62,7 @@ def factor_analysis(features: int, rank: int, floor: Real = 1e-12, centre: Numbe
         A ``LatentModel`` of ``Loadings`` whose ``noise`` is (d,).
 
     Raises:
-        ModelError: a setting out of range. DataError: rows that are not (n, d).
+        ModelError: a setting is out of range. DataError: rows are not (n, d).
 
     >>> factor_analysis(5, 2).parameters
     19
@@ -90,8 +90,8 @@ def probabilistic_pca_maximum(x: Numbers, rank: int, weights: np.ndarray | None 
         W = U_q (Λ_q − σ² I)^½,    σ² = (1/(d − q)) Σ_{j > q} λ_j
 
     U and Λ are the eigenvectors and eigenvalues of the covariance (with divisor n), in descending order. Tipping &
-    Bishop 1999, eqs. 7 and 8. Of the rotations of W, all equally likely, this is the one with orthogonal columns; the
-    largest entry of each column is positive.
+    Bishop 1999, eqs. 7 and 8. All rotations of W are equally likely; this one has orthogonal columns, and
+    the largest entry of each column is positive.
 
     Args:
         x: (n, d); weights: (n,), each ≥ 0, all 1 by default.
@@ -209,7 +209,7 @@ class Setting(NamedTuple):
         least, floor = float(np.min(theta.noise)), self.floor
         if least > 4 * floor:
             return []
-        sentence = f"of noise variance, {floor:g}: z explains these columns fully (a Heywood case)"
+        sentence = f"of noise variance, {floor:g}: z explains their values fully (a Heywood case)"
         return [Check("columns at the floor", float(np.sum(np.asarray(theta.noise) <= 4 * floor)), "caution", sentence)]
 
 

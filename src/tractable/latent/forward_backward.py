@@ -38,9 +38,8 @@ class Passes(NamedTuple):
 
 def log_b_scaled(log_b: jax.Array) -> tuple[jax.Array, jax.Array]:
     """The densities b of each step divided by their largest, (T, K, …), and the log of that largest, (T, …)."""
-    largest = jax.lax.stop_gradient(
-        jnp.max(log_b, axis=1)
-    )  # every other scale gives the same result, so it needs no derivative
+    # Every scale gives the same result, so this one needs no derivative.
+    largest = jax.lax.stop_gradient(jnp.max(log_b, axis=1))
     largest = jnp.where(jnp.isfinite(largest), largest, 0)
     if log_b.ndim > 2:
         return jnp.exp(log_b - largest[:, None]), largest
@@ -51,7 +50,7 @@ def log_b_scaled(log_b: jax.Array) -> tuple[jax.Array, jax.Array]:
 def forward(
     initial: jax.Array, transition: jax.Array, b: jax.Array, parallel: bool | None = None
 ) -> tuple[jax.Array, jax.Array]:
-    """α (T, K, …) and c (T, …); both are 0 from a step on whose density is 0 in every possible state.
+    """α (T, K, …) and c (T, …). If no state can emit a step, both are 0 from that step on.
 
     Args:
         initial: (K,) π; transition: (K, K) A, its rows sum to 1.
@@ -85,7 +84,7 @@ def backward(
     """
     ratio = b / jnp.where(scale > 0, scale, 1)[:, None]
     if last is None and runs_in_parallel(b, parallel):
-        # Row sums of the products of A diag(b/c) from each step to the end; dividing by c scales β.
+        # β is the row sums of the product of A diag(b/c) from each step to the end; the division by c scales it.
         steps = _expand(transition[None], ratio.ndim + 1) * ratio[1:][:, None]
         logs = jnp.zeros((len(steps), *ratio.shape[2:]), ratio.dtype)
         products, logs = jax.lax.associative_scan(
@@ -181,7 +180,7 @@ def moves(transition: jax.Array, passes: Passes, counted: jax.Array) -> jax.Arra
 
 
 def viterbi(initial: jax.Array, transition: jax.Array, log_b: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """The likeliest path of states, (T, …) from 0, and log p(x, path), (…). Ties go to the lower states."""
+    """The likeliest path of states 0 … K − 1, (T, …), and log p(x, path), (…). Of equal states it takes the lowest."""
     log_a = _expand(jnp.log(transition), log_b.ndim)
 
     def step(best: jax.Array, log_b: jax.Array) -> tuple[jax.Array, jax.Array]:

@@ -166,9 +166,8 @@ class Setting(NamedTuple):
         components, features, covariance, *_ = self
         if not is_matrix(covariance):
             return jnp.ones((components, features if covariance == "diagonal" else 1), dtype)
-        return jnp.broadcast_to(
-            jnp.eye(features, dtype=dtype), (components if covariance == "full" else 1, features, features)
-        )
+        count = components if covariance == "full" else 1
+        return jnp.broadcast_to(jnp.eye(features, dtype=dtype), (count, features, features))
 
     def spreads(self, statistics: Moments) -> tuple[jax.Array, jax.Array, jax.Array]:
         """Centred means (K, d), covariances (1 or K, ...) about them in the frame's units, and the frame's roots.
@@ -268,12 +267,13 @@ class Setting(NamedTuple):
         if not at.any():
             return checks
         if np.any(count[at] < 2 * (self.features + 1)):
-            verdict, what = "reject", "collapsed onto few rows, where the likelihood is unbounded"
+            verdict, what = "reject", "they collapsed onto few rows, where the likelihood is unbounded"
         elif floor == 0:
-            verdict, what = "reject", "collapsed onto rows that are equal, where the likelihood is unbounded"
+            verdict, what = "reject", "they collapsed onto rows that are equal, where the likelihood is unbounded"
         else:
             verdict, what = "caution", "only the floor keeps their variance from being smaller"
-        return [*checks, Check("components at the floor", float(at.sum()), verdict, f"of variance, {floor:g}: {what}")]
+        sentence = f"with a variance at the floor, {floor:g}: {what}"
+        return [*checks, Check("components at the floor", float(at.sum()), verdict, sentence)]
 
     def conditionals(self, theta: Gaussians, x: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
         """log π_k N(x_o; μ_k, Σ_k) (K, n), and for z = x − μ_k: E[z | x_o, k] (K, n, d), E[zzᵀ | x_o, k] (K, n, d, d).

@@ -2,8 +2,7 @@
 
     z_1 ~ N(m, diag p²),    z_t ~ N(A z_{t−1} + B u_t, diag q²),    x_t ~ N(C z_t + D u_t + o, diag r²)
 
-Everything follows from one formula, that for a normal state z ~ N(m, P) given one number x = c z + noise, whose noise
-has variance r²:
+Everything follows from the formula for a normal state z ~ N(m, P) given one number x = c z + noise of variance r²:
 
     v = x − c m,    s = c P cᵀ + r²,    k = P cᵀ / s,    m ← m + k v,    P ← (I − k c) P (I − k c)ᵀ + r² k kᵀ
 

@@ -1,7 +1,7 @@
 """Markov chains of each datum's z given its x, which go on from E-step to E-step.
 
-Every datum has several chains. An E-step hands the next one only the chains' positions, because log densities and
-gradients depend on θ and are recomputed.
+Every datum has several chains. Of a chain's state, an E-step hands only the position to the next E-step, because log
+densities and gradients depend on θ and are recomputed.
 """
 
 from collections.abc import Callable
@@ -78,9 +78,8 @@ class ChainSampler(NamedTuple):
         position = map_chains(one)(rows, jax.random.split(key, (count, self.chains)))
         dtype = position.dtype
         step = {"mala": 1.5, "random-walk": 2.0}.get(str(self.kernel), 0.5)
-        return Chains(
-            position, jnp.log(jnp.asarray(step, dtype)), jnp.ones((count, space.size), dtype), jnp.zeros((), dtype)
-        )
+        log_step, scale = jnp.log(jnp.asarray(step, dtype)), jnp.ones((count, space.size), dtype)
+        return Chains(position, log_step, scale, jnp.zeros((), dtype))
 
     def room(self, theta: PyTree, rows: PyTree, most: int) -> Draws:
         """An empty buffer with room for ``most`` draws."""

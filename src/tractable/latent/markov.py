@@ -22,8 +22,9 @@ from tractable.core.settings import expect_whole
 from tractable.core.shared import shared
 from tractable.core.words import removed, spelt
 from tractable.latent import emissions
+from tractable.latent.columns import check_sizes
 from tractable.latent.markov_chain import Chain, HiddenMarkov
-from tractable.latent.series import expect_numbers, observed_steps, on_device
+from tractable.latent.series import check_settings, expect_numbers, observed_steps, on_device
 
 FAMILIES = ("normal", "multivariate-normal", "poisson", "bernoulli", "categorical")
 
@@ -74,12 +75,8 @@ def hidden_markov(
     >>> hidden_markov(3).parameters
     14
     """
-    for name, value in {"states": states, "steps": steps, "features": features}.items():
-        if value is not None or name == "states":
-            expect_whole(name, value, ModelError)
-    for name, value in {"prior_counts": prior_counts, "floor": floor}.items():
-        if not 0 <= value < np.inf:
-            raise ModelError(f"{name} is 0 or more and finite; got {value}.")
+    check_sizes(states=states)
+    check_settings({"steps": steps, "features": features}, {"prior_counts": prior_counts, "floor": floor})
     if emission not in FAMILIES:
         raise ModelError(f"emission is {', '.join(map(repr, FAMILIES))}; got {emission!r}.")
     if (emission == "categorical") != (classes is not None):
@@ -189,9 +186,8 @@ class DrawablePrior(ChainPrior):
 
 def shares(theta: HiddenMarkov) -> jax.Array:
     """The long-run share of time spent in each state, (K,), starting from π."""
-    lazy = 0.5 * (
-        theta.transition + jnp.eye(len(theta.initial), dtype=theta.transition.dtype)
-    )  # it has the same shares, and no periods
+    # A chain that often stays in its state has the same shares, and no periods.
+    lazy = 0.5 * (theta.transition + jnp.eye(len(theta.initial), dtype=theta.transition.dtype))
 
     def square(_: ArrayLike, power: jax.Array) -> jax.Array:
         power = jnp.matmul(power, power, precision="highest")

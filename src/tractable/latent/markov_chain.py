@@ -203,7 +203,7 @@ class Chain(NamedTuple):
     # Starts, checks, simulated sequences and forecasts.
 
     def begin(self, key: jax.Array, rows: PyTree) -> HiddenMarkov:
-        """A starting θ, from clusters of the steps whatever their order, and with a preference to stay in a state."""
+        """A starting θ: emissions from clusters of the steps, whatever their order, and moves that favour staying."""
         k, emission = self.emission.states, self.emission
         key_moves, key_emission = jax.random.split(key)
         moves = jax.random.dirichlet(key_moves, jnp.ones(k), (k,))

@@ -63,7 +63,7 @@ def gaussian_mixture(
         compile anew.
 
     Raises:
-        ModelError: a setting out of range. DataError: rows that are not (n, d).
+        ModelError: a setting is out of range. DataError: rows are not (n, d).
 
     >>> gaussian_mixture(3, 2).parameters
     17

@@ -188,7 +188,7 @@ def double_draws(state: ClimbState) -> ClimbState:
 
 
 def stalled(gains: Sequence[float] | np.ndarray) -> bool:
-    """Whether the last ``STALL`` gains at one S do not shrink from the earlier to the later half, as noise does not."""
+    """Whether the last ``STALL`` gains at one S are noise: their later half is no less than their earlier half."""
     if len(gains) < STALL:
         return False
     half = STALL // 2

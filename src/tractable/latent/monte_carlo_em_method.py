@@ -39,8 +39,8 @@ class MonteCarloEM(Method):
     climb ends after three steps whose gains are within their noise.
 
     Args:
-        kernel: draws z given x: "mala", "random-walk", "hmc", "nuts" (four chains per datum, on unconstrained z,
-            continued from step to step), "rejection" (z ~ p(z|θ), needs ``bound``), or a function
+        kernel: how z is drawn given x: "mala", "random-walk", "hmc", "nuts" (four chains per datum, on unconstrained z,
+            which go on from step to step), "rejection" (z ~ p(z|θ), needs ``bound``), or a function
             ``log_density -> Kernel`` of one datum's flat unconstrained z. Ignored where z takes few values: those are
             drawn exactly.
         draws: S at the start, draws of z per datum, a multiple of 4; S never shrinks.
@@ -60,8 +60,9 @@ class MonteCarloEM(Method):
             smallest such M accepts the most proposals; a draw that exceeds the bound raises an error.
 
     It needs a ``LatentModel`` with ``latent`` and ``likelihood``, and rows in memory. Standard errors come from the
-    observed information, by Louis's identity over the last draws. ``found["monte carlo error"]`` is the sd, for every
-    entry of θ, of the end point over reruns with other draws. ``found["objective"]`` is NaN where z cannot be summed
+    observed information, by Louis's identity over the last draws. For every entry of θ,
+    ``found["monte carlo error"]`` is the sd of the end point over reruns with other random draws.
+    ``found["objective"]`` is NaN where z cannot be summed
     out: ``tr.log_evidence`` estimates p(x | θ).
     """
 

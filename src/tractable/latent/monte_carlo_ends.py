@@ -148,7 +148,7 @@ def _errors(method: Any, model: LatentModel, rows: PyTree, point: jax.Array, end
     out["information"] = information
     step = np.linalg.solve(
         complete, np.linalg.solve(complete, noise).T
-    )  # covariance of one M-step's noise at the last S
+    )  # covariance of an M-step's noise at the last S
     rate = np.linalg.solve(complete, missing)  # θ' − θ* ≈ rate (θ − θ*)
     spread = np.zeros_like(step)
     for size in end.state.sizes:  # the noise of earlier steps decays at EM's own rate

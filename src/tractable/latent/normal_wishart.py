@@ -114,7 +114,7 @@ def predictive_log_prob(q: NormalWishart, kind: str, x: jax.Array) -> jax.Array:
     Their degrees of freedom are ν − d + 1 for full and tied, d ν for spherical, and ν for each column for diagonal.
     """
     features, root = q.means.shape[1], inverse_root(q, kind)
-    widening = 1 + 1 / q.mean_precision  # (K,), of the variance, as the mean is uncertain
+    widening = 1 + 1 / q.mean_precision  # (K,) factor of the variance, since the mean is uncertain
     nu = jnp.broadcast_to(q.degrees_of_freedom, widening.shape)
     squares = _whitened(root, x[:, None, :] - q.means[None]) ** 2 / widening[None, :, None]  # (n, K, d)
     log_det = half_log_det(root) - 0.5 * features * jnp.log(widening)

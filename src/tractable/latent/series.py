@@ -14,6 +14,7 @@ import numpy as np
 from tractable.core.errors import DataError, ModelError
 from tractable.core.numbers import Numbers, Real
 from tractable.core.rows import Data
+from tractable.core.settings import expect_whole
 from tractable.core.tree import PyTree
 
 CHUNK = 1 << 22  # numbers of the sequences that are copied to float64 at a time
@@ -58,6 +59,16 @@ def expect_sequences(y: Any, features: int | None) -> None:
     if len(shape) != (2 if features is None else 3) or shape[2:] not in ((), (features,)):
         what = "(n, T)" if features is None else f"(n, T, {features})"
         raise DataError(f"Expected sequences of shape {what}, padded with NaN at their ends; got {shape}.")
+
+
+def check_settings(sizes: dict[str, int | None], amounts: dict[str, Real]) -> None:
+    """Raise a ModelError unless sizes are whole numbers above 0, or None, and amounts are finite and 0 or more."""
+    for name, value in sizes.items():
+        if value is not None:
+            expect_whole(name, value, ModelError)
+    for name, value in amounts.items():
+        if not 0 <= value < np.inf:
+            raise ModelError(f"{name} is 0 or more and finite; got {value}.")
 
 
 def expect_numbers(name: str, value: Numbers | Real, count: int, least: float = -np.inf) -> tuple[float, ...]:

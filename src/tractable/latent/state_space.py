@@ -27,10 +27,11 @@ from tractable.core.errors import DataError, ModelError, SettingsError
 from tractable.core.latent import LatentModel
 from tractable.core.model import Batch, PyTree
 from tractable.core.numbers import Numbers, Real
-from tractable.core.settings import expect_whole, is_whole
+from tractable.core.settings import is_whole
 from tractable.core.shared import shared
 from tractable.core.sums import Expected, accumulate, observed
 from tractable.latent import kalman, series
+from tractable.latent.columns import check_sizes
 from tractable.latent.kalman import LinearGaussian
 from tractable.latent.regressions import Regression, Residuals, fill, learnt_entries, residuals
 
@@ -77,9 +78,9 @@ def linear_gaussian(
             are lower triangular with a unit diagonal. This needs p ≥ d and identifies the states, each of which stands
             for one of the first d numbers; otherwise every rotation of the state would fit equally well.
         prior_counts: c ≥ 0, strength of the prior, which exists only with ``scale``. Each entry of A, B, C, D, m and o
-            has a normal prior of variance s²/λ, where s is the sd of its row's noise; s² has a scaled inverse χ² prior
-            worth c imagined steps. λ is c for B, D, m and o, c S² for C and 4 d c S² for A, where S is
-            ``state_scale``.
+            has a normal prior of mean 0 (of mean ``centre`` for o) and variance s²/λ, where s is the sd of its row's
+            noise; s² has a scaled inverse χ² prior worth c imagined steps. λ is c for B, D, m and o, c S² for C and 4 d
+            c S² for A, where S is ``state_scale``.
         centre, scale: expected location and sds of x. Without scale θ has no prior.
         state_scale: (d,) expected sds of the state's steps; the first of scale by default.
         floor: ≥ 0, least learnt variance: without it the likelihood may be unbounded.
@@ -96,14 +97,10 @@ def linear_gaussian(
     >>> level.names
     ['initial_mean[0]', 'state_noise[0]', 'noise[0]']
     """
-    for name, value in {"latent": latent, "features": features, "steps": steps}.items():
-        if value is not None or name == "latent":
-            expect_whole(name, value, ModelError)
+    check_sizes(latent=latent)
+    series.check_settings({"features": features, "steps": steps}, {"prior_counts": prior_counts, "floor": floor})
     if not is_whole(inputs, least=0):
         raise ModelError(f"inputs is a whole number, 0 or more; got {inputs!r}.")
-    for name, value in {"prior_counts": prior_counts, "floor": floor}.items():
-        if not 0 <= value < np.inf:
-            raise ModelError(f"{name} is 0 or more and finite; got {value}.")
     d, p, k = int(latent), 1 if features is None else int(features), int(inputs)
     shapes = LinearGaussian((d,), (d,), (d, d), (d, k), (d,), (p, d), (p, k), (p,), (p,))._asdict()
     if unknown := sorted(set(known) - set(shapes)):
@@ -308,10 +305,8 @@ class Layout(NamedTuple):
 
     def begin(self, key: jax.Array, rows: PyTree) -> LinearGaussian:
         """A starting θ: both noises are random shares of the numbers' sds, and C's learnt entries are random."""
-        y, rng = (
-            np.concatenate(list(series.steps_of(rows))),
-            np.random.default_rng(np.asarray(jax.random.key_data(key))),
-        )
+        y = np.concatenate(list(series.steps_of(rows)))
+        rng = np.random.default_rng(np.asarray(jax.random.key_data(key)))
         y, d = y[~np.isnan(y).all(1)], self.latent
         sd = np.maximum(np.nanstd(y, axis=0), 1e-6)
         size = sd[:d] if len(sd) >= d else np.full(d, sd.mean())
@@ -328,7 +323,7 @@ class Layout(NamedTuple):
         for name, sds in {"state noise": theta.state_noise, "noise": theta.noise}.items():
             least = np.inf if sds is None else float(np.min(np.square(sds)))
             if least <= 4 * self.rows.floor:
-                sentence = f"variance; its floor is {self.rows.floor:g}. Either there is no noise, or no maximum"
+                sentence = f"variance; its floor is {self.rows.floor:g}: the likelihood is unbounded, or has no noise"
                 out.append(Check(f"{name} at its floor", least, "reject", sentence))
         return out
 
@@ -377,9 +372,7 @@ class Layout(NamedTuple):
         """Raise a DataError if the sequences do not fit the model."""
         self.expect_shapes(rows)
         if any(np.isinf(x).any() for x in series.steps_of(rows)):
-            raise DataError(
-                "The sequences hold infinite numbers; expected finite numbers, and NaN where one is missing."
-            )
+            raise DataError("The sequences hold infinite numbers; expected finite ones, or NaN for missing ones.")
         if isinstance(rows, tuple) and np.isnan(np.asarray(rows[1])).any():
             raise DataError("Inputs must be known at every step, even where numbers are missing; some inputs are NaN.")
 
@@ -390,7 +383,7 @@ class Layout(NamedTuple):
         shape = jnp.shape(y)
         given = jnp.shape(rows[1]) if isinstance(rows, tuple) else None
         if given not in ([None] if k == 0 else [(*shape[:2], k), *([shape[:2]] if k == 1 else [])]):
-            what = f"inputs (n, T, {k}), because of inputs={k}" if k else "no inputs, or a model with inputs="
+            what = f"inputs (n, T, {k}), because of inputs={k}" if k else "no inputs, because the model has no inputs="
             raise DataError(f"Expected {what}; got {'none' if given is None else given}.")
 
 

@@ -251,7 +251,7 @@ def bayesian_gaussian_mixture(
         and its mean and covariance come from the prior.
 
     Raises:
-        ModelError: a setting out of range. DataError: rows that are not (n, d).
+        ModelError: a setting is out of range. DataError: rows are not (n, d).
 
     >>> made = bayesian_gaussian_mixture(3, 2).conjugate
     >>> made.mean(made.prior).weights.round(3).tolist()

@@ -87,7 +87,7 @@ def bayesian_linear_regression(
         log p(y | x). The same arguments give the same model.
 
     Raises:
-        ModelError: a setting out of range. DataError: rows whose shapes do not fit.
+        ModelError: a setting is out of range. DataError: the shapes of rows do not fit.
 
     >>> bayesian_linear_regression(2).names
     ['weights[0]', 'weights[1]', 'noise_precision']
@@ -116,9 +116,8 @@ def bayesian_linear_regression(
     position = Regression(np.zeros(features), np.ones(()), of_alpha[0])
     support = Regression(constraints.real, constraints.positive, of_alpha[1])
     model = ConjugateModel.of(made, log_prob, position, support, beliefs.log_prior)
-    Model.__init__(
-        model, model.prior, likelihood, position, support
-    )  # the likelihood as a distribution has moments, which ``predict`` needs
+    # The likelihood as a distribution has moments, which ``predict`` needs.
+    Model.__init__(model, model.prior, likelihood, position, support)
     return model
 
 
