@@ -101,19 +101,19 @@ def normal_gamma(mean: Real = 0.0, strength: Real = 1.0, shape: Real = 1.0, rate
         x = jnp.where(weights > 0, x, mean)  # a row of weight 0 may hold NaN
         square = (x - q.mean) ** 2 + 1 / q.precision  # E (x − μ)²
         terms = digamma(q.shape) - jnp.log(q.rate) - LOG_2PI - q.shape / q.rate * square
-        off = x - mean
-        sums = Sums(jnp.sum(weights), jnp.sum(weights * off), jnp.sum(weights * off**2))
+        deviation = x - mean
+        sums = Sums(jnp.sum(weights), jnp.sum(weights * deviation), jnp.sum(weights * deviation**2))
         return Expected(sums, 0.5 * jnp.sum(weights * terms))
 
     def m_step(statistics: Sums) -> NormalAndGamma:
         count, first, second = jax.tree.map(jnp.asarray, statistics)
         total = strength + count
-        off = first / total
+        shift = first / total
         # The minimum of Σ (x − μ)² + λ₀ (μ − μ₀)² over μ. To its mean under q(μ), the variance of q(μ) adds 1/E[τ].
-        square = jnp.maximum(second - total * off**2, 0)
+        square = jnp.maximum(second - total * shift**2, 0)
         exact_shape, exact_rate = shape + count / 2, rate + square / 2
         tau = exact_shape / exact_rate
-        return NormalAndGamma(mean + off, total * tau, exact_shape + 0.5, (exact_shape + 0.5) / tau)
+        return NormalAndGamma(mean + shift, total * tau, exact_shape + 0.5, (exact_shape + 0.5) / tau)
 
     def divergence(q: NormalAndGamma) -> jax.Array:
         tau, log_tau = q.shape / q.rate, digamma(q.shape) - jnp.log(q.rate)
@@ -128,9 +128,9 @@ def normal_gamma(mean: Real = 0.0, strength: Real = 1.0, shape: Real = 1.0, rate
         return Normal(mu, jax.random.gamma(key_precision, q.shape, (n,), dtype) / q.rate)
 
     def predictive_log_prob(q: NormalAndGamma, x: ArrayLike) -> jax.Array:
-        off = rows(x, jnp.result_type(q.mean)) - q.mean
+        distance = rows(x, jnp.result_type(q.mean)) - q.mean
         return conjugate_variational.log_normal_of_unknown_precision(
-            off, jnp.full_like(off, 1 / q.precision), q.shape, q.rate
+            distance, jnp.full_like(distance, 1 / q.precision), q.shape, q.rate
         )
 
     def log_prior(theta: Normal) -> jax.Array:
@@ -144,11 +144,11 @@ def normal_gamma(mean: Real = 0.0, strength: Real = 1.0, shape: Real = 1.0, rate
         return theta.mean + jax.random.normal(key, (n,)) / jnp.sqrt(theta.precision), jnp.zeros((n, 0))
 
     prior = NormalAndGamma(*map(np.asarray, (mean, strength * shape / rate, shape, rate)))
-    made = Conjugate(
+    forms = Conjugate(
         e_step, m_step, divergence, sample, lambda q: Normal(q.mean, q.shape / q.rate), predictive_log_prob, prior
     )
     position, support = Normal(np.array(mean), np.array(shape / rate)), Normal(constraints.real, constraints.positive)
-    return ConjugateModel.of(made, log_prob, position, support, log_prior, sample=draw)
+    return ConjugateModel.of(forms, log_prob, position, support, log_prior, sample=draw)
 
 
 class NormalGammaPosterior(NamedTuple):

@@ -113,13 +113,13 @@ def dirichlet_divergence(concentration: jax.Array, prior: jax.Array) -> jax.Arra
     return normalisers + jnp.sum(gammaln(prior) - gammaln(concentration) + (concentration - prior) * expected, axis=-1)
 
 
-def log_normal_of_unknown_precision(off: jax.Array, variance: jax.Array, shape: Number, rate: Number) -> jax.Array:
+def log_normal_of_unknown_precision(distance: jax.Array, variance: jax.Array, shape: Number, rate: Number) -> jax.Array:
     """log ∫ N(off; 0, variance + 1/τ) Gamma(τ; shape, rate) dτ, nats; a Student t if the variance is 0.
 
     By the trapezoid rule in log τ, whose error is below 1e-9 for a shape of ½ or more.
 
     Args:
-        off: (n,), the distances from the mean.
+        distance: (n,), from the mean.
         variance: (n,), ≥ 0, added to the noise variance 1/τ.
         shape: (), a.
         rate: (), b.
@@ -127,15 +127,15 @@ def log_normal_of_unknown_precision(off: jax.Array, variance: jax.Array, shape: 
     # The integrand is below e⁻⁴⁰ of its peak beyond ``reach`` to the left of the peak, and log(1 + reach) to the right.
     reach = 40 / shape + 9 / jnp.sqrt(shape)
     high = jnp.log(shape / rate) + jnp.log1p(reach)
-    low = jnp.log(shape) - jnp.log(rate + off**2 / 2) - reach  # for a row far from the mean, the peak lies further left
+    low = jnp.log(shape) - jnp.log(rate + distance**2 / 2) - reach  # a row far from the mean moves the peak to the left
     step = (high - low) / (NODES - 1)
-    u = low[:, None] + step[:, None] * jnp.arange(NODES, dtype=off.dtype)[None, :]  # (n, NODES)
+    u = low[:, None] + step[:, None] * jnp.arange(NODES, dtype=distance.dtype)[None, :]  # (n, NODES)
     log_variance = jnp.logaddexp(jnp.log(variance)[:, None], -u)
     terms = (
         shape * jnp.log(rate)
         - gammaln(shape)
         + shape * u
         - rate * jnp.exp(u)
-        - 0.5 * (LOG_2PI + log_variance + (off**2)[:, None] * jnp.exp(-log_variance))
+        - 0.5 * (LOG_2PI + log_variance + (distance**2)[:, None] * jnp.exp(-log_variance))
     )
     return jax.nn.logsumexp(terms, axis=1) + jnp.log(step)

@@ -80,32 +80,33 @@ class CoordinateAscent(EM):
 
     def learn(self, session: Session) -> Outcome:
         model, data, _, reached, seconds = (self.climb if self.batch_size is None else self.follow)(session)
-        began = time.perf_counter()
-        best, found = choose_best(reached, model, data)
+        start_time = time.perf_counter()
+        best, figures = choose_best(reached, model, data)
         q = jax.tree.map(lambda a: a[best], reached.theta)
         positions = _draw_positions(model, q, draws_key(session.key), self.draws)
-        found |= {"elbo": found["objective"]} | {f"lambda {i}": np.asarray(a) for i, a in enumerate(jax.tree.leaves(q))}
-        found["climb"] = [one[np.isfinite(one)].tolist() for one in reached.trace]
-        seconds |= {"drawing": time.perf_counter() - began}
-        return Outcome(Draws(positions=np.asarray(positions)[None]), found, seconds, reached.interrupted)
+        figures["elbo"] = figures["objective"]
+        figures |= {f"lambda {i}": np.asarray(a) for i, a in enumerate(jax.tree.leaves(q))}
+        figures["climb"] = [one[np.isfinite(one)].tolist() for one in reached.trace]
+        seconds |= {"drawing": time.perf_counter() - start_time}
+        return Outcome(Draws(positions=np.asarray(positions)[None]), figures, seconds, reached.interrupted)
 
     def follow(self, session: Session) -> tuple[Any, Data, Any, Reached, dict[str, float]]:
         """The same results as ``climb``, by minibatches; one exact step over all rows improves each end point of q."""
         model, data = self.needed(session.model), session.data
-        began = time.perf_counter()
+        start_time = time.perf_counter()
         first = self.begin(model, data, session.key)
         online = OnlineEM(batch_size=self.batch_size or 1, epochs=self.epochs, starts=self.starts, average=False)
         ends, _, interrupted = run_epochs(online, over_lambda(model.conjugate), session, first, None, session.key)
         unravel = tree.raveller(jax.tree.map(lambda a: a[0], first))[1]
-        before, after, values = [], [], []
+        bounds, qs, values = [], [], []
         for end in jnp.asarray(ends):
             value, improved = _pass(model.conjugate, unravel(end), data, self.chunk)
-            before.append([value])
-            after.append(improved)
+            bounds.append([value])
+            qs.append(improved)
             values.append(_pass(model.conjugate, improved, data, self.chunk)[0])
-        q = jax.tree.map(lambda *leaves: jnp.stack(leaves), *after)
-        reached = Reached(q, np.array(values), np.array(before), interrupted)
-        return model, data, None, reached, {"climbing": time.perf_counter() - began}
+        q = jax.tree.map(lambda *leaves: jnp.stack(leaves), *qs)
+        reached = Reached(q, np.array(values), np.array(bounds), interrupted)
+        return model, data, None, reached, {"climbing": time.perf_counter() - start_time}
 
     def checks(self, posterior: Learnt) -> list[Check]:
         out = [
@@ -122,9 +123,9 @@ def _minus(function: Callable) -> Callable:
 
 def _pass(conjugate: Conjugate, q: PyTree, data: Data, chunk: int) -> tuple[float, PyTree]:
     """The ELBO of q on all rows, and the optimal q given the expected statistics."""
-    found = expected(conjugate.e_step, q, data, chunk)
-    better = conjugate.m_step(found.statistics)
-    bound = float(found.log_likelihood) - float(conjugate.divergence(q))
+    sums = expected(conjugate.e_step, q, data, chunk)
+    better = conjugate.m_step(sums.statistics)
+    bound = float(sums.log_likelihood) - float(conjugate.divergence(q))
     return bound, jax.tree.map(lambda new, old: jnp.asarray(new, old.dtype), better, q)
 
 

@@ -77,10 +77,10 @@ def em(e_step: Callable, m_step: Callable, log_prior: Callable | None = None) ->
         return State(position, jnp.array(0), jnp.zeros((), dtype_of(position)))
 
     def step(noise: PyTree, state: State, batch: Batch | None) -> tuple[State, Info]:
-        found = e_step(state.position, _expect_batch(batch))
-        objective = _objective(found.log_likelihood, log_prior, state.position)
+        sums = e_step(state.position, _expect_batch(batch))
+        objective = _objective(sums.log_likelihood, log_prior, state.position)
         gain = jnp.where(state.time > 0, objective - state.objective, 0).astype(objective.dtype)
-        position = _in_dtypes_of(m_step(found.statistics), state.position)
+        position = _in_dtypes_of(m_step(sums.statistics), state.position)
         return State(position, state.time + 1, objective), Info(objective, gain)
 
     return Kernel(init, _no_noise, step)
@@ -125,16 +125,16 @@ def online_em(
 
     def step(noise: PyTree, state: OnlineState, batch: Batch | None) -> tuple[OnlineState, OnlineInfo]:
         batch = _expect_batch(batch)
-        found = batch.summed(e_step, state.position)
+        sums = batch.summed(e_step, state.position)
         share = jnp.where(state.time > 0, gamma(state.time), 1.0)
         statistics = jax.tree.map(
             lambda old, new: ((1 - share) * old + share * batch.scale * new).astype(new.dtype),
-            _in_newest_frame(state.statistics, found.statistics),
-            found.statistics,
+            _in_newest_frame(state.statistics, sums.statistics),
+            sums.statistics,
         )
         position = _in_dtypes_of(m_step(statistics), state.position)
         position = tree.where(state.time + 1 >= patience, position, state.position)
-        objective = _objective(batch.scale * found.log_likelihood, log_prior, state.position)
+        objective = _objective(batch.scale * sums.log_likelihood, log_prior, state.position)
         return OnlineState(position, state.time + 1, statistics), OnlineInfo(objective, share.astype(objective.dtype))
 
     return Kernel(init, _no_noise, step)

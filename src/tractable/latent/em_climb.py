@@ -68,13 +68,13 @@ class SavedAttempts:
 
     def restore(self, like: PyTree) -> PyTree:
         """The saved state of this attempt's climbs, with the structure of ``like``; None if there is none."""
-        now = {} if self.resume is None else beneath(self.resume, "now")
+        leaves = {} if self.resume is None else beneath(self.resume, "now")
         self.resume = None
-        return restored(like, now) if now else None
+        return restored(like, leaves) if leaves else None
 
-    def save(self, now: PyTree, at_once: bool = False) -> None:
+    def save(self, state: PyTree, at_once: bool = False) -> None:
         """Save the state of this attempt's climbs, if a save is due."""
-        self.keep(lambda: {"attempts": (self.count, self.earlier), "now": now()}, at_once=at_once)
+        self.keep(lambda: {"attempts": (self.count, self.earlier), "now": state()}, at_once=at_once)
 
     def again(self, reached: "Reached") -> None:
         """Begin another attempt, saved together with the end points so far."""
@@ -105,39 +105,40 @@ def climb(method: Any, model: Model, session: Session, thetas: PyTree, attempts:
     advance, objectives = (_in_memory if session.data.resident else _on_file)(method, model, session)
     states = jax.vmap(lambda theta: method.kernel(model, None, None).init(session.key, theta))(thetas)
     zero = jnp.zeros(jax.tree.leaves(thetas)[0].shape[0], states.objective.dtype)
-    now, traces, stopped = Climbing(states, thetas, zero, zero + jnp.inf, zero > 0, zero > 0, jnp.array(0)), [], False
+    climbs = Climbing(states, thetas, zero, zero + jnp.inf, zero > 0, zero > 0, jnp.array(0))
+    traces, is_stopped = [], False
     if not session.data.resident:
-        now = _with_objective(now, np.asarray(zero, np.float64))
-    saved = attempts.restore((now, np.zeros(0)))
+        climbs = _with_objective(climbs, np.asarray(zero, np.float64))
+    saved = attempts.restore((climbs, np.zeros(0)))
     if saved is not None:
-        now, traces = saved[0], [saved[1]]
+        climbs, traces = saved[0], [saved[1]]
 
     def run_state() -> PyTree:
-        return now, np.concatenate(traces, 1)
+        return climbs, np.concatenate(traces, 1)
 
-    while not stopped and int(now.time) < method.steps and not bool(jnp.all(now.done)):
-        now, trace = advance(now)
+    while not is_stopped and int(climbs.time) < method.steps and not bool(jnp.all(climbs.done)):
+        climbs, trace = advance(climbs)
         traces.append(np.asarray(trace))
-        stopped = session.stop()
-        attempts.save(run_state, at_once=stopped)
+        is_stopped = session.stop()
+        attempts.save(run_state, at_once=is_stopped)
         newest = traces[-1][:, 0]
         best = float(np.max(newest, where=np.isfinite(newest), initial=-np.inf))
-        session.say("climbing", int(now.time), method.steps, {"objective": best})
+        session.say("climbing", int(climbs.time), method.steps, {"objective": best})
     attempts.save(run_state, at_once=True)
-    trace = np.concatenate(traces, 1)[:, : int(now.time)]
-    theta = now.states.position
+    trace = np.concatenate(traces, 1)[:, : int(climbs.time)]
+    theta = climbs.states.position
     values = objectives(theta)
     # The last step may have led to a θ without a finite objective.
-    theta = _each_where(jnp.isfinite(values), theta, now.good)
+    theta = _each_where(jnp.isfinite(values), theta, climbs.good)
     finite = [row[np.isfinite(row)] for row in trace]
     last = np.array([row[-1] if len(row) else np.nan for row in finite])
     values = np.where(np.isfinite(values), values, last).astype(np.float64)
-    return Reached(session.placement.collect(theta), values, trace, stopped)
+    return Reached(session.placement.collect(theta), values, trace, is_stopped)
 
 
-def _with_objective(now: Climbing, values: np.ndarray) -> Climbing:
+def _with_objective(climbs: Climbing, values: np.ndarray) -> Climbing:
     """The state with objectives in double precision, as passes over a file sum them."""
-    return now._replace(states=now.states._replace(objective=values))
+    return climbs._replace(states=climbs.states._replace(objective=values))
 
 
 def _in_memory(method: Any, model: Model, session: Session) -> tuple[Callable, Callable]:
@@ -146,7 +147,7 @@ def _in_memory(method: Any, model: Model, session: Session) -> tuple[Callable, C
     rows, mask = placement.rows_and_counts(session.data)
     method = dataclasses.replace(method, steps=1, starts=1)  # fields that the compiled program does not use
     return (
-        lambda now: segment(method, model, placement, size, rows, mask, now, steps),
+        lambda climbs: segment(method, model, placement, size, rows, mask, climbs, steps),
         lambda thetas: _objectives(method, model, placement, size, rows, mask, thetas),
     )
 
@@ -158,19 +159,19 @@ def _on_file(method: Any, model: Model, session: Session) -> tuple[Callable, Cal
     prior, judge = method.log_prior(model), jax.jit(functools.partial(_judge, tolerance=method.tolerance))
 
     def read(thetas: PyTree) -> tuple[np.ndarray, PyTree]:
-        found = expected(e_steps, thetas, session.data, method.chunk, place=session.placement.place_chunk)
+        sums = expected(e_steps, thetas, session.data, method.chunk, place=session.placement.place_chunk)
         priors = 0.0 if prior is None else np.asarray(jax.vmap(prior)(thetas), np.float64)
-        return np.asarray(found.log_likelihood) + priors, found.statistics
+        return np.asarray(sums.log_likelihood) + priors, sums.statistics
 
-    def advance(now: Climbing) -> tuple[Climbing, np.ndarray]:
-        states = now.states
+    def advance(climbs: Climbing) -> tuple[Climbing, np.ndarray]:
+        states = climbs.states
         values, statistics = read(states.position)
-        gain = values - states.objective if int(now.time) else np.zeros_like(values)
+        gain = values - states.objective if int(climbs.time) else np.zeros_like(values)
         theta = jax.tree.map(lambda new, old: new.astype(old.dtype), m_steps(statistics), states.position)
-        after = states._replace(position=theta, time=states.time + 1, objective=values)
-        judged, _ = judge(now, after, gain, values, total=session.data.total)
-        trace = np.where(now.done, np.nan, values)[:, None]
-        return _with_objective(judged, np.where(now.done, states.objective, values)), trace
+        next_states = states._replace(position=theta, time=states.time + 1, objective=values)
+        judged, _ = judge(climbs, next_states, gain, values, total=session.data.total)
+        trace = np.where(climbs.done, np.nan, values)[:, None]
+        return _with_objective(judged, np.where(climbs.done, states.objective, values)), trace
 
     return advance, lambda thetas: read(thetas)[0]
 
@@ -179,49 +180,49 @@ _each_where = jax.jit(jax.vmap(tree.where))
 
 
 def _judge(
-    now: Climbing, states: PyTree, gain: jax.Array, objective: jax.Array, tolerance: float, total: float | jax.Array
+    climbs: Climbing, states: PyTree, gain: jax.Array, objective: jax.Array, tolerance: float, total: float | jax.Array
 ) -> tuple[Climbing, jax.Array]:
     """The climbs after a step to ``states``, and the objectives before the step, NaN for climbs that have ended."""
-    fine = jax.vmap(tree.all_finite)(states.position) & jnp.isfinite(objective)
-    to_come, is_small = settled(gain, now.gain, objective, tolerance, total)
-    is_small = is_small & (now.time > 1)
-    live = ~now.done
-    keep = live & fine
-    after = Climbing(
-        jax.vmap(tree.where)(keep, states, now.states),
-        jax.vmap(tree.where)(keep, now.states.position, now.good),
-        jnp.where(live, gain, now.gain),
-        jnp.where(live, to_come, now.to_come),
+    is_finite = jax.vmap(tree.all_finite)(states.position) & jnp.isfinite(objective)
+    to_come, is_small = settled(gain, climbs.gain, objective, tolerance, total)
+    is_small = is_small & (climbs.time > 1)
+    is_running = ~climbs.done
+    keep = is_running & is_finite
+    next_climbs = Climbing(
+        jax.vmap(tree.where)(keep, states, climbs.states),
+        jax.vmap(tree.where)(keep, climbs.states.position, climbs.good),
+        jnp.where(is_running, gain, climbs.gain),
+        jnp.where(is_running, to_come, climbs.to_come),
         is_small,
-        now.done | ~fine | (is_small & now.is_small),
-        now.time + 1,
+        climbs.done | ~is_finite | (is_small & climbs.is_small),
+        climbs.time + 1,
     )
-    return after, jnp.where(live, objective, jnp.nan)
+    return next_climbs, jnp.where(is_running, objective, jnp.nan)
 
 
 @compiled("method", "model", "placement", "size")
 def segment(
-    method: Any, model: Model, placement: OneDevice, size: int, rows: PyTree, mask: jax.Array | None, now: Climbing,
+    method: Any, model: Model, placement: OneDevice, size: int, rows: PyTree, mask: jax.Array | None, climbs: Climbing,
     last: jax.Array,
 ) -> tuple[Climbing, jax.Array]:  # fmt: skip
     """The state after up to SEGMENT steps, at step ``last`` or the end of all climbs; and objectives (start, step)."""
     kernel = em(_e_step(method, model, placement), method.halves(model)[1], method.log_prior(model))
     batch = whole(rows) if mask is None else Batch(rows, mask, size)
-    count, total = now.done.shape[0], jnp.sum(batch.counted(jnp.ones_like(batch.mask)))
-    trace = jnp.full((SEGMENT, count), jnp.nan, now.gain.dtype)
+    count, total = climbs.done.shape[0], jnp.sum(batch.counted(jnp.ones_like(batch.mask)))
+    trace = jnp.full((SEGMENT, count), jnp.nan, climbs.gain.dtype)
 
     def continues(carry: tuple) -> jax.Array:
-        now, _, i = carry
-        return (i < SEGMENT) & (now.time < last) & ~jnp.all(now.done)
+        climbs, _, i = carry
+        return (i < SEGMENT) & (climbs.time < last) & ~jnp.all(climbs.done)
 
     def step(carry: tuple) -> tuple:
-        now, trace, i = carry
-        states, info = jax.vmap(lambda s: kernel.step(jnp.zeros(0), s, batch))(now.states)
-        now, values = _judge(now, states, info.gain, info.objective, method.tolerance, total)
-        return now, trace.at[i].set(values), i + 1
+        climbs, trace, i = carry
+        states, info = jax.vmap(lambda s: kernel.step(jnp.zeros(0), s, batch))(climbs.states)
+        climbs, values = _judge(climbs, states, info.gain, info.objective, method.tolerance, total)
+        return climbs, trace.at[i].set(values), i + 1
 
-    now, trace, _ = jax.lax.while_loop(continues, step, (now, trace, jnp.array(0)))
-    return now, trace.T
+    climbs, trace, _ = jax.lax.while_loop(continues, step, (climbs, trace, jnp.array(0)))
+    return climbs, trace.T
 
 
 @compiled("method", "model", "placement", "size")

@@ -144,14 +144,14 @@ class EM(Method):
     def learn(self, session: Session) -> Outcome:
         model, data, offset, reached, seconds = self.climb(session)
         end_time = time.perf_counter()
-        point, info, found = conclude(self, model, data, reached)
+        point, info, figures = conclude(self, model, data, reached)
         if not reached.interrupted and not self.exact(model) and self.optimizer != "lbfgs":
             value = self._objective_after_lbfgs(model, session._replace(data=data), point)
-            found["L-BFGS adds"] = value - found["objective"]
+            figures["L-BFGS adds"] = value - figures["objective"]
         if offset is not None:
             point = np.asarray(shift_point(model, jnp.asarray(point), offset))
         seconds |= {"errors": time.perf_counter() - end_time}
-        return Outcome(point_belief(point, info, found), found, seconds, reached.interrupted)
+        return Outcome(point_belief(point, info, figures), figures, seconds, reached.interrupted)
 
     def _objective_after_lbfgs(self, model: Any, session: Session, point: np.ndarray) -> float:
         """The objective, in nats, after one M-step by L-BFGS from a point."""
@@ -162,32 +162,32 @@ class EM(Method):
         return float(climb(judge, model, session, one, SavedAttempts(session, one)).objective[0])
 
     def checks(self, posterior: Learnt) -> list[Check]:
-        found = posterior.found
-        size, out = found.get("observations", max(1, posterior.rows)), []
-        datum = "per observation" if "observations" in found else "per datum"
-        if "L-BFGS adds" in found:
-            left = found["L-BFGS adds"] / size
-            verdict = "trust" if left <= SAME else "caution" if left <= FAR else "reject"
-            idle = found["M-steps without gain"]
-            refused = f"; {idle} of {found['steps']} M-steps found no step that did not lower Q" if idle else ""
+        figures = posterior.found
+        size, out = figures.get("observations", max(1, posterior.rows)), []
+        datum = "per observation" if "observations" in figures else "per datum"
+        if "L-BFGS adds" in figures:
+            remainder = figures["L-BFGS adds"] / size
+            verdict = "trust" if remainder <= SAME else "caution" if remainder <= FAR else "reject"
+            idle = figures["M-steps without gain"]
+            refused = f"; {idle} of {figures['steps']} M-steps found no step that did not lower Q" if idle else ""
             sentence = f"nats per datum that one M-step by L-BFGS adds at the optimiser's end point{refused}"
-            out.append(Check("L-BFGS adds", left, verdict, sentence))
-        to_come = found["to come"] / size
-        limit = self.tolerance * abs(found["objective"]) / size
+            out.append(Check("L-BFGS adds", remainder, verdict, sentence))
+        to_come = figures["to come"] / size
+        limit = self.tolerance * abs(figures["objective"]) / size
         # The extrapolation is a guess from few gains, so ten times the limit is still trusted.
         verdict = "trust" if to_come <= 10 * limit else "caution"
         out.append(Check("gain to come", to_come, verdict, f"nats {datum}, extrapolated from the last gains"))
-        fall, scale = found["fall"], max(1.0, abs(found["objective"]))
-        fine = fall <= FALL[str(jnp.result_type(float))] * scale
+        fall, scale = figures["fall"], max(1.0, abs(figures["objective"]))
+        is_rounding = fall <= FALL[str(jnp.result_type(float))] * scale
         sentence = "nats lost in one step; EM loses none unless a floor binds or an M-step misses its maximum"
-        out.append(Check("largest fall", fall, "trust" if fine else "caution", sentence))
-        own, least = model_checks(posterior), found.get("eigenvalue", math.nan)
+        out.append(Check("largest fall", fall, "trust" if is_rounding else "caution", sentence))
+        own, least = model_checks(posterior), figures.get("eigenvalue", math.nan)
         sentence = "smallest eigenvalue of the observed information; above 0 at a proper maximum"
         sentence += "" if least > 0 else "; where it is not, there are no standard errors"
-        out += agreement(found, self.starts, f"{SAME:g} nats {datum}", found["agreement"] / size)
-        out += curvature(found, math.inf if any(c.verdict != "trust" for c in own) else 1e-6, sentence)
+        out += agreement(figures, self.starts, f"{SAME:g} nats {datum}", figures["agreement"] / size)
+        out += curvature(figures, math.inf if any(c.verdict != "trust" for c in own) else 1e-6, sentence)
         if least > 0:
-            condition = 1 / found["condition"]
+            condition = 1 / figures["condition"]
             verdict = "trust" if condition < CONDITION else "caution"
             flat = "condition number of the information matrix; large where the objective is almost flat"
             out.append(Check("condition", condition, verdict, flat))
@@ -196,9 +196,9 @@ class EM(Method):
 
 def expect_latent_model(model: Model, method: Method) -> LatentModel:
     """The model as a LatentModel; raises ModelError if it has no z."""
-    found = latent_model(model)
-    if found is not None:
-        return found
+    latent = latent_model(model)
+    if latent is not None:
+        return latent
     raise ModelError(
         f"{type(method).__name__} learns a LatentModel, in which every datum has a latent z; this model has no "
         "such z. Use MAP, or tr.LatentModel(prior, latent, likelihood)."
@@ -250,14 +250,14 @@ def conclude(method: EM, model: LatentModel, data: Data, reached: Reached) -> tu
     """The best start's point, the traces, and figures for the report."""
     flat = np.asarray(_positions(model, reached.theta))
     inside = np.all(np.isfinite(flat), axis=1)
-    best, found = choose_best(reached._replace(objective=np.where(inside, reached.objective, -np.inf)), model, data)
+    best, figures = choose_best(reached._replace(objective=np.where(inside, reached.objective, -np.inf)), model, data)
     point = flat[best]
     size = model.observations(data) or data.size
     if method.errors and len(point) <= INFORMATION and size * len(point) ** 2 <= INFORMATION_WORK:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", TractableWarning)  # the report says the same
-            found |= standard_errors(model, data, point, method.prior)
-    return point, {"objective": reached.trace}, found
+            figures |= standard_errors(model, data, point, method.prior)
+    return point, {"objective": reached.trace}, figures
 
 
 @compiled("model")
@@ -283,26 +283,26 @@ def choose_best(reached: Reached, model: Any, data: Data) -> tuple[int, dict[str
             "prior, or fewer components may bound it."
         )
     best = int(np.argmax(values))
-    fine = is_sound(model, reached, data.total) & np.isfinite(values)
-    if fine.any():  # a collapsed component must not win
-        best = int(np.argmax(np.where(fine, values, -np.inf)))
+    is_valid = is_sound(model, reached, data.total) & np.isfinite(values)
+    if is_valid.any():  # a collapsed component must not win
+        best = int(np.argmax(np.where(is_valid, values, -np.inf)))
     trace = reached.trace[best][np.isfinite(reached.trace[best])]
     gains = np.diff(np.append(trace, values[best]))
     observations = model.observations(data)
     limit = values[best] - SAME * (data.total if observations is None else observations)
-    near = np.isfinite(values) & (values >= limit) & fine
-    found = ({} if observations is None else {"observations": observations}) | {
+    agrees = np.isfinite(values) & (values >= limit) & is_valid
+    figures = ({} if observations is None else {"observations": observations}) | {
         "objective": float(values[best]),
         "evaluations": int(np.sum(np.isfinite(reached.trace))),
         "steps": len(trace),
         "agreement": float(values[best] - np.min(values[np.isfinite(values)])),
-        "starts that agree": int(np.sum(near)),
-        "degenerate starts": int(np.sum(~fine)),
+        "starts that agree": int(np.sum(agrees)),
+        "degenerate starts": int(np.sum(~is_valid)),
         "fall": float(max(0.0, -gains.min(initial=0.0))),
         "M-steps without gain": int(np.sum(gains == 0)),
         "to come": _gain_to_come(gains, values[best], data.total),
     }
-    return best, found
+    return best, figures
 
 
 def model_checks(posterior: Learnt) -> list[Check]:

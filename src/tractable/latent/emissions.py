@@ -59,16 +59,16 @@ class Moments(NamedTuple):
 
     def in_frame_of(self, other: "Moments") -> "Moments":
         """The same sums relative to the means of ``other``."""
-        off = self.frame / jnp.where(self.weight > 0, self.weight, 1) - other.frame / other.weight  # m − m'
+        shift = self.frame / jnp.where(self.weight > 0, self.weight, 1) - other.frame / other.weight  # m − m'
         count = self.count if self.count.ndim == 2 else self.count[:, None]
-        first = self.first + count * off
+        first = self.first + count * shift
         if self.second.ndim == 3:
-            cross = self.first[:, :, None] * off[:, None, :]
-            more = cross + jnp.swapaxes(cross, 1, 2) + count[:, :, None] * off[:, :, None] * off[:, None, :]
+            cross = self.first[:, :, None] * shift[:, None, :]
+            correction = cross + jnp.swapaxes(cross, 1, 2) + count[:, :, None] * shift[:, :, None] * shift[:, None, :]
         else:
-            more = 2 * self.first * off + count * off**2
+            correction = 2 * self.first * shift + count * shift**2
         frame = self.weight * other.frame / other.weight
-        sums = Moments(self.count, first, self.second + more, frame, self.weight)
+        sums = Moments(self.count, first, self.second + correction, frame, self.weight)
         return jax.tree.map(lambda a, b: jnp.where(self.weight > 0, a, b), sums, self)
 
 
@@ -208,22 +208,23 @@ class Normal(Emission):
     def sums(self, theta: Normals, x: jax.Array, share: jax.Array, weight: jax.Array) -> Moments:
         is_observed, x = split_missing(x)
         mean = self.flat(theta.mean)[0]
-        off = jnp.where(is_observed, x - self.flat(theta.mean, x.ndim - 1), 0)
+        deviation = jnp.where(is_observed, x - self.flat(theta.mean, x.ndim - 1), 0)
         count = sum_over_steps(share, is_observed.astype(share.dtype))
-        return Moments(count, sum_over_steps(share, off), sum_over_steps(share, off**2), weight * mean, weight)
+        first, second = sum_over_steps(share, deviation), sum_over_steps(share, deviation**2)
+        return Moments(count, first, second, weight * mean, weight)
 
     def m_step(self, sums: Moments) -> Normals:
         count, first, second, frame, weight = jax.tree.map(jnp.asarray, sums)
         mean, c = frame / jnp.where(weight > 0, weight, 1), self.counts if self.scale is not None else 0.0
         tiny = 10 * jnp.finfo(count.dtype).eps  # so that a state without steps keeps its mean
-        off = jnp.asarray(self.centre, count.dtype)[None] - mean
-        shift = (first + c * off) / (count + c + tiny)
-        left = second - 2 * shift * first + shift**2 * count
+        gap = jnp.asarray(self.centre, count.dtype)[None] - mean
+        shift = (first + c * gap) / (count + c + tiny)
+        scatter = second - 2 * shift * first + shift**2 * count
         if self.scale is None:
-            variance = left / (count + tiny)
+            variance = scatter / (count + tiny)
         else:
             scale = jnp.asarray(self.scale, count.dtype)[None]
-            variance = (left + c * ((off - shift) ** 2 + scale**2)) / (count + (c + 2 if c else 0) + tiny)
+            variance = (scatter + c * ((gap - shift) ** 2 + scale**2)) / (count + (c + 2 if c else 0) + tiny)
         return Normals(self.shaped(mean + shift), self.shaped(jnp.sqrt(jnp.maximum(variance, self.floor))))
 
     def of_state(self, theta: Normals) -> Distribution:
@@ -271,18 +272,18 @@ class FullNormal(Normal):
     def log_density(self, theta: FullNormals, x: jax.Array) -> jax.Array:
         d = self.shape[0]
         is_observed, x = split_missing(x)
-        back = inverse(cholesky(theta.covariance))  # (K, d, d)
-        off = x - self.flat(theta.mean, x.ndim - 1)  # (T, K, d, …)
-        z = jnp.einsum("kij,tkj...->tki...", back, off, precision="highest")
-        log_det = jnp.sum(jnp.log(jnp.diagonal(back, axis1=1, axis2=2)), axis=1)
+        inverses = inverse(cholesky(theta.covariance))  # (K, d, d)
+        deviation = x - self.flat(theta.mean, x.ndim - 1)  # (T, K, d, …)
+        z = jnp.einsum("kij,tkj...->tki...", inverses, deviation, precision="highest")
+        log_det = jnp.sum(jnp.log(jnp.diagonal(inverses, axis1=1, axis2=2)), axis=1)
         log_det = log_det.reshape(1, -1, *(1,) * (x.ndim - 3))
         return jnp.where(jnp.all(is_observed, axis=2), log_det - 0.5 * jnp.sum(z**2, axis=2) - 0.5 * d * LOG_2PI, 0)
 
     def sums(self, theta: FullNormals, x: jax.Array, share: jax.Array, weight: jax.Array) -> Moments:
         is_observed, x = split_missing(x)
-        off = x - self.flat(theta.mean, x.ndim - 1)
+        deviation = x - self.flat(theta.mean, x.ndim - 1)
         share = jnp.where(jnp.all(is_observed, axis=2), share, 0)
-        flat = jnp.moveaxis(off, 2, -1).reshape(*off.shape[:2], -1, off.shape[2])  # (T, K, n, d)
+        flat = jnp.moveaxis(deviation, 2, -1).reshape(*deviation.shape[:2], -1, deviation.shape[2])  # (T, K, n, d)
         weighed = share.reshape(*share.shape[:2], -1, 1) * flat
         second = jnp.einsum("tkni,tknj->kij", weighed, flat, precision="highest")
         count = jnp.sum(share, axis=(0, *range(2, share.ndim)))
@@ -293,15 +294,15 @@ class FullNormal(Normal):
         mean, d = frame / jnp.where(weight > 0, weight, 1), len(first[0])
         c = self.counts if self.scale is not None else 0.0
         tiny = 10 * jnp.finfo(count.dtype).eps
-        off = jnp.asarray(self.centre, count.dtype)[None] - mean
-        shift = (first + c * off) / (count + c + tiny)[:, None]
+        gap = jnp.asarray(self.centre, count.dtype)[None] - mean
+        shift = (first + c * gap) / (count + c + tiny)[:, None]
         cross = shift[:, :, None] * first[:, None, :]
-        left = second - cross - jnp.swapaxes(cross, 1, 2) + count[:, None, None] * _outer(shift)
+        scatter = second - cross - jnp.swapaxes(cross, 1, 2) + count[:, None, None] * _outer(shift)
         if c:
-            left = left + c * (_outer(off - shift) + jnp.diag(jnp.asarray(self.scale, count.dtype) ** 2)[None])
+            scatter = scatter + c * (_outer(gap - shift) + jnp.diag(jnp.asarray(self.scale, count.dtype) ** 2)[None])
         degrees = count + ((c + d) + d + 2 if c else 0) + tiny
         unit = self.floor * jnp.eye(d, dtype=count.dtype)[None]
-        return FullNormals(mean + shift, left / degrees[:, None, None] + unit)
+        return FullNormals(mean + shift, scatter / degrees[:, None, None] + unit)
 
     def of_state(self, theta: FullNormals) -> Distribution:
         return dist.MultivariateNormal(theta.mean, scale_tril=cholesky(theta.covariance))
@@ -310,10 +311,10 @@ class FullNormal(Normal):
         if self.scale is None:
             return jnp.zeros((), jnp.result_type(theta.mean))
         c, d = self.counts, self.shape[0]
-        back = inverse(cholesky(theta.covariance))
-        log_det = -2 * jnp.sum(jnp.log(jnp.diagonal(back, axis1=1, axis2=2)), axis=1)
-        off = theta.mean - jnp.asarray(self.centre, theta.mean.dtype)[None]
-        z = jnp.einsum("kij,kj->ki", back, off, precision="highest")
+        inverses = inverse(cholesky(theta.covariance))
+        log_det = -2 * jnp.sum(jnp.log(jnp.diagonal(inverses, axis1=1, axis2=2)), axis=1)
+        deviation = theta.mean - jnp.asarray(self.centre, theta.mean.dtype)[None]
+        z = jnp.einsum("kij,kj->ki", inverses, deviation, precision="highest")
         of_means = -0.5 * (c * jnp.sum(z**2, axis=1) + log_det - d * np.log(c) + d * LOG_2PI)
         scale = jnp.asarray(self.scale, theta.mean.dtype)
         return jnp.sum(of_means) + jnp.sum(inverse_wishart_log_prob(theta.covariance, c, scale))
@@ -351,9 +352,9 @@ def inverse_wishart_log_prob(covariance: ArrayLike, counts: float, scale: jax.Ar
     covariance = jnp.asarray(covariance)
     d = covariance.shape[-1]
     nu = counts + d
-    back = inverse(cholesky(covariance))
-    log_det = -2 * jnp.sum(jnp.log(jnp.diagonal(back, axis1=-2, axis2=-1)), axis=-1)
-    trace = counts * jnp.sum(jnp.square(back * scale), axis=(-2, -1))
+    inverses = inverse(cholesky(covariance))
+    log_det = -2 * jnp.sum(jnp.log(jnp.diagonal(inverses, axis1=-2, axis2=-1)), axis=-1)
+    trace = counts * jnp.sum(jnp.square(inverses * scale), axis=(-2, -1))
     normaliser = 0.5 * nu * (d * np.log(counts) + 2 * jnp.sum(jnp.log(scale))) - 0.5 * nu * d * np.log(2)
     multigamma = 0.25 * d * (d - 1) * np.log(np.pi) + jnp.sum(gammaln(0.5 * nu - 0.5 * jnp.arange(d)))
     return normaliser - multigamma - 0.5 * (nu + d + 1) * log_det - 0.5 * trace
@@ -362,8 +363,8 @@ def inverse_wishart_log_prob(covariance: ArrayLike, counts: float, scale: jax.Ar
 def inverse_wishart_draw(key: jax.Array, counts: float, scale: jax.Array, shape: tuple[int, ...]) -> jax.Array:
     """Covariances (*shape, d, d) from inverse Wishart(c + d, c diag(scale²))."""
     precise = dist.WishartCholesky(counts + len(scale), scale_tril=jnp.diag(1 / (np.sqrt(counts) * scale)))
-    back = inverse(precise.sample(key, shape))  # Λ = L Lᵀ, C = L⁻ᵀ L⁻¹
-    return jnp.einsum("...ji,...jl->...il", back, back, precision="highest")
+    inverses = inverse(precise.sample(key, shape))  # Λ = L Lᵀ, C = L⁻ᵀ L⁻¹
+    return jnp.einsum("...ji,...jl->...il", inverses, inverses, precision="highest")
 
 
 @dataclass(frozen=True)

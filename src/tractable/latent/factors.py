@@ -145,14 +145,14 @@ class Setting(NamedTuple):
         """E[z | x] (n, q), Cov[z | x] (q, q), log p(x) (n,), for x minus the centre."""
         features = self.features
         noise = jnp.broadcast_to(theta.noise, (features,))
-        off = x - (theta.mean[None, :] - self.centre.astype(x.dtype))
+        deviation = x - (theta.mean[None, :] - self.centre.astype(x.dtype))
         scaled = theta.loadings / noise[:, None]  # Ψ⁻¹ W
         inner = jnp.eye(self.rank, dtype=x.dtype) + jnp.matmul(theta.loadings.T, scaled, precision="highest")
         root = inverse_root(inner)
         covariance = jnp.matmul(root.T, root, precision="highest")
-        means = jnp.matmul(off, jnp.matmul(scaled, covariance, precision="highest"), precision="highest")
+        means = jnp.matmul(deviation, jnp.matmul(scaled, covariance, precision="highest"), precision="highest")
         # xᵀ Σ⁻¹ x is a sum of squares, of the residual and of E[z | x]; Woodbury's difference would lose digits.
-        residual = off - jnp.matmul(means, theta.loadings.T, precision="highest")
+        residual = deviation - jnp.matmul(means, theta.loadings.T, precision="highest")
         square = jnp.sum(residual**2 / noise[None, :], axis=1) + jnp.sum(means**2, axis=1)
         log_det = jnp.sum(jnp.log(noise)) - 2 * jnp.sum(jnp.log(jnp.diagonal(root)))
         return means, covariance, -0.5 * (square + log_det + features * LOG_2PI)

@@ -65,11 +65,11 @@ def forward(
         joint = jax.lax.associative_scan(_scaled_product, (steps, logs))[0][:, 0]
         total = jnp.sum(joint, axis=1)
         filtered = joint / jnp.where(total > 0, total, 1)[:, None]
-        ahead = jnp.einsum("ti...,ij->tj...", filtered[:-1], transition, precision="highest")
-        return filtered, jnp.sum(jnp.concatenate([first[None], ahead]) * b, axis=1)
+        prediction = jnp.einsum("ti...,ij->tj...", filtered[:-1], transition, precision="highest")
+        return filtered, jnp.sum(jnp.concatenate([first[None], prediction]) * b, axis=1)
 
-    def step(ahead: jax.Array, b: jax.Array) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-        filtered, scale = _condition(ahead, b)
+    def step(prediction: jax.Array, b: jax.Array) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+        filtered, scale = _condition(prediction, b)
         return _multiply(filtered, transition), (filtered, scale)
 
     return jax.lax.scan(step, first.astype(b.dtype), b)[1]
@@ -122,27 +122,27 @@ def smooth_in_pieces(
     Args:
         log_b: ``piece -> `` log densities of the piece's steps.
         pieces: a pytree with a leading axis of pieces.
-        sums_of_piece: ``(piece, Passes, across) -> sums``; ``across`` (K, K, …) is p(z_t, z_{t+1} | x) of the piece's
-            last step and the next piece's first.
+        sums_of_piece: ``(piece, Passes, crossing) -> sums``; ``crossing`` (K, K, …) is p(z_t, z_{t+1} | x) of the
+            piece's last step and the next piece's first.
     """
 
-    def forth(ahead: jax.Array, piece: PyTree) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+    def forth(prediction: jax.Array, piece: PyTree) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
         b, largest = log_b_scaled(log_b(piece))
-        filtered, scale = forward(ahead, transition, b, False)
-        return _multiply(filtered[-1], transition), (ahead, jnp.sum(jnp.log(scale) + largest, axis=0))
+        filtered, scale = forward(prediction, transition, b, False)
+        return _multiply(filtered[-1], transition), (prediction, jnp.sum(jnp.log(scale) + largest, axis=0))
 
-    def back(later: tuple[jax.Array, jax.Array], now: tuple) -> tuple[tuple, tuple]:
-        piece, ahead = now
-        found = smooth(ahead, transition, log_b(piece), False, later[0])[0]
-        across = _expand(transition, 1 + found.ratio[0].ndim) * found.filtered[-1][:, None] * later[1][None]
-        ends = _multiply(found.ratio[0], transition.T), found.ratio[0]
-        return ends, (sums_of_piece(piece, found, across), found.smoothed[0])
+    def back(later: tuple[jax.Array, jax.Array], entry: tuple) -> tuple[tuple, tuple]:
+        piece, prediction = entry
+        passes = smooth(prediction, transition, log_b(piece), False, later[0])[0]
+        crossing = _expand(transition, 1 + passes.ratio[0].ndim) * passes.filtered[-1][:, None] * later[1][None]
+        ends = _multiply(passes.ratio[0], transition.T), passes.ratio[0]
+        return ends, (sums_of_piece(piece, passes, crossing), passes.smoothed[0])
 
     shape = jax.eval_shape(log_b, jax.tree.map(lambda a: a[0], pieces))
     start = jnp.broadcast_to(_expand(initial, len(shape.shape) - 1), shape.shape[1:]).astype(shape.dtype)
-    aheads, logs = jax.lax.scan(forth, start, pieces)[1]
+    predictions, logs = jax.lax.scan(forth, start, pieces)[1]
     ends = jnp.ones_like(start), jnp.zeros_like(start)
-    sums, first = jax.lax.scan(back, ends, (pieces, aheads), reverse=True)[1]
+    sums, first = jax.lax.scan(back, ends, (pieces, predictions), reverse=True)[1]
     return jax.tree.map(lambda a: jnp.sum(a, axis=0), sums), first[0], jnp.sum(logs, axis=0)
 
 
@@ -175,8 +175,8 @@ def moves(transition: jax.Array, passes: Passes, counted: jax.Array) -> jax.Arra
     weighed = passes.ratio[1:] * counted[:, None]
     if weighed.ndim == 2:
         return transition * jnp.matmul(passes.filtered[:-1].T, weighed, precision="highest")
-    each = jnp.einsum("tin,tjn->tij", passes.filtered[:-1], weighed, precision="highest")
-    return transition * jnp.sum(each, axis=0)
+    counts = jnp.einsum("tin,tjn->tij", passes.filtered[:-1], weighed, precision="highest")
+    return transition * jnp.sum(counts, axis=0)
 
 
 def viterbi(initial: jax.Array, transition: jax.Array, log_b: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -184,12 +184,12 @@ def viterbi(initial: jax.Array, transition: jax.Array, log_b: jax.Array) -> tupl
     log_a = _expand(jnp.log(transition), log_b.ndim)
 
     def step(best: jax.Array, log_b: jax.Array) -> tuple[jax.Array, jax.Array]:
-        each = best[:, None] + log_a
-        return jnp.max(each, axis=0) + log_b, jnp.argmax(each, axis=0).astype(jnp.int32)
+        candidates = best[:, None] + log_a
+        return jnp.max(candidates, axis=0) + log_b, jnp.argmax(candidates, axis=0).astype(jnp.int32)
 
     def back(state: jax.Array, came_from: jax.Array) -> tuple[jax.Array, jax.Array]:
-        before = jnp.take_along_axis(came_from, state[None], axis=0)[0]
-        return before, before
+        previous_state = jnp.take_along_axis(came_from, state[None], axis=0)[0]
+        return previous_state, previous_state
 
     best, came_from = jax.lax.scan(step, _expand(jnp.log(initial), log_b.ndim - 1) + log_b[0], log_b[1:])
     last = jnp.argmax(best, axis=0).astype(jnp.int32)
@@ -211,10 +211,10 @@ def draw_path(uniform: jax.Array, transition: jax.Array, filtered: jax.Array) ->
         below = jnp.cumsum(shares, axis=0)
         return jnp.sum(below[:-1] <= (uniform * below[-1])[None], axis=0).astype(jnp.int32)
 
-    def step(state: jax.Array, now: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
-        uniform, filtered = now
-        found = pick(filtered * jnp.moveaxis(transition.T[state], -1, 0), uniform)
-        return found, found
+    def step(state: jax.Array, entry: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        uniform, filtered = entry
+        previous_state = pick(filtered * jnp.moveaxis(transition.T[state], -1, 0), uniform)
+        return previous_state, previous_state
 
     last = pick(filtered[-1], uniform[-1])
     path = jax.lax.scan(step, last, (uniform[:-1], filtered[:-1]), reverse=True)[1]
@@ -228,9 +228,9 @@ def runs_in_parallel(b: jax.Array, parallel: bool | None) -> bool:
     return jax.default_backend() != "cpu" and b.shape[0] >= LONG and b.size * b.shape[1] <= ROOM
 
 
-def _condition(ahead: jax.Array, b: jax.Array) -> tuple[jax.Array, jax.Array]:
+def _condition(prediction: jax.Array, b: jax.Array) -> tuple[jax.Array, jax.Array]:
     """α_t and c_t from p(z_t | x_1 … x_{t−1}) and the step's densities."""
-    joint = ahead * b
+    joint = prediction * b
     scale = jnp.sum(joint, axis=0)
     return joint / jnp.where(scale > 0, scale, 1)[None], scale
 

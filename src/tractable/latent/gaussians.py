@@ -73,12 +73,12 @@ class Setting(NamedTuple):
         """The mixture; equal settings give the same one."""
         position, support = self.example()
         tied = self.covariance == "tied"
-        made = self.family(lambda theta: jnp.log(theta.weights) - 0.5 * self.features * LOG_2PI).model(
+        model = self.family(lambda theta: jnp.log(theta.weights) - 0.5 * self.features * LOG_2PI).model(
             self.m_step, position, support=support, sample=self.sample, begin=self.begin,
             examine=self.examine, shift=lambda theta, offset: theta._replace(means=theta.means + offset),
             canonical=partial(linear_mixture.by_weight, tied=tied), permute=partial(linear_mixture.permute, tied=tied),
         )  # fmt: skip
-        return made.with_steps(climbed=self.climbed(Setting.mixture))
+        return model.with_steps(climbed=self.climbed(Setting.mixture))
 
     @lru_cache(maxsize=128)  # noqa: B019
     def mixture_of_gaps(self) -> LatentModel:
@@ -101,11 +101,11 @@ class Setting(NamedTuple):
             return None
 
         def into(theta: Gaussians) -> Gaussians:
-            given = np.asarray(theta.covariances, np.float64)
+            matrices = np.asarray(theta.covariances, np.float64)
             try:
-                return theta._replace(covariances=np.linalg.cholesky(given))
+                return theta._replace(covariances=np.linalg.cholesky(matrices))
             except np.linalg.LinAlgError:  # the climb from NaN ends with an error that says so
-                return theta._replace(covariances=np.full_like(given, np.nan))
+                return theta._replace(covariances=np.full_like(matrices, np.nan))
 
         def back(theta: Gaussians) -> Gaussians:
             roots = np.asarray(theta.covariances, np.float64)
@@ -115,21 +115,21 @@ class Setting(NamedTuple):
 
     def frame(self, theta: Any) -> Frame:
         """The frame of θ; or of the λ of a ``MixturePosterior``, whose covariances are E[Λ]⁻¹."""
-        features, means, given = self.features, jnp.asarray(theta.means), jnp.asarray(theta.covariances)
+        features, means, covariances = self.features, jnp.asarray(theta.means), jnp.asarray(theta.covariances)
         if is_matrix(self.covariance):
-            given = given.reshape(-1, features, features)
-            roots = given if self.rooted else cholesky(given)
+            covariances = covariances.reshape(-1, features, features)
+            roots = covariances if self.rooted else cholesky(covariances)
         else:
-            roots = jnp.sqrt(given.reshape(self.components, -1))
+            roots = jnp.sqrt(covariances.reshape(self.components, -1))
         return Frame(means - self.centre.astype(means.dtype), roots)
 
     def to_frame(self, frame: Frame, x: jax.Array) -> jax.Array:
         """Rows (n, d), minus the centre already, in the frame of every component: y (K, d, n)."""
         if not is_matrix(self.covariance):
             return (x.T[None] - frame.means[:, :, None]) / frame.roots[:, :, None]
-        back = inverse(frame.roots)
-        rows = jnp.matmul(back.reshape(-1, self.features), x.T, precision="highest")
-        return rows.reshape(*back.shape[:2], -1) - multiply(back, frame.means)[:, :, None]
+        inverses = inverse(frame.roots)
+        rows = jnp.matmul(inverses.reshape(-1, self.features), x.T, precision="highest")
+        return rows.reshape(*inverses.shape[:2], -1) - multiply(inverses, frame.means)[:, :, None]
 
     def summed(self, theta: Any, share: jax.Array, y: jax.Array) -> Moments:
         """The statistics of rows y (K, d, n) in the frame of θ, for responsibilities (K, n)."""
@@ -186,8 +186,8 @@ class Setting(NamedTuple):
         else:
             outer, step = count[:, None] * shift**2, frame.roots * shift
         size = jnp.sum(count) if self.covariance == "tied" else count
-        left = second - self.pooled(outer)
-        return frame.means + step, left / size.reshape(size.shape + (1,) * (left.ndim - size.ndim)), frame.roots
+        scatter = second - self.pooled(outer)
+        return frame.means + step, scatter / size.reshape(size.shape + (1,) * (scatter.ndim - size.ndim)), frame.roots
 
     def m_step(self, statistics: Moments) -> Gaussians:
         _, features, covariance, floor, *_ = self
@@ -207,8 +207,8 @@ class Setting(NamedTuple):
         unit = jnp.eye(self.features, dtype=spread.dtype)[None]
         if not self.rooted:
             return congruence(roots, spread) + self.floor * unit
-        back = inverse(roots)
-        spread = spread + self.floor * jnp.matmul(back, jnp.swapaxes(back, 1, 2), precision="highest")
+        inverses = inverse(roots)
+        spread = spread + self.floor * jnp.matmul(inverses, jnp.swapaxes(inverses, 1, 2), precision="highest")
         # In some directions a component of few rows has no variance but rounding errors, which may be negative.
         largest = jnp.max(jnp.diagonal(spread, axis1=1, axis2=2), axis=1)[:, None, None]
         spread = spread + 4 * self.features * jnp.finfo(spread.dtype).eps * largest * unit
@@ -233,8 +233,8 @@ class Setting(NamedTuple):
         count = shares.sum(0)
         means = shares.T @ x / count[:, None]
         # Small clusters have no covariance of their own: all start with the pooled one within clusters.
-        off = x - shares @ means
-        pooled = off.T @ off / len(x) + floor * np.eye(features)
+        residuals = x - shares @ means
+        pooled = residuals.T @ residuals / len(x) + floor * np.eye(features)
         pooled[np.diag_indices(features)] += 1e-3 * x.var(0)
         variances = np.diag(pooled)
         spread = {"diagonal": variances, "spherical": variances.mean()}.get(covariance, pooled)
@@ -256,11 +256,11 @@ class Setting(NamedTuple):
         """The report's checks of a maximum: the rows of the smallest component, and variances at the floor."""
         checks = linear_mixture.counts_check(theta, size, self.features + 1)
         count, floor = np.asarray(theta.weights, np.float64) * size, self.floor
-        given = np.asarray(theta.covariances, np.float64)
+        covariances = np.asarray(theta.covariances, np.float64)
         if is_matrix(self.covariance):
-            least = np.broadcast_to(np.linalg.eigvalsh(given)[..., 0], count.shape)
+            least = np.broadcast_to(np.linalg.eigvalsh(covariances)[..., 0], count.shape)
         else:
-            least = given.reshape(len(count), -1).min(1)
+            least = covariances.reshape(len(count), -1).min(1)
         # Without a floor, the variance of a component of equal rows is only the rounding error of its mean.
         rounding = float(jnp.finfo(jnp.result_type(float)).eps * np.ptp(np.asarray(theta.means), axis=0).max()) ** 2
         at = least <= max(4 * floor, rounding)
@@ -309,8 +309,8 @@ class Setting(NamedTuple):
         first = jnp.einsum("kn,kni->ki", share, filled, precision="highest")
         sums = jnp.einsum("kn,knij->kij", share, second, precision="highest")
         if is_matrix(self.covariance):
-            back = inverse(frame.roots)
-            first, sums = multiply(back, first), congruence(back, sums)
+            inverses = inverse(frame.roots)
+            first, sums = multiply(inverses, first), congruence(inverses, sums)
         else:
             first, sums = first / frame.roots, jnp.diagonal(sums, axis1=1, axis2=2) / frame.roots**2
         frame = jax.tree.map(lambda leaf: jnp.sum(count) * leaf, frame)
@@ -332,10 +332,10 @@ def conditional(x: jax.Array, mean: jax.Array, matrix: jax.Array) -> tuple[jax.A
     present = ~jnp.isnan(x)
     inner = jnp.where(present[:, None] & present[None, :], matrix, jnp.eye(x.size, dtype=matrix.dtype))
     root = inverse_root(inner)
-    off = jnp.where(present, x - mean, 0)
-    white = jnp.matmul(root, off, precision="highest")
+    deviation = jnp.where(present, x - mean, 0)
+    white = jnp.matmul(root, deviation, precision="highest")
     cross = jnp.matmul(root, jnp.where(present[:, None], matrix, 0), precision="highest")
     log_prob = -0.5 * jnp.sum(white**2) + jnp.sum(jnp.log(jnp.diagonal(root))) - 0.5 * jnp.sum(present) * LOG_2PI
-    filled = jnp.where(present, off, white @ cross)
-    left = jnp.where(present[:, None] | present[None, :], 0, matrix - cross.T @ cross)
-    return log_prob, filled, filled[:, None] * filled[None, :] + left
+    filled = jnp.where(present, deviation, white @ cross)
+    rest = jnp.where(present[:, None] | present[None, :], 0, matrix - cross.T @ cross)
+    return log_prob, filled, filled[:, None] * filled[None, :] + rest

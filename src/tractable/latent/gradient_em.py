@@ -91,13 +91,13 @@ def climb_by_optax(value: Callable, start: jax.Array, steps: int, optimizer: opt
     slope = jax.value_and_grad(downhill)
 
     def step(carry: tuple, _: None) -> tuple[tuple, None]:
-        here, state, share = carry  # here: position, −value and gradient
-        position, depth, gradient = here
+        point, state, share = carry  # point: position, −value and gradient
+        position, depth, gradient = point
         updates, state = transformation.update(gradient, state, position, value=depth, grad=gradient, value_fn=downhill)
-        further = position + (share * updates).astype(position.dtype)
-        there = (further, *slope(further))
-        rises = there[1] <= depth  # False for NaN
-        return (tree.where(rises, there, here), state, jnp.where(rises, jnp.minimum(2 * share, 1), share / 2)), None
+        proposal = position + (share * updates).astype(position.dtype)
+        trial = (proposal, *slope(proposal))
+        rises = trial[1] <= depth  # False for NaN
+        return (tree.where(rises, trial, point), state, jnp.where(rises, jnp.minimum(2 * share, 1), share / 2)), None
 
     first = ((start, *slope(start)), transformation.init(start), jnp.ones((), start.dtype))
     return jax.lax.scan(step, first, length=steps)[0][0][0]

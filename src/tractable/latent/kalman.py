@@ -82,8 +82,8 @@ def filter_states(system: LinearGaussian, x: jax.Array, u: jax.Array, parallel: 
     if _is_parallel(x, parallel):
         return _filter_in_parallel(system, x, drift)
 
-    def step(prediction: Normal, now: Normal) -> tuple[Normal, Filtered]:
-        x, drift = now
+    def step(prediction: Normal, entry: Normal) -> tuple[Normal, Filtered]:
+        x, drift = entry
         (mean, covariance), (_, _, logs) = _condition_on_step(system, prediction, x)
         return _predict(system, mean, covariance, drift), Filtered(mean, covariance, jnp.sum(logs))
 
@@ -95,12 +95,12 @@ def smooth(
     system: LinearGaussian, x: jax.Array, u: jax.Array, parallel: bool | None = None
 ) -> tuple[Smoothed, jax.Array]:
     """Both passes, and log p(x), (). Args: as for ``filter_states``."""
-    found = filter_states(system, x, u, parallel)
-    conditionals = _conditionals(system, found, u)
+    states = filter_states(system, x, u, parallel)
+    conditionals = _conditionals(system, states, u)
     mean, covariance = _run_back(conditionals, _is_parallel(x, parallel))
     cross = covariance[1:] @ jnp.swapaxes(conditionals.gain[:-1], 1, 2)
     cross = jnp.concatenate([jnp.zeros_like(covariance[:1]), cross])
-    return Smoothed(mean, covariance, cross), jnp.sum(found.log_prob)
+    return Smoothed(mean, covariance, cross), jnp.sum(states.log_prob)
 
 
 def log_prob(system: LinearGaussian, x: jax.Array, u: jax.Array) -> jax.Array:
@@ -162,8 +162,8 @@ def _condition_on_step(system: LinearGaussian, prediction: Normal, x: jax.Array)
     return jax.lax.scan(_condition_on_number, prediction, entries, unroll=min(len(x), UNROLLED))
 
 
-def _conditionals(system: LinearGaussian, found: Filtered, u: jax.Array) -> Conditionals:
-    unit = jnp.eye(found.mean.shape[1], dtype=found.mean.dtype)
+def _conditionals(system: LinearGaussian, states: Filtered, u: jax.Array) -> Conditionals:
+    unit = jnp.eye(states.mean.shape[1], dtype=states.mean.dtype)
 
     def one(mean: jax.Array, covariance: jax.Array, drift: jax.Array) -> Conditionals:
         state = jnp.concatenate([mean[None], jnp.zeros_like(unit)]), covariance
@@ -171,22 +171,23 @@ def _conditionals(system: LinearGaussian, found: Filtered, u: jax.Array) -> Cond
         (mean, covariance), _ = jax.lax.scan(_condition_on_number, state, entries, unroll=min(len(unit), UNROLLED))
         return Conditionals(mean[1:].T, mean[0], covariance)
 
-    others = jax.vmap(one)(found.mean[:-1], found.covariance[:-1], _drift(system, u)[1:])
-    last = Conditionals(jnp.zeros_like(unit), found.mean[-1], found.covariance[-1])
+    others = jax.vmap(one)(states.mean[:-1], states.covariance[:-1], _drift(system, u)[1:])
+    last = Conditionals(jnp.zeros_like(unit), states.mean[-1], states.covariance[-1])
     return jax.tree.map(lambda a, b: jnp.concatenate([a, b[None]]), others, last)
 
 
 def _run_back(conditionals: Conditionals, parallel: bool) -> Normal:
     """The means (T, d) and covariances (T, d, d) of all states, from the last to the first."""
 
-    def move(now: Conditionals, mean: jax.Array, covariance: jax.Array) -> Normal:
-        return now.gain @ mean + now.offset, now.gain @ covariance @ now.gain.T + now.covariance
+    def move(conditional: Conditionals, mean: jax.Array, covariance: jax.Array) -> Normal:
+        gain, offset, noise = conditional
+        return gain @ mean + offset, gain @ covariance @ gain.T + noise
 
-    def combine(rest: Conditionals, now: Conditionals) -> Conditionals:
-        return Conditionals(now.gain @ rest.gain, *move(now, rest.offset, rest.covariance))
+    def combine(rest: Conditionals, conditional: Conditionals) -> Conditionals:
+        return Conditionals(conditional.gain @ rest.gain, *move(conditional, rest.offset, rest.covariance))
 
-    def step(state: Normal, now: Conditionals) -> tuple[Normal, Normal]:
-        state = move(now, *state)
+    def step(state: Normal, conditional: Conditionals) -> tuple[Normal, Normal]:
+        state = move(conditional, *state)
         return state, state
 
     if parallel:

@@ -89,12 +89,12 @@ class ChainSampler(NamedTuple):
         return empty_draws(z, most)
 
     def draw(
-        self, key: jax.Array, theta: PyTree, now: Chains, rows: PyTree, draws: Draws, count: jax.Array | int,
+        self, key: jax.Array, theta: PyTree, chains: Chains, rows: PyTree, draws: Draws, count: jax.Array | int,
         burn: jax.Array | int, tune: jax.Array | int,
     ) -> tuple[Chains, Draws, DrawInfo]:  # fmt: skip
         """``count`` more draws of every chain; see ``Sampler.draw``."""
-        space, places, dtype = self.space(theta, rows), (rows, now.scale), now.position.dtype
-        origin = jnp.mean(now.position, axis=1, keepdims=True)  # (n, 1, k)
+        space, places, dtype = self.space(theta, rows), (rows, chains.scale), chains.position.dtype
+        origin = jnp.mean(chains.position, axis=1, keepdims=True)  # (n, 1, k)
 
         def kernel(place: tuple, log_step: jax.Array) -> Kernel:
             datum, scale = place
@@ -102,7 +102,7 @@ class ChainSampler(NamedTuple):
 
         def init(place: tuple, u: jax.Array) -> Any:
             # A chain goes on from its position; the log density and its gradient are computed at this θ.
-            return kernel(place, now.log_step).init(key, u)
+            return kernel(place, chains.log_step).init(key, u)
 
         def step(t: jax.Array, run: Run) -> Run:
             keys = jax.random.split(jax.random.fold_in(key, t), (count_rows(rows), self.chains))
@@ -119,20 +119,21 @@ class ChainSampler(NamedTuple):
             log_step = jnp.where(adapts, self.adapt_step(space, run.log_step, t + 1.0, rate), run.log_step)
             values = map_chains(lambda datum, u: space.constrain(theta, datum, u))(rows, states.position)
             z = write(run.z, values, draws.length + t - burn, (t >= burn) & (tune == 0))
-            away = jnp.where(t >= burn, states.position - origin, 0)
-            first, second = run.first + away, run.second + jnp.square(away)
+            deviation = jnp.where(t >= burn, states.position - origin, 0)
+            first, second = run.first + deviation, run.second + jnp.square(deviation)
             return Run(states, log_step.astype(dtype), z, run.rates + rate, first, second)
 
-        total, zero = burn + count, jnp.zeros_like(now.position)
-        start = Run(map_chains(init)(places, now.position), now.log_step, draws.z, jnp.zeros((), dtype), zero, zero)
+        total, zero = burn + count, jnp.zeros_like(chains.position)
+        states = map_chains(init)(places, chains.position)
+        start = Run(states, chains.log_step, draws.z, jnp.zeros((), dtype), zero, zero)
         run = jax.lax.fori_loop(0, total, step, start)
         rate = run.rates / jnp.maximum(total, 1)
-        log_step = jnp.where(tune > 0, run.log_step, self.adapt_step(space, run.log_step, now.time + 2.0, rate))
-        scale = jnp.where(tune == SHAPE, proportions(run, count), now.scale)
-        time = now.time + jnp.where(tune > 0, 0, 1).astype(dtype)
+        log_step = jnp.where(tune > 0, run.log_step, self.adapt_step(space, run.log_step, chains.time + 2.0, rate))
+        scale = jnp.where(tune == SHAPE, proportions(run, count), chains.scale)
+        time = chains.time + jnp.where(tune > 0, 0, 1).astype(dtype)
         length = draws.length + jnp.where(tune > 0, 0, count)
-        after = Chains(run.states.position, log_step.astype(dtype), scale, time)
-        return after, Draws(run.z, length), unbounded_info(rate, rows)
+        end = Chains(run.states.position, log_step.astype(dtype), scale, time)
+        return end, Draws(run.z, length), unbounded_info(rate, rows)
 
     def make_kernel(self, log_density: Callable, step: jax.Array, scale: jax.Array) -> Kernel:
         """The named kernel for one datum's z, (k,), or the user's own ``kernel(log_density)``."""

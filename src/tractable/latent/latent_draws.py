@@ -122,19 +122,19 @@ def _exact(draw_once: Callable) -> Sampler:
         return empty_draws(jax.eval_shape(draw_once, jax.random.key(0), theta, rows)[0], most)
 
     def draw(
-        key: jax.Array, theta: PyTree, now: Chains, rows: PyTree, draws: Draws, count: jax.Array | int,
+        key: jax.Array, theta: PyTree, chains: Chains, rows: PyTree, draws: Draws, count: jax.Array | int,
         burn: jax.Array | int, tune: jax.Array | int,
     ) -> tuple[Chains, Draws, DrawInfo]:  # fmt: skip
         def step(t: jax.Array, carry: tuple) -> tuple:
             z, info = carry
-            new, more = draw_once(jax.random.fold_in(key, t), theta, rows)
-            worst = DrawInfo(info.acceptance + more.acceptance, *(map(jnp.maximum, info[1:], more[1:])))
+            new, new_info = draw_once(jax.random.fold_in(key, t), theta, rows)
+            worst = DrawInfo(info.acceptance + new_info.acceptance, *(map(jnp.maximum, info[1:], new_info[1:])))
             return write(z, new, draws.length + t, tune == 0), worst
 
         info = unbounded_info(jnp.zeros((), dtype_of(theta)), rows)
         z, info = jax.lax.fori_loop(0, count, step, (draws.z, info))
         info = info._replace(acceptance=info.acceptance / jnp.maximum(count, 1))
-        return now, Draws(z, draws.length + jnp.where(tune > 0, 0, count)), info
+        return chains, Draws(z, draws.length + jnp.where(tune > 0, 0, count)), info
 
     return Sampler(begin, room, draw, exact=True)
 

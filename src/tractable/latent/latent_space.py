@@ -66,11 +66,11 @@ def latent_space(latent: Callable, log_joint: Callable, theta: PyTree, datum: Py
         terms = [d.log_prob(v) for d, v in zip(_parts(latent(theta, datum))[0], jax.tree.leaves(z), strict=True)]
         return log_joint(theta, datum, z) - tree.total(terms)
 
-    got = jax.eval_shape(log_density, theta, datum, jax.eval_shape(ravel, shapes))
-    if got.shape != ():
+    output = jax.eval_shape(log_density, theta, datum, jax.eval_shape(ravel, shapes))
+    if output.shape != ():
         raise ModelError(
-            f"log p(x, z | θ) of one datum must be one number; got shape {got.shape}. If z or x has several numbers, "
-            "give its distribution .to_event()."
+            f"log p(x, z | θ) of one datum must be one number; got shape {output.shape}. If z or x has several "
+            "numbers, give its distribution .to_event()."
         )
     return LatentSpace(tree.size(shapes), constrain, log_density, sample, log_weight)
 

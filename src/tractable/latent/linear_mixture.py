@@ -45,27 +45,28 @@ class Moments(NamedTuple):
         """
         if not isinstance(self.frame, Frame):
             return self
-        total, there_total = jnp.sum(self.count), jnp.sum(other.count)
-        here = jax.tree.map(lambda leaf: leaf / jnp.where(total > 0, total, 1), self.frame)
-        there = jax.tree.map(lambda leaf: leaf / there_total, other.frame)
-        count, off = jnp.asarray(self.count), here.means - there.means
-        if here.roots.ndim == 3:
-            back = inverse(there.roots)
-            turn, off = jnp.matmul(back, here.roots, precision="highest"), multiply(back, off)
+        total, other_total = jnp.sum(self.count), jnp.sum(other.count)
+        own_frame = jax.tree.map(lambda leaf: leaf / jnp.where(total > 0, total, 1), self.frame)
+        other_frame = jax.tree.map(lambda leaf: leaf / other_total, other.frame)
+        count, shift = jnp.asarray(self.count), own_frame.means - other_frame.means
+        if own_frame.roots.ndim == 3:
+            inverses = inverse(other_frame.roots)
+            turn, shift = jnp.matmul(inverses, own_frame.roots, precision="highest"), multiply(inverses, shift)
             first = multiply(turn, self.first)
             second = congruence(turn, self.second.reshape(-1, *turn.shape[1:])).reshape(self.second.shape)
-            cross = first[:, :, None] * off[:, None, :]
-            more = cross + jnp.swapaxes(cross, 1, 2) + count[:, None, None] * off[:, :, None] * off[:, None, :]
-            more = jnp.sum(more, axis=0) if second.ndim == 2 else more
+            cross = first[:, :, None] * shift[:, None, :]
+            correction = cross + jnp.swapaxes(cross, 1, 2)
+            correction = correction + count[:, None, None] * shift[:, :, None] * shift[:, None, :]
+            correction = jnp.sum(correction, axis=0) if second.ndim == 2 else correction
         else:
-            turn, off = here.roots / there.roots, off / there.roots
+            turn, shift = own_frame.roots / other_frame.roots, shift / other_frame.roots
             first = turn * self.first
-            more = 2 * first * off + count[:, None] * off**2
-            more = jnp.sum(more, axis=1) if self.second.ndim == 1 else more
+            correction = 2 * first * shift + count[:, None] * shift**2
+            correction = jnp.sum(correction, axis=1) if self.second.ndim == 1 else correction
             second = self.second * (turn[:, 0] if self.second.ndim == 1 else turn) ** 2
-        frame = jax.tree.map(lambda leaf: total * leaf, there)
-        result = Moments(count, first + count[:, None] * off, second + more, frame)
-        return tree.where(there_total > 0, result, self)
+        frame = jax.tree.map(lambda leaf: total * leaf, other_frame)
+        result = Moments(count, first + count[:, None] * shift, second + correction, frame)
+        return tree.where(other_total > 0, result, self)
 
 
 def multiply(matrices: jax.Array, vectors: jax.Array) -> jax.Array:

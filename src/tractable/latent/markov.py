@@ -99,25 +99,25 @@ def built_in(
     if emission in ("normal", "multivariate-normal"):
         kind = emissions.Normal if emission == "normal" else emissions.FullNormal
         spread = None if scale is None or c == 0 else expect_numbers("scale", scale, numbers, 0.0)
-        made = kind(
+        family = kind(
             *sizes, c, float(floor), expect_numbers("centre", 0.0 if centre is None else centre, numbers), spread
         )
     elif emission == "poisson":
         centres = expect_numbers("centre", 1.0 if centre is None else centre, numbers, 0.0)
-        made = emissions.Poisson(*sizes, c, centres)
+        family = emissions.Poisson(*sizes, c, centres)
     elif emission == "bernoulli":
-        made = emissions.Bernoulli(*sizes, c)
+        family = emissions.Bernoulli(*sizes, c)
     else:
         expect_whole("classes", classes, ModelError)
-        made = emissions.Categorical(*sizes, c, int(classes or 0))
-    return build_model(Chain(made, c, steps))
+        family = emissions.Categorical(*sizes, c, int(classes or 0))
+    return build_model(Chain(family, c, steps))
 
 
 def build_model(chain: Chain) -> "HiddenMarkovModel":
     """The model that computes with this chain."""
     emission, support = chain.emission.example()
     k, simplex = chain.emission.states, constraints.simplex
-    made = HiddenMarkovModel.from_steps(
+    model = HiddenMarkovModel.from_steps(
         chain.e_step, chain.m_step, chain.log_prob,
         HiddenMarkov(np.full(k, 1 / k), np.full((k, k), 1 / k), emission),
         support=HiddenMarkov(simplex, simplex, support),
@@ -128,8 +128,8 @@ def build_model(chain: Chain) -> "HiddenMarkovModel":
         canonical=lambda theta: chain.permute(theta, jnp.argsort(-shares(theta))),
         drawn=chain.draw_paths, complete=chain.joint_log_prob,
     )  # fmt: skip
-    made.chain = chain
-    return made.with_steps(check=chain.check, observations=observed_steps, ahead=chain.forecast)
+    model.chain = chain
+    return model.with_steps(check=chain.check, observations=observed_steps, ahead=chain.forecast)
 
 
 class HiddenMarkovModel(LatentModel):
@@ -166,9 +166,9 @@ class ChainPrior(NamedTuple):
     chain: Chain
 
     def __call__(self, theta: HiddenMarkov) -> jax.Array:
-        found = self.chain.emission.log_prior(theta.emission) if self.chain.counts else 0.0
+        total = self.chain.emission.log_prior(theta.emission) if self.chain.counts else 0.0
         parts = dist.Dirichlet(1 + self.chain.counts * jnp.ones(self.chain.emission.states, theta.initial.dtype))
-        return found + parts.log_prob(theta.initial) + jnp.sum(parts.log_prob(theta.transition))
+        return total + parts.log_prob(theta.initial) + jnp.sum(parts.log_prob(theta.transition))
 
 
 class DrawablePrior(ChainPrior):

@@ -59,12 +59,12 @@ class Chain(NamedTuple):
     def smooth(self, theta: HiddenMarkov, rows: PyTree, weights: jax.Array) -> tuple:
         """The rows as the emission arranges them, w p(z_t | x) (T, K, n), counts of π and of A, and Σ w log p(x)."""
         x = self.emission.arrange(rows)
-        found, log_prob = fb.smooth(theta.initial, theta.transition, self.emission.log_density(theta.emission, x))
+        passes, log_prob = fb.smooth(theta.initial, theta.transition, self.emission.log_density(theta.emission, x))
         weights = weights if log_prob.ndim else weights[0]
         counted = up_to_last(self.emission.is_observed(x)) * weights[None]  # (T, n), or (T,) for one sequence
-        shares = found.smoothed * counted[:, None]
-        first = (found.smoothed[0] * weights[None]).reshape(len(theta.initial), -1).sum(1)
-        return x, shares, first, fb.moves(theta.transition, found, counted[1:]), jnp.sum(weights * log_prob)
+        shares = passes.smoothed * counted[:, None]
+        first = (passes.smoothed[0] * weights[None]).reshape(len(theta.initial), -1).sum(1)
+        return x, shares, first, fb.moves(theta.transition, passes, counted[1:]), jnp.sum(weights * log_prob)
 
     def e_step(self, theta: HiddenMarkov, batch: Batch) -> Expected:
         rows, weights = observed(batch), jnp.asarray(batch.mask, theta.initial.dtype)
@@ -101,15 +101,15 @@ class Chain(NamedTuple):
         def log_b(piece: tuple) -> jax.Array:
             return self.log_b(theta, piece[0])
 
-        def sums_of_piece(piece: tuple, found: fb.Passes, across: jax.Array) -> tuple[PyTree, jax.Array]:
+        def sums_of_piece(piece: tuple, passes: fb.Passes, crossing: jax.Array) -> tuple[PyTree, jax.Array]:
             y, counted, next_counted = piece
-            shares = found.smoothed * counted[:, None]
+            shares = passes.smoothed * counted[:, None]
             sums = emission.sums(theta.emission, emission.arrange(y), shares, total / count)
-            moves = fb.moves(theta.transition, found, counted[1:])
-            return sums, moves + jnp.sum((across * next_counted[None, None]).reshape(k, k, -1), axis=2)
+            moves = fb.moves(theta.transition, passes, counted[1:])
+            return sums, moves + jnp.sum((crossing * next_counted[None, None]).reshape(k, k, -1), axis=2)
 
-        found = fb.smooth_in_pieces(theta.initial, theta.transition, log_b, pieces, sums_of_piece)
-        (sums, moves), first, log_prob = found
+        results = fb.smooth_in_pieces(theta.initial, theta.transition, log_b, pieces, sums_of_piece)
+        (sums, moves), first, log_prob = results
         first = (first * counted[0, 0][None]).reshape(k, -1).sum(1)
         return Expected(ChainStatistics(first, moves, sums), jnp.sum(weights * log_prob))
 
@@ -152,8 +152,8 @@ class Chain(NamedTuple):
 
         def of_group(rows: PyTree) -> jax.Array:
             x = self.emission.arrange(rows)
-            found = fb.smooth(theta.initial, theta.transition, self.emission.log_density(theta.emission, x))[0]
-            return _rows(found.smoothed * up_to_last(self.emission.is_observed(x))[:, None])
+            passes = fb.smooth(theta.initial, theta.transition, self.emission.log_density(theta.emission, x))[0]
+            return _rows(passes.smoothed * up_to_last(self.emission.is_observed(x))[:, None])
 
         return self.by_group(of_group, rows)
 

@@ -242,9 +242,9 @@ def starting_thetas(method: Any, model: LatentModel, data: Data, key: jax.Array)
 def _try_thetas(method: Any, model: LatentModel, rows: PyTree, key: jax.Array) -> PyTree:
     """A random θ at which the rows' joint densities are finite; raises ModelError if no try finds one."""
     for attempt in range(ATTEMPTS):
-        here = jax.random.fold_in(key, attempt)
-        theta = model.start(here) if model.start is not None else model.params(tried(model, here, attempt))
-        if bool(_is_finite(method, model, theta, jax.random.fold_in(here, 1), rows)):
+        subkey = jax.random.fold_in(key, attempt)
+        theta = model.start(subkey) if model.start is not None else model.params(tried(model, subkey, attempt))
+        if bool(_is_finite(method, model, theta, jax.random.fold_in(subkey, 1), rows)):
             return theta
     raise ModelError(
         f"In {ATTEMPTS} tries no starting θ was found at which log p(θ) and log p(x, z | θ) of the first rows are "

@@ -101,8 +101,8 @@ class MonteCarloEM(Method):
 
     def sampler(self, model: LatentModel) -> Sampler:
         """The sampler of z; raises ModelError if the model has no p(z | θ) to draw from."""
-        given, sums = model.latent, model.sums
-        if given is None:
+        latent, sums = model.latent, model.sums
+        if latent is None:
             raise ModelError(
                 "MonteCarloEM draws z from p(z | x, θ), and this model's z is dealt with in closed form: use EM, or "
                 "tr.LatentModel(prior, latent, likelihood)."
@@ -112,7 +112,7 @@ class MonteCarloEM(Method):
 
         def z_of(theta: PyTree, datum: PyTree) -> PyTree:
             has_inputs = isinstance(datum, tuple) and len(datum) == 2
-            return given(theta, datum[1]) if has_inputs else given(theta)
+            return latent(theta, datum[1]) if has_inputs else latent(theta)
 
         if self.kernel == "rejection" and self.bound is not None:
 
@@ -131,9 +131,9 @@ class MonteCarloEM(Method):
         return drawn_m_step(model.log_joint, prior, model.params, model.position_of, self.inner)
 
     def needed(self, model: Model) -> LatentModel:
-        found = expect_latent_model(model, self)
-        self.sampler(found)
-        return found
+        latent = expect_latent_model(model, self)
+        self.sampler(latent)
+        return latent
 
     def learn(self, session: Session) -> Outcome:
         model, data = self.needed(session.model), session.data
@@ -170,10 +170,10 @@ class MonteCarloEM(Method):
             done.append(state)
             keep(lambda: done, at_once=True)
         end_time = time.perf_counter()
-        point, info, found = conclude(self, model, data, rows, ends)
+        point, info, figures = conclude(self, model, data, rows, ends)
         seconds = {"starting": climb_time - start_time, "climbing": end_time - climb_time}
         seconds |= {"errors": time.perf_counter() - end_time}
-        return Outcome(point_belief(point, info, found), found, seconds, ends[-1].state.ended == "interrupted")
+        return Outcome(point_belief(point, info, figures), figures, seconds, ends[-1].state.ended == "interrupted")
 
     def checks(self, posterior: Learnt) -> list[Check]:
         return checks(self, posterior.found, max(1, posterior.rows)) + model_checks(posterior)

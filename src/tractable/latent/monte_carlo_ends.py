@@ -27,40 +27,40 @@ WORK = 1 << 36  # rows × draws × parameters up to which Louis's standard error
 FEW = 20  # effective draws per datum below which the Monte-Carlo error itself is a guess
 
 
-def checks(method: Any, found: dict[str, Any], size: int | float) -> list[Check]:
+def checks(method: Any, figures: dict[str, Any], size: int | float) -> list[Check]:
     """The report's checks of the climbs, their draws, and the maximum."""
-    settled = found["ended"] == "settled"
+    settled = figures["ended"] == "settled"
     # In the slowest direction a step gains a share 1 − r of what is left, where r is ``found["hidden"]``.
-    left = found["gain bound"] / (1 - found.get("hidden", 0.0))
-    verdict = "reject" if left > 4 else "trust" if settled and left <= HALF else "caution"
-    gain = f"nats at most, by the last gain; half a standard error is {HALF:g} nats. The climb ended: {found['ended']}"
+    remainder = figures["gain bound"] / (1 - figures.get("hidden", 0.0))
+    verdict = "reject" if remainder > 4 else "trust" if settled and remainder <= HALF else "caution"
+    gain = f"nats at most, by the last gain; half a standard error is {HALF:g} nats. It ended: {figures['ended']}"
     sizes = f"for each datum at the end; {method.draws} at the start, {method.most} at most"
-    near = f"{max(SAME * size, HALF):.3g} nats"
-    ridge = 1e-2 if "condition" in found else math.inf  # not 1e-6 as for EM: by draws, eigenvalues are noisy
+    tolerance = f"{max(SAME * size, HALF):.3g} nats"
+    ridge = 1e-2 if "condition" in figures else math.inf  # not 1e-6 as for EM: by draws, eigenvalues are noisy
     by_draws = "smallest eigenvalue of the observed information, by draws; above 0 at a proper maximum"
     return [
-        Check("left to climb", left, verdict, gain),
-        Check("draws", found["draws at the end"], "trust" if settled else "caution", sizes),
-        *_checks_of_draws(found),
-        *agreement(found, method.starts, near, found["agreement"]),
-        *curvature(found, ridge, by_draws),
+        Check("left to climb", remainder, verdict, gain),
+        Check("draws", figures["draws at the end"], "trust" if settled else "caution", sizes),
+        *_checks_of_draws(figures),
+        *agreement(figures, method.starts, tolerance, figures["agreement"]),
+        *curvature(figures, ridge, by_draws),
     ]
 
 
-def _checks_of_draws(found: dict[str, Any]) -> list[Check]:
+def _checks_of_draws(figures: dict[str, Any]) -> list[Check]:
     out = []
-    if "worst monte carlo error" in found:
-        share = found["worst monte carlo error"]
+    if "worst monte carlo error" in figures:
+        share = figures["worst monte carlo error"]
         verdict = "trust" if share <= 0.2 else "caution" if share <= 1 else "reject"
         sentence = "in standard errors, of the worst linear combination of θ"
         out.append(Check("Monte-Carlo error", share, verdict, sentence))
-    rate = found["acceptance"]
-    if found["exact draws"]:
+    rate = figures["acceptance"]
+    if figures["exact draws"]:
         out.append(Check("acceptance", rate, "trust", "draws of z are independent"))
     elif math.isfinite(rate):
         out.append(check_share("acceptance", rate, 0.1, 0.98, "share of the E-step's proposals accepted"))
-    if "effective draws" in found:
-        effective = found["effective draws"]
+    if "effective draws" in figures:
+        effective = figures["effective draws"]
         sentence = f"for each datum at the end, of the gradient of log p(x, z | θ); below {FEW}, errors are guesses"
         out.append(Check("effective draws", effective, "caution" if effective < FEW else "trust", sentence))
     return out
@@ -98,7 +98,7 @@ def conclude(
         "draws": pad_traces([state.sizes.astype(float) for state in states]),
     }
     finite = values[np.isfinite(values)]
-    found: dict[str, Any] = {
+    figures: dict[str, Any] = {
         "objective": float(values[best]) if summed else math.nan,
         "steps": len(end.gains),
         "evaluations": int(sum(state.drawn for state in states)),
@@ -114,8 +114,8 @@ def conclude(
     }
     point = model.position_of(end.theta)
     if point.size <= INFORMATION and data.size * end.sizes[-1] * point.size <= WORK:
-        found |= _errors(method, model, rows, point, ends[best])
-    return np.asarray(point), info, found
+        figures |= _errors(method, model, rows, point, ends[best])
+    return np.asarray(point), info, figures
 
 
 def _objectives(method: Any, model: LatentModel, rows: PyTree, ends: list[End]) -> np.ndarray:

@@ -39,10 +39,10 @@ def is_matrix(kind: str) -> bool:
 def inverse_root(q: NormalWishart, kind: str) -> jax.Array:
     """L⁻¹, where E[Λ]⁻¹ = L Lᵀ, (K, d, d) or tied (1, d, d); for other kinds 1/sd, (K, d)."""
     components, features = jnp.shape(q.means)
-    given = jnp.asarray(q.covariances)
+    covariances = jnp.asarray(q.covariances)
     if is_matrix(kind):
-        return root_of(given.reshape(-1, features, features))
-    return jnp.broadcast_to(1 / jnp.sqrt(given.reshape(components, -1)), (components, features))
+        return root_of(covariances.reshape(-1, features, features))
+    return jnp.broadcast_to(1 / jnp.sqrt(covariances.reshape(components, -1)), (components, features))
 
 
 def half_log_det(root: jax.Array) -> jax.Array:
@@ -134,11 +134,11 @@ def second_moment(mean: Array, kind: str) -> Array:
     return mean**2 if kind == "diagonal" else (mean**2).mean(1)  # pyright: ignore[reportReturnType]
 
 
-def _whitened(root: jax.Array, off: jax.Array) -> jax.Array:
-    """(E Λ)^½ times ``off``, (..., K, d)."""
+def _whitened(root: jax.Array, deviation: jax.Array) -> jax.Array:
+    """(E Λ)^½ times ``deviation``, (..., K, d)."""
     if root.ndim == 2:
-        return root.reshape((1,) * (off.ndim - 2) + root.shape) * off
-    return jnp.einsum("kij,...kj->...ki", jnp.broadcast_to(root, (off.shape[-2], *root.shape[1:])), off,
+        return root.reshape((1,) * (deviation.ndim - 2) + root.shape) * deviation
+    return jnp.einsum("kij,...kj->...ki", jnp.broadcast_to(root, (deviation.shape[-2], *root.shape[1:])), deviation,
                       precision="highest")  # fmt: skip
 
 

@@ -78,9 +78,9 @@ class OnlineEM(Method):
         return schedules.polynomial(1.0, 1.0, float(self.step_exponent))
 
     def needed(self, model: Model) -> LatentModel:
-        found = em_method.expect_latent_model(model, self)
-        _halves(found, None)
-        return found
+        latent = em_method.expect_latent_model(model, self)
+        _halves(latent, None)
+        return latent
 
     def learn(self, session: Session) -> Outcome:
         model, data = self.needed(session.model).climbed, session.data
@@ -95,32 +95,32 @@ class OnlineEM(Method):
         climb_time = time.perf_counter()
         ends, info, interrupted = run_epochs(self, model, session, thetas, offset, run_key)
         end_time = time.perf_counter()
-        end, found = _judge_ends(self, model, data, offset, ends)
-        found |= {"steps": info["objective"].shape[1], "evaluations": int(info["objective"].size)}
-        found["settled"] = settled(info["objective"])
+        end, figures = _judge_ends(self, model, data, offset, ends)
+        figures |= {"steps": info["objective"].shape[1], "evaluations": int(info["objective"].size)}
+        figures["settled"] = settled(info["objective"])
         if data.resident and end.size <= INFORMATION and data.size * end.size**2 <= em_method.INFORMATION_WORK:
             centred = data
             if offset is not None:
                 centred = Data(np.asarray(data.y) - np.asarray(offset), weights=data.weights, missing="keep")
-            found |= standard_errors(model, centred, end, self.prior)
+            figures |= standard_errors(model, centred, end, self.prior)
         point = end
         if offset is not None:
             point = np.asarray(em_method.shift_point(model, jax.device_put(end), offset))
         seconds = {"starting": climb_time - start_time, "climbing": end_time - climb_time}
         seconds |= {"errors": time.perf_counter() - end_time}
-        return Outcome(point_belief(point, info, found), found, seconds, interrupted)
+        return Outcome(point_belief(point, info, figures), figures, seconds, interrupted)
 
     def checks(self, posterior: Learnt) -> list[Check]:
-        found, size = posterior.found, max(1, posterior.rows)
-        gain = found["gain to come"] / size
+        figures, size = posterior.found, max(1, posterior.rows)
+        gain = figures["gain to come"] / size
         verdict = "trust" if abs(gain) <= em_method.SAME else "caution" if abs(gain) <= em_method.FAR else "reject"
-        steady = found["settled"]
+        steady = figures["settled"]
         trend = "0 if the noisy objective has no upward trend in the last half of the run; if it has, raise epochs="
         return [
             Check("gain to come", gain, verdict, "nats per datum, in one exact step of EM from the end"),
             Check("trend", float(not steady), "trust" if steady else "caution", trend),
-            *agreement(found, self.starts, f"{em_method.SAME:g} nats per datum", found["agreement"] / size),
-            *curvature(found, ridge=math.inf),
+            *agreement(figures, self.starts, f"{em_method.SAME:g} nats per datum", figures["agreement"] / size),
+            *curvature(figures, ridge=math.inf),
             *em_method.model_checks(posterior),
         ]
 
@@ -265,8 +265,8 @@ def _judge_ends(
         raise RunError("No climb of OnlineEM ended at finite numbers. Try larger batches, more patience, or a prior.")
 
     def objective_and_statistics(theta: PyTree) -> tuple[float, PyTree]:
-        found = expected(e_step, theta, data, method.chunk)
-        return float(found.log_likelihood) + (0.0 if prior is None else float(prior(theta))), found.statistics
+        sums = expected(e_step, theta, data, method.chunk)
+        return float(sums.log_likelihood) + (0.0 if prior is None else float(prior(theta))), sums.statistics
 
     dtype = jnp.result_type(float)
     thetas = [_params(model, jnp.asarray(end, dtype)) for end in ends]
@@ -274,12 +274,13 @@ def _judge_ends(
     values = np.array([value for value, _ in passes])
     best = int(np.argmax(np.where(np.isfinite(values), values, -np.inf)))
     theta = thetas[best]
-    after = jax.tree.map(lambda new, old: jnp.asarray(new, old.dtype), _m_step(model, offset, passes[best][1]), theta)
+    improved = _m_step(model, offset, passes[best][1])
+    improved = jax.tree.map(lambda new, old: jnp.asarray(new, old.dtype), improved, theta)
     finite = values[np.isfinite(values)]
-    found = {
+    figures = {
         "objective": float(values[best]),
-        "gain to come": objective_and_statistics(after)[0] - float(values[best]),
+        "gain to come": objective_and_statistics(improved)[0] - float(values[best]),
         "agreement": float(values[best] - finite.min()) if finite.size else math.nan,
         "starts that agree": int(np.sum(np.isfinite(values) & (values >= values[best] - em_method.SAME * data.total))),
     }
-    return ends[best], found
+    return ends[best], figures

@@ -86,10 +86,10 @@ class Regression(NamedTuple):
     def log_prior(self, beta: jax.Array, sds: jax.Array) -> jax.Array:
         """log p of the learnt coefficients and sds."""
         spread = jnp.where(self.free, sds[:, None] / np.sqrt(np.where(self.free, self.strength, 1)), 1)
-        found = jnp.sum(jnp.where(self.free, dist.Normal(self.location, spread).log_prob(beta), 0))
+        total = jnp.sum(jnp.where(self.free, dist.Normal(self.location, spread).log_prob(beta), 0))
         is_learnt = np.isnan(self.noise) & (np.arange(len(sds)) >= self.n_tied)
         sds = jnp.where(is_learnt, sds, 1)
-        return found + jnp.sum(jnp.where(is_learnt, self.variance_prior.log_prob(sds**2) + jnp.log(2 * sds), 0))
+        return total + jnp.sum(jnp.where(is_learnt, self.variance_prior.log_prob(sds**2) + jnp.log(2 * sds), 0))
 
     def draw(self, key: jax.Array) -> tuple[jax.Array, jax.Array]:
         """A draw of β and sds from the prior; known coefficients come out with arbitrary values."""

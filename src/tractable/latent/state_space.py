@@ -181,14 +181,14 @@ class Layout(NamedTuple):
         # Where a row has no noise, z determines the row's learnt entries, and Gibbs could not change them.
         is_stuck = self.rows.free[self.rows.noise == 0].any()
         gibbs = {} if is_stuck else {"drawn": self.draw_states, "complete": self.joint_log_prob}
-        made = LinearGaussianModel.from_steps(
+        latent_model = LinearGaussianModel.from_steps(
             self.e_step, self.m_step, self.log_prob, position, support=support,
             prior=SystemPrior(self) if self.rows.counts > 0 else None,
             sample=functools.partial(self.simulate, length=self.length) if self.length and not self.inputs else None,
             begin=self.begin, examine=self.examine, **gibbs,
         )  # fmt: skip
-        made.layout = self
-        return made.with_steps(check=self.check, observations=series.observed_steps, ahead=self.forecast)
+        latent_model.layout = self
+        return latent_model.with_steps(check=self.check, observations=series.observed_steps, ahead=self.forecast)
 
     @property
     def latent(self) -> int:
@@ -241,15 +241,15 @@ class Layout(NamedTuple):
         (m, e), d = self.rows.free.shape, self.latent
         return max(1, ROOM // (jax.tree.leaves(rows)[0].shape[1] * (10 * d * d + m * (e + 4))))
 
-    def map_sequences(self, function: Callable, theta: LinearGaussian, rows: PyTree, *more: jax.Array) -> PyTree:
-        """``function(system, x, u, *more)`` for every sequence, in groups; ``more`` has leading axis n."""
+    def map_sequences(self, function: Callable, theta: LinearGaussian, rows: PyTree, *arrays: jax.Array) -> PyTree:
+        """``function(system, x, u, *arrays)`` for every sequence, in groups; ``arrays`` have leading axis n."""
         self.expect_shapes(rows)
         rows, system = series.on_device(rows), self.system(theta)
 
         def of_group(group: tuple) -> PyTree:
             return jax.vmap(functools.partial(function, system))(*self.split(group[0]), *group[1:])
 
-        return series.in_groups(of_group, (rows, *more), self.lanes(rows))
+        return series.in_groups(of_group, (rows, *arrays), self.lanes(rows))
 
     def log_prob(self, theta: LinearGaussian, rows: PyTree) -> jax.Array:
         """log p(x_n | θ), (n,), nats."""
@@ -277,12 +277,12 @@ class Layout(NamedTuple):
 
     def sums(self, system: LinearGaussian, x: jax.Array, u: jax.Array) -> tuple[Residuals, jax.Array]:
         """The expected sums of one sequence, and log p(x)."""
-        found, log_prob = kalman.smooth(system, x, u)
-        previous = jnp.concatenate([jnp.zeros_like(found.covariance[:1]), found.covariance[:-1]])
-        spread = jnp.block([[previous, jnp.swapaxes(found.cross, 1, 2)], [found.cross, found.covariance]])
+        states, log_prob = kalman.smooth(system, x, u)
+        previous = jnp.concatenate([jnp.zeros_like(states.covariance[:1]), states.covariance[:-1]])
+        spread = jnp.block([[previous, jnp.swapaxes(states.cross, 1, 2)], [states.cross, states.covariance]])
         unit, none = np.eye(self.latent), np.zeros((self.latent, self.latent))
         picks = np.block([[none, unit], [none, unit], [np.zeros((x.shape[1], 2 * len(unit)))]])
-        return residuals(coefficients(system), *regression_of(found.mean, x, u), (picks, spread)), log_prob
+        return residuals(coefficients(system), *regression_of(states.mean, x, u), (picks, spread)), log_prob
 
     def e_step(self, theta: LinearGaussian, batch: Batch) -> Expected:
         rows = observed(batch)
@@ -292,8 +292,8 @@ class Layout(NamedTuple):
             x, u = self.split(batch.data)
             is_counted = batch.mask[:, None, None] > 0
             x, u = jnp.where(is_counted, x, jnp.nan), jnp.where(is_counted, u, 0)  # rows of weight 0 may hold anything
-            found = jax.vmap(functools.partial(self.sums, self.system(theta)))(x, u)
-            return Expected(*jax.tree.map(lambda a: jnp.tensordot(batch.mask, a, 1), found))
+            sums = jax.vmap(functools.partial(self.sums, self.system(theta)))(x, u)
+            return Expected(*jax.tree.map(lambda a: jnp.tensordot(batch.mask, a, 1), sums))
 
         weights = jnp.asarray(batch.mask, jnp.result_type(float))
         return accumulate(of_group, theta, series.on_device(rows), weights, self.lanes(rows))
@@ -358,8 +358,8 @@ class Layout(NamedTuple):
             length = jnp.maximum(jnp.sum(series.up_to_last(jnp.any(~jnp.isnan(x), axis=1))), 1).astype(int)
             x = jnp.concatenate([x, jnp.full((count, x.shape[1]), jnp.nan)])
             u = jax.lax.dynamic_update_slice_in_dim(jnp.concatenate([u, inputs]), inputs, length, 0)
-            found = kalman.filter_states(system, x, u)
-            mean, covariance = (jax.lax.dynamic_slice_in_dim(a, length, count) for a in found[:2])
+            states = kalman.filter_states(system, x, u)
+            mean, covariance = (jax.lax.dynamic_slice_in_dim(a, length, count) for a in states[:2])
             mean = mean @ system.emission.T + inputs @ system.feedthrough.T + system.offset[None]
             variance = jnp.einsum("pi,hij,pj->hp", system.emission, covariance, system.emission)
             return mean, jnp.sqrt(variance + (system.noise**2)[None])

@@ -65,7 +65,7 @@ class Beliefs(NamedTuple):
         """The model; equal ``Beliefs`` give the same one."""
         setting, prior = self.setting, self.prior()
         family = setting.family(self.constant)
-        made = Conjugate(
+        forms = Conjugate(
             family.e_step, self.m_step, self.divergence, self.sample, self.mean, self.predictive_log_prob, prior,
             family.responsibilities, setting.statistics, None if self.process or setting.floor else self.given,
         )  # fmt: skip
@@ -81,7 +81,7 @@ class Beliefs(NamedTuple):
             return self.m_step(jax.tree.map(lambda s: s * (len(rows) / len(x)), sums))
 
         return ConjugateModel.of(
-            made, plain.summed_out, plain.position, plain.support,
+            forms, plain.summed_out, plain.position, plain.support,
             functools.partial(log_mixture_prior, prior, setting.covariance, self.process), begin,
             responsibilities=plain.responsibilities, sample=plain.sampler, drawn=sums.drawn, complete=sums.complete,
             permute=None if self.process else plain.symmetry.permute,
@@ -96,12 +96,12 @@ class Beliefs(NamedTuple):
     def prior(self) -> MixturePosterior:
         """The prior's λ."""
         components, freedom = self.setting.components, self.freedom
-        each, guess = np.ones(components), self.c0 / freedom
+        ones, guess = np.ones(components), self.c0 / freedom
         return MixturePosterior(
-            np.stack([each, self.alpha * each]) if self.process else self.alpha * each,
+            np.stack([ones, self.alpha * ones]) if self.process else self.alpha * ones,
             np.tile(self.m0, (components, 1)),
-            self.beta * each,
-            np.array(freedom) if self.tied else freedom * each,
+            self.beta * ones,
+            np.array(freedom) if self.tied else freedom * ones,
             guess if self.tied else np.tile(guess, (components, *[1] * guess.ndim)),
         )
 
@@ -111,20 +111,20 @@ class Beliefs(NamedTuple):
         lost = log_det_lost(q.degrees_of_freedom, covariance, features)
         if self.process:
             total = digamma(jnp.sum(q.concentration, axis=0))
-            piece, left = digamma(q.concentration[0]) - total, digamma(q.concentration[1]) - total
-            log_weights = piece + jnp.append(0, jnp.cumsum(left)[:-1])  # E log π
+            piece, rest = digamma(q.concentration[0]) - total, digamma(q.concentration[1]) - total
+            log_weights = piece + jnp.append(0, jnp.cumsum(rest)[:-1])  # E log π
         else:
             log_weights = digamma(q.concentration) - digamma(jnp.sum(q.concentration))
         return log_weights + lost - 0.5 * features * (1 / q.mean_precision + LOG_2PI)
 
     def m_step(self, statistics: Moments) -> MixturePosterior:
         setting, beta = self.setting, self.beta
-        count, (found, _, _) = jnp.asarray(statistics.count), setting.spreads(statistics)
+        count, (row_means, _, _) = jnp.asarray(statistics.count), setting.spreads(statistics)
         total = beta + count  # (K,)
-        m0 = (self.m0 - setting.centre).astype(found.dtype)  # the prior's mean minus the centre
-        off = found - m0
-        means = m0 + (count / total)[:, None] * off + setting.centre.astype(found.dtype)
-        return MixturePosterior(self.counted(count), means, total, *self.precisions(statistics, off))
+        m0 = (self.m0 - setting.centre).astype(row_means.dtype)  # the prior's mean minus the centre
+        distance = row_means - m0
+        means = m0 + (count / total)[:, None] * distance + setting.centre.astype(row_means.dtype)
+        return MixturePosterior(self.counted(count), means, total, *self.precisions(statistics, distance))
 
     def counted(self, count: jax.Array) -> jax.Array:
         """The concentration given N_k rows of each component."""
@@ -138,21 +138,21 @@ class Beliefs(NamedTuple):
         shares = concentration / jnp.sum(concentration, axis=0, keepdims=self.process)
         return break_stick(shares[:1], shares[1:])[0] if self.process else shares
 
-    def precisions(self, statistics: Moments, off: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """ν and C/ν of an M-step; ``off`` (K, d) are the components' row means minus the prior's mean.
+    def precisions(self, statistics: Moments, distance: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """ν and C/ν of an M-step; ``distance`` (K, d) are the components' row means minus the prior's mean.
 
         C = C₀ + Σ r (x − x̄)(x − x̄)ᵀ + β₀ N/(β₀ + N) (x̄ − m₀)(x̄ − m₀)ᵀ
         """
         (_, features, covariance, floor, *_), count = self.setting, jnp.asarray(statistics.count)
         _, spread, roots = self.setting.spreads(statistics)
-        pull = second_moment(off, covariance)  # (K, ...)
+        pull = second_moment(distance, covariance)  # (K, ...)
         pull = (self.beta * count / (self.beta + count)).reshape(-1, *[1] * (pull.ndim - 1)) * pull
         size = jnp.sum(count) if self.tied else count
         if is_matrix(covariance):
             spread = congruence(roots, spread.reshape(-1, features, features))
         else:
             spread = roots[:, 0] ** 2 * spread / features if covariance == "spherical" else roots**2 * spread
-        c0 = jnp.asarray(self.c0, off.dtype)
+        c0 = jnp.asarray(self.c0, distance.dtype)
         lift = floor * (jnp.eye(features, dtype=c0.dtype) if is_matrix(covariance) else jnp.ones_like(c0))
         like = jnp.shape(size) + (1,) * c0.ndim
         spread = spread.reshape(jnp.shape(size) + c0.shape) + lift[(None,) * jnp.ndim(size)]
@@ -164,8 +164,8 @@ class Beliefs(NamedTuple):
 
     def divergence(self, q: MixturePosterior) -> jax.Array:
         prior = self.prior()
-        given, before = (jnp.asarray(p.concentration, jnp.result_type(q.means)) for p in (q, prior))
-        pair = (given.T, before.T) if self.process else (given, before)  # Betas, or one Dirichlet
+        pair = [jnp.asarray(p.concentration, jnp.result_type(q.means)) for p in (q, prior)]
+        pair = [concentration.T for concentration in pair] if self.process else pair  # Betas, or one Dirichlet
         of_weights = jnp.sum(dirichlet_divergence(*pair))
         return of_weights + normal_wishart.divergence(normals(q), normals(prior), self.setting.covariance)
 
@@ -175,8 +175,8 @@ class Beliefs(NamedTuple):
         if not self.process:
             return normals(q)
 
-        def join(here: jax.Array, there: np.ndarray) -> jax.Array:
-            return jnp.concatenate([here, there[:1].astype(here.dtype)])
+        def join(learnt: jax.Array, unused: np.ndarray) -> jax.Array:
+            return jnp.concatenate([learnt, unused[:1].astype(learnt.dtype)])
 
         shared_by_all = q.degrees_of_freedom, q.covariances
         return NormalWishart(
@@ -186,8 +186,8 @@ class Beliefs(NamedTuple):
         )
 
     def mean(self, q: MixturePosterior) -> Gaussians:
-        q, given = on_device(q), self.extended(q)
-        return Gaussians(self.expected_weights(q.concentration), given.means, given.covariances)
+        q, components = on_device(q), self.extended(q)
+        return Gaussians(self.expected_weights(q.concentration), components.means, components.covariances)
 
     def sample(self, key: jax.Array, q: MixturePosterior, n: int) -> Gaussians:
         key_weights, key_normals = jax.random.split(key)
@@ -200,8 +200,9 @@ class Beliefs(NamedTuple):
         return Gaussians(weights, *normal_wishart.sample(key_normals, self.extended(q), self.setting.covariance, n))
 
     def predictive_log_prob(self, q: MixturePosterior, x: ArrayLike) -> jax.Array:
-        given, x = self.extended(q), rows_of(x, self.setting.features)
-        terms = normal_wishart.predictive_log_prob(given, self.setting.covariance, x.astype(given.means.dtype))
+        components, x = self.extended(q), rows_of(x, self.setting.features)
+        x = x.astype(components.means.dtype)
+        terms = normal_wishart.predictive_log_prob(components, self.setting.covariance, x)
         weights = self.expected_weights(on_device(q).concentration)
         return jax.nn.logsumexp(terms + jnp.log(weights)[None, :], axis=1)
 
@@ -274,10 +275,10 @@ def bayesian_gaussian_mixture(
     ).model()  # fmt: skip
 
 
-def break_stick(pieces: jax.Array, left: jax.Array) -> jax.Array:
+def break_stick(pieces: jax.Array, rest: jax.Array) -> jax.Array:
     """Weights v_k Π_{j<k} (1 − v_j), and last the rest of the stick, (n, K + 1), from v and 1 − v, (n, K) each."""
     one = jnp.ones((pieces.shape[0], 1), pieces.dtype)
-    return jnp.concatenate([pieces, one], axis=1) * jnp.concatenate([one, jnp.cumprod(left, axis=1)], axis=1)
+    return jnp.concatenate([pieces, one], axis=1) * jnp.concatenate([one, jnp.cumprod(rest, axis=1)], axis=1)
 
 
 def on_device(q: MixturePosterior) -> MixturePosterior:
@@ -319,14 +320,14 @@ def log_mixture_prior(prior: MixturePosterior, kind: str, process: bool, theta: 
     """
     features = theta.means.shape[1]
     nu, beta = float(np.ravel(prior.degrees_of_freedom)[0]), float(prior.mean_precision[0])
-    each = np.asarray(prior.covariances) if kind == "tied" else np.asarray(prior.covariances)[0]
-    scale, off = nu * each, theta.means - prior.means[0]
+    guess = np.asarray(prior.covariances) if kind == "tied" else np.asarray(prior.covariances)[0]
+    scale, deviation = nu * guess, theta.means - prior.means[0]
     weights = theta.weights
     if process:
-        # π_k = v_k · left_k, where left_k is the rest of the stick: the Beta densities of v_k, and the Jacobian.
-        left = 1 - jnp.concatenate([jnp.zeros(1), jnp.cumsum(weights)[:-2]])
+        # π_k = v_k · rest_k, where rest_k is the rest of the stick: the Beta densities of v_k, and the Jacobian.
+        rest = 1 - jnp.concatenate([jnp.zeros(1), jnp.cumsum(weights)[:-2]])
         alpha = float(prior.concentration[1, 0])
-        value = jnp.sum(dist.Beta(1.0, alpha).log_prob(weights[:-1] / left) - jnp.log(left))
+        value = jnp.sum(dist.Beta(1.0, alpha).log_prob(weights[:-1] / rest) - jnp.log(rest))
     else:
         value = dist.Dirichlet(jnp.asarray(prior.concentration)).log_prob(weights)
     if is_matrix(kind):
@@ -339,15 +340,15 @@ def log_mixture_prior(prior: MixturePosterior, kind: str, process: bool, theta: 
             - 0.5 * (nu + features + 1) * log_det
             - 0.5 * trace
         )
-        roots = jnp.broadcast_to(root, (len(off), features, features))
-        white = jnp.einsum("kij,kj->ki", roots, off, precision="highest")
-        spread = jnp.broadcast_to(log_det, (len(off),))
+        roots = jnp.broadcast_to(root, (len(deviation), features, features))
+        white = jnp.einsum("kij,kj->ki", roots, deviation, precision="highest")
+        spread = jnp.broadcast_to(log_det, (len(deviation),))
     else:
         a, b = (0.5 * (features if kind == "spherical" else 1) * v for v in (nu, scale))
         value = value + jnp.sum(
             a * np.log(b) - gammaln(a) - (a + 1) * jnp.log(theta.covariances) - b / theta.covariances
         )
-        variances = jnp.broadcast_to(theta.covariances.reshape(len(off), -1), off.shape)
-        white, spread = off / jnp.sqrt(variances), jnp.sum(jnp.log(variances), axis=1)
+        variances = jnp.broadcast_to(theta.covariances.reshape(len(deviation), -1), deviation.shape)
+        white, spread = deviation / jnp.sqrt(variances), jnp.sum(jnp.log(variances), axis=1)
     of_means = features * math.log(beta / (2 * math.pi)) - spread - beta * jnp.sum(white**2, axis=1)
     return jnp.asarray(value + 0.5 * jnp.sum(of_means))

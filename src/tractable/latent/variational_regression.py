@@ -104,7 +104,7 @@ def bayesian_linear_regression(
         positive(prior_precision=prior_precision)
         alpha, gamma = float(prior_precision), None
     beliefs = Beliefs(features, alpha, gamma, float(shape), float(rate))
-    made = Conjugate(
+    forms = Conjugate(
         beliefs.e_step, beliefs.m_step, beliefs.divergence, beliefs.sample, beliefs.mean, beliefs.predictive_log_prob,
         beliefs.prior(),
     )  # fmt: skip
@@ -115,7 +115,7 @@ def bayesian_linear_regression(
     of_alpha = () if gamma is None else np.ones(()), () if gamma is None else constraints.positive
     position = Regression(np.zeros(features), np.ones(()), of_alpha[0])
     support = Regression(constraints.real, constraints.positive, of_alpha[1])
-    model = ConjugateModel.of(made, log_prob, position, support, beliefs.log_prior)
+    model = ConjugateModel.of(forms, log_prob, position, support, beliefs.log_prior)
     # The likelihood as a distribution has moments, which ``predict`` needs.
     Model.__init__(model, model.prior, likelihood, position, support)
     return model
@@ -178,15 +178,15 @@ class Beliefs(NamedTuple):
 
     def m_step(self, statistics: Products) -> RegressionPosterior:
         count, xx, xy, yy = jax.tree.map(jnp.asarray, statistics)
-        values, vectors = jnp.linalg.eigh((xx + xx.T) / 2)
-        values, along = jnp.maximum(values, 0), jnp.matmul(xy, vectors, precision="highest")  # by eigenvectors of Σ xxᵀ
+        values, vectors = jnp.linalg.eigh((xx + xx.T) / 2)  # Σ xy is projected on these eigenvectors
+        values, projections = jnp.maximum(values, 0), jnp.matmul(xy, vectors, precision="highest")
         a = jnp.asarray(self.shape + count / 2, yy.dtype)
         c = jnp.asarray(0.0 if self.gamma is None else self.gamma[0] + self.features / 2, yy.dtype)
 
         def of_weights(tau: jax.Array, alpha: jax.Array) -> tuple[jax.Array, jax.Array]:
             """Mean and variances of q(w) given E τ and E α, (D,) each, along the eigenvectors."""
             variances = 1 / (tau * values + alpha)
-            return tau * along * variances, variances
+            return tau * projections * variances, variances
 
         def continues(carry: tuple) -> jax.Array:
             count, (tau, alpha), (tau_before, alpha_before), _ = carry
@@ -198,8 +198,8 @@ class Beliefs(NamedTuple):
             count, (tau, alpha), _, _ = carry
             mean, variances = of_weights(tau, alpha)
             size = jnp.sum(mean**2 + variances)  # E wᵀw
-            left = yy - 2 * jnp.sum(along * mean) + jnp.sum(values * (mean**2 + variances))  # E Σ (y − xᵀw)²
-            b = self.rate + 0.5 * jnp.maximum(left, 0)
+            squares = yy - 2 * jnp.sum(projections * mean) + jnp.sum(values * (mean**2 + variances))  # E Σ (y − xᵀw)²
+            b = self.rate + 0.5 * jnp.maximum(squares, 0)
             if self.gamma is None:
                 return count + 1, (a / b, alpha), (tau, alpha), (tau, alpha, b, alpha)
             d = self.gamma[1] + 0.5 * size
@@ -237,8 +237,8 @@ class Beliefs(NamedTuple):
 
     def predictive_log_prob(self, q: RegressionPosterior, rows: PyTree) -> jax.Array:
         y, x = self.cleaned(rows, jnp.result_type(q.mean))
-        off = y - jnp.matmul(x, q.mean, precision="highest")
-        return conjugate_variational.log_normal_of_unknown_precision(off, spread(q, x), q.shape, q.rate)
+        residual = y - jnp.matmul(x, q.mean, precision="highest")
+        return conjugate_variational.log_normal_of_unknown_precision(residual, spread(q, x), q.shape, q.rate)
 
 
 def spread(q: RegressionPosterior, x: jax.Array) -> jax.Array:
