@@ -186,7 +186,8 @@ def expected(
         rows = jax.tree.map(lambda a, stop=stop: np.asarray(a[stop - chunk : stop]), data.rows)
         mask = np.zeros(chunk, dtype)
         mask[chunk - (stop - start) :] = 1 if weights is None else np.asarray(weights[start:stop])
-        started = compiled(theta, Batch(*place(rows, mask), narrow(data.size)))
+        rows, mask = place(rows, mask)
+        started = compiled(theta, Batch(rows, mask, narrow(data.size)))
         total, working = _add_on_host(total, working), started
     return _add_on_host(total, working)
 
