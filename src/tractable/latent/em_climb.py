@@ -45,7 +45,7 @@ class Climbing(NamedTuple):
     good: PyTree  # the last θ with a finite objective
     gain: jax.Array  # of the last step
     to_come: jax.Array  # nats still to gain, by Aitken's extrapolation
-    is_small: jax.Array  # whether to_come is small; a climb ends where it is twice in a row, as once may be chance
+    little: jax.Array  # whether to_come is small; a climb ends where it is twice in a row, as once may be chance
     done: jax.Array  # whether the climb has ended
     time: jax.Array  # () steps so far
 
@@ -194,7 +194,7 @@ def _judge(
         jnp.where(is_running, gain, climbs.gain),
         jnp.where(is_running, to_come, climbs.to_come),
         is_small,
-        climbs.done | ~is_finite | (is_small & climbs.is_small),
+        climbs.done | ~is_finite | (is_small & climbs.little),
         climbs.time + 1,
     )
     return next_climbs, jnp.where(is_running, objective, jnp.nan)

@@ -190,17 +190,19 @@ class Setting(NamedTuple):
         return frame.means + step, scatter / size.reshape(size.shape + (1,) * (scatter.ndim - size.ndim)), frame.roots
 
     def m_step(self, statistics: Moments) -> Gaussians:
-        _, features, covariance, floor, *_ = self
         means, spread, roots = self.spreads(statistics)
-        if covariance == "spherical":
-            spread = roots[:, 0] ** 2 * spread / features + floor
-        elif covariance == "diagonal":
-            spread = roots**2 * spread + floor
-        else:
-            spread = self._matrices(spread.reshape(-1, features, features), roots).reshape(spread.shape)
         count = jnp.asarray(statistics.count)
         count = count + 10 * jnp.finfo(count.dtype).eps  # keeps a component without rows finite
-        return Gaussians(count / jnp.sum(count), means + self.centre.astype(means.dtype), spread)
+        means = means + self.centre.astype(means.dtype)
+        return Gaussians(count / jnp.sum(count), means, self.covariances(spread, roots))
+
+    def covariances(self, spread: jax.Array, roots: jax.Array) -> jax.Array:
+        """Covariances (or their roots) in the units of x, with the floor, from those in units of a frame's roots."""
+        if self.covariance == "spherical":
+            return roots[:, 0] ** 2 * spread / self.features + self.floor
+        if self.covariance == "diagonal":
+            return roots**2 * spread + self.floor
+        return self._matrices(spread.reshape(-1, self.features, self.features), roots).reshape(spread.shape)
 
     def _matrices(self, spread: jax.Array, roots: jax.Array) -> jax.Array:
         """L V Lᵀ + floor I for matrices V; if ``rooted``, its root, which is L times that of V + floor L⁻¹L⁻ᵀ."""

@@ -56,19 +56,9 @@ class Chain(NamedTuple):
         """Log densities of the steps given each state, (T, K, n), or (T, K) for one sequence."""
         return self.emission.log_density(theta.emission, self.emission.arrange(rows))
 
-    def smooth(self, theta: HiddenMarkov, rows: PyTree, weights: jax.Array) -> tuple:
-        """The rows as the emission arranges them, w p(z_t | x) (T, K, n), counts of π and of A, and Σ w log p(x)."""
-        x = self.emission.arrange(rows)
-        passes, log_prob = fb.smooth(theta.initial, theta.transition, self.emission.log_density(theta.emission, x))
-        weights = weights if log_prob.ndim else weights[0]
-        counted = up_to_last(self.emission.is_observed(x)) * weights[None]  # (T, n), or (T,) for one sequence
-        shares = passes.smoothed * counted[:, None]
-        first = (passes.smoothed[0] * weights[None]).reshape(len(theta.initial), -1).sum(1)
-        return x, shares, first, fb.moves(theta.transition, passes, counted[1:]), jnp.sum(weights * log_prob)
-
     def e_step(self, theta: HiddenMarkov, batch: Batch) -> Expected:
-        rows, weights = observed(batch), jnp.asarray(batch.mask, theta.initial.dtype)
-        y, k = self._checked(rows), self.emission.states
+        weights, emission = jnp.asarray(batch.mask, theta.initial.dtype), self.emission
+        y, k = self._checked(observed(batch)), emission.states
 
         def of_group(theta: HiddenMarkov, batch: Batch) -> Expected:
             # Rows of weight 0 may hold anything: all their steps count as missing.
@@ -76,9 +66,14 @@ class Chain(NamedTuple):
             rows = jnp.where((batch.mask > 0).reshape(-1, *(1,) * (rows.ndim - 1)), rows, jnp.nan)
             if jax.default_backend() == "cpu" and rows.shape[0] * rows.shape[1] * k > LONG:
                 return self.e_step_in_pieces(theta, rows, batch.mask)
-            x, shares, first, moves, log_prob = self.smooth(theta, rows, batch.mask)
-            sums = self.emission.sums(theta.emission, x, shares, jnp.sum(batch.mask))
-            return Expected(ChainStatistics(first, moves, sums), log_prob)
+            x = emission.arrange(rows)
+            passes, log_prob = fb.smooth(theta.initial, theta.transition, emission.log_density(theta.emission, x))
+            mask = batch.mask if log_prob.ndim else batch.mask[0]
+            counted = up_to_last(emission.is_observed(x)) * mask[None]  # (T, n), or (T,) for one sequence
+            first = (passes.smoothed[0] * mask[None]).reshape(k, -1).sum(1)
+            moves = fb.moves(theta.transition, passes, counted[1:])
+            sums = emission.sums(theta.emission, x, passes.smoothed * counted[:, None], jnp.sum(batch.mask))
+            return Expected(ChainStatistics(first, moves, sums), jnp.sum(mask * log_prob))
 
         def of_all(theta: HiddenMarkov) -> Expected:
             return accumulate(of_group, theta, y, weights, self.lanes(y))

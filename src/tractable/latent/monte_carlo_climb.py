@@ -34,22 +34,25 @@ TRIAL_ROWS = 1000  # rows at which a starting θ must have a finite density
 
 
 class ClimbState(NamedTuple):
-    """The state of one climb between two steps. As every step draws z anew, draws are not part of the state."""
+    """The state of one climb between two steps; the defaults are the values before the first step.
+
+    As every step draws z anew, draws are not part of the state.
+    """
 
     theta: PyTree
     chains: PyTree
-    calls: int  # calls of the sampler so far
-    drawn: int  # draws per datum so far
-    rate: float  # acceptance rate of the last draws
-    length: int  # draws per chain at the next step, S/4
-    gains: np.ndarray  # nats, of every step
-    errors: np.ndarray  # nats, standard errors of the gains
-    sizes: np.ndarray  # S of every step
-    recent: np.ndarray  # gains at the present S
-    small: int  # steps in a row whose upper bound is below the tolerance
-    quiet: int  # steps in a row whose gain is within its noise
-    upper: float  # upper bound of the last step's gain, nats
-    ended: str  # "settled", "ceiling" (S is ``most``), "steps" or "interrupted"; "" before the end
+    calls: int = 0  # calls of the sampler so far
+    drawn: int = 0  # draws per datum so far
+    rate: float = math.nan  # acceptance rate of the last draws
+    length: int = 0  # draws per chain at the next step, S/4
+    gains: np.ndarray = np.zeros(0)  # nats, of every step
+    errors: np.ndarray = np.zeros(0)  # nats, standard errors of the gains
+    sizes: np.ndarray = np.zeros(0, int)  # S of every step
+    recent: np.ndarray = np.zeros(0)  # gains at the present S
+    small: int = 0  # steps in a row whose upper bound is below the tolerance
+    quiet: int = 0  # steps in a row whose gain is within its noise
+    upper: float = math.nan  # upper bound of the last step's gain, nats
+    ended: str = ""  # "settled", "ceiling" (S is ``most``), "steps" or "interrupted"; "" before the end
 
 
 class End(NamedTuple):
@@ -99,7 +102,7 @@ class Climb(NamedTuple):
         chains, draws = _begin(self.method, self.model, jax.random.fold_in(self.key, 0), theta, self.rows)
         if state is not None:
             return state, draws
-        state, half = initial_state(theta, chains, self.method.draws // CHAINS), self.method.warmup // 2
+        state, half = ClimbState(theta, chains, length=self.method.draws // CHAINS), self.method.warmup // 2
         if not self.method.sampler(self.model).exact:
             state, draws = self.add_draws(state, draws, half - half // 2, half // 2, SHAPE)
             state, draws = self.add_draws(state, draws, self.method.warmup - half, 0, STEP)
@@ -173,15 +176,6 @@ class Climb(NamedTuple):
         return state, End(*self.redraw(state, draws))
 
 
-def initial_state(theta: PyTree, chains: PyTree, length: int) -> ClimbState:
-    """The state before the first step."""
-    nothing = np.zeros(0)
-    return ClimbState(
-        theta, chains, calls=0, drawn=0, rate=math.nan, length=length, gains=nothing, errors=nothing,
-        sizes=nothing.astype(int), recent=nothing, small=0, quiet=0, upper=math.nan, ended="",
-    )  # fmt: skip
-
-
 def double_draws(state: ClimbState) -> ClimbState:
     """The state with S doubled."""
     return state._replace(length=2 * state.length, recent=np.zeros(0))
@@ -222,7 +216,7 @@ def restore_states(
     key = jax.eval_shape(lambda: jax.random.key(0))
     chains, _ = jax.eval_shape(functools.partial(_begin, method, model), key, theta, rows)
     count = 1 + max(int(name.partition("/")[0]) for name in leaves)
-    return restored([initial_state(theta, chains, 0)] * count, leaves)
+    return restored([ClimbState(theta, chains)] * count, leaves)
 
 
 def starting_thetas(method: Any, model: LatentModel, data: Data, key: jax.Array) -> PyTree:

@@ -21,8 +21,9 @@ from tractable.latent import gaussians, normal_wishart
 from tractable.latent.columns import finite, origin_of, rows_of
 from tractable.latent.conjugate_variational import Conjugate, ConjugateModel, dirichlet_divergence
 from tractable.latent.gaussians import Gaussians, Setting
-from tractable.latent.linear_mixture import Moments, cluster_rows, congruence
+from tractable.latent.linear_mixture import Moments, cluster_rows
 from tractable.latent.normal_wishart import NormalWishart, is_matrix, log_det_lost, second_moment
+from tractable.latent.series import on_device
 
 
 class MixturePosterior(NamedTuple):
@@ -119,12 +120,14 @@ class Beliefs(NamedTuple):
 
     def m_step(self, statistics: Moments) -> MixturePosterior:
         setting, beta = self.setting, self.beta
-        count, (row_means, _, _) = jnp.asarray(statistics.count), setting.spreads(statistics)
+        count, (row_means, *spread) = jnp.asarray(statistics.count), setting.spreads(statistics)
         total = beta + count  # (K,)
         m0 = (self.m0 - setting.centre).astype(row_means.dtype)  # the prior's mean minus the centre
         distance = row_means - m0
         means = m0 + (count / total)[:, None] * distance + setting.centre.astype(row_means.dtype)
-        return MixturePosterior(self.counted(count), means, total, *self.precisions(statistics, distance))
+        return MixturePosterior(
+            self.counted(count), means, total, *self.precisions(count, setting.covariances(*spread), distance)
+        )
 
     def counted(self, count: jax.Array) -> jax.Array:
         """The concentration given N_k rows of each component."""
@@ -138,27 +141,17 @@ class Beliefs(NamedTuple):
         shares = concentration / jnp.sum(concentration, axis=0, keepdims=self.process)
         return break_stick(shares[:1], shares[1:])[0] if self.process else shares
 
-    def precisions(self, statistics: Moments, distance: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """ν and C/ν of an M-step; ``distance`` (K, d) are the components' row means minus the prior's mean.
+    def precisions(self, count: jax.Array, spread: jax.Array, distance: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """ν and C/ν of an M-step, from the components' counts, covariances about their means, and distances from m₀.
 
         C = C₀ + Σ r (x − x̄)(x − x̄)ᵀ + β₀ N/(β₀ + N) (x̄ − m₀)(x̄ − m₀)ᵀ
         """
-        (_, features, covariance, floor, *_), count = self.setting, jnp.asarray(statistics.count)
-        _, spread, roots = self.setting.spreads(statistics)
-        pull = second_moment(distance, covariance)  # (K, ...)
+        pull = second_moment(distance, self.setting.covariance)  # (K, ...)
         pull = (self.beta * count / (self.beta + count)).reshape(-1, *[1] * (pull.ndim - 1)) * pull
-        size = jnp.sum(count) if self.tied else count
-        if is_matrix(covariance):
-            spread = congruence(roots, spread.reshape(-1, features, features))
-        else:
-            spread = roots[:, 0] ** 2 * spread / features if covariance == "spherical" else roots**2 * spread
+        pull, size = (jnp.sum(pull, axis=0), jnp.sum(count)) if self.tied else (pull, count)
         c0 = jnp.asarray(self.c0, distance.dtype)
-        lift = floor * (jnp.eye(features, dtype=c0.dtype) if is_matrix(covariance) else jnp.ones_like(c0))
         like = jnp.shape(size) + (1,) * c0.ndim
-        spread = spread.reshape(jnp.shape(size) + c0.shape) + lift[(None,) * jnp.ndim(size)]
-        scale = (
-            c0[(None,) * jnp.ndim(size)] + size.reshape(like) * spread + (jnp.sum(pull, axis=0) if self.tied else pull)
-        )
+        scale = c0[(None,) * jnp.ndim(size)] + size.reshape(like) * spread + pull
         nu = self.freedom + size
         return nu, scale / nu.reshape(like)
 
@@ -279,11 +272,6 @@ def break_stick(pieces: jax.Array, rest: jax.Array) -> jax.Array:
     """Weights v_k Π_{j<k} (1 − v_j), and last the rest of the stick, (n, K + 1), from v and 1 − v, (n, K) each."""
     one = jnp.ones((pieces.shape[0], 1), pieces.dtype)
     return jnp.concatenate([pieces, one], axis=1) * jnp.concatenate([one, jnp.cumprod(rest, axis=1)], axis=1)
-
-
-def on_device(q: MixturePosterior) -> MixturePosterior:
-    """λ as JAX arrays."""
-    return MixturePosterior(*map(jnp.asarray, q))
 
 
 def normals(q: MixturePosterior) -> NormalWishart:
