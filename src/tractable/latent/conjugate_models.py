@@ -60,7 +60,8 @@ def normal_gamma(mean: Real = 0.0, strength: Real = 1.0, shape: Real = 1.0, rate
         q(τ) = Gamma(a₀ + (n + 1)/2, b₀ + ½ E[Σ (x − μ)² + λ₀ (μ − μ₀)²])
 
     The M-step computes the fixed point of both updates in closed form: E[τ] is A/B as in the exact posterior
-    (``normal_gamma_posterior``), where A = a₀ + n/2. The ELBO is below the log evidence by
+    (``normal_gamma_posterior``), where A = a₀ + n/2. The lower bound on the log evidence (ELBO) is
+    below it by
 
         log Γ(A) − log Γ(A + ½) + A log((A + ½)/A) + ½ log(A + ½) − ½  > 0,
 
@@ -158,7 +159,7 @@ class NormalGammaPosterior(NamedTuple):
     strength: float
     shape: float
     rate: float
-    log_evidence: float  # log p(x), nats
+    log_evidence: float  # log p(x), in nats (natural logarithms)
 
 
 def normal_gamma_posterior(x: Numbers, mean: Real, strength: Real, shape: Real, rate: Real) -> NormalGammaPosterior:

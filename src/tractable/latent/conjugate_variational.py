@@ -31,7 +31,7 @@ class Conjugate:
 
     Attributes:
         e_step: ``(lambda, batch) -> Expected``: sums over rows weighted by the batch's mask, and the ELBO's first term
-            Σ_n w_n log Σ_z exp E_q[log p(x_n, z | θ)], nats.
+            Σ_n w_n log Σ_z exp E_q[log p(x_n, z | θ)], in nats (natural logarithms).
         m_step: ``statistics -> lambda``, the λ of the optimal q(θ) given these statistics.
         divergence: ``lambda -> ()``, KL(q(θ; λ) ‖ p(θ)) ≥ 0, nats.
         sample: ``(key, lambda, n) -> θ`` with a leading axis of n, independent draws from q(θ; λ).

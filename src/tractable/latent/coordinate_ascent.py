@@ -122,7 +122,7 @@ def _minus(function: Callable) -> Callable:
 
 
 def _pass(conjugate: Conjugate, q: PyTree, data: Data, chunk: int) -> tuple[float, PyTree]:
-    """The ELBO of q on all rows, and the optimal q given the expected statistics."""
+    """The lower bound (ELBO) of q on all rows, and the optimal q given the expected statistics."""
     sums = expected(conjugate.e_step, q, data, chunk)
     better = conjugate.m_step(sums.statistics)
     bound = float(sums.log_likelihood) - float(conjugate.divergence(q))

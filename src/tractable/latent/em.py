@@ -38,7 +38,7 @@ class State(NamedTuple):
 class Info(NamedTuple):
     """The trace of one step of EM."""
 
-    objective: jax.Array  # () Σ w log p(x|θ) (+ log p(θ)), nats, at the position before the step
+    objective: jax.Array  # () Σ w log p(x|θ) (+ log p(θ)) before the step, in nats (natural logarithms)
     gain: jax.Array  # () the objective minus that of the step before; 0 in the first step
 
 
@@ -150,10 +150,9 @@ def expected(
     e_step: Callable, theta: PyTree, data: Data | Any, chunk: int = 1 << 16,
     weights: jax.Array | np.ndarray | None = None, place: Callable = lambda rows, mask: (rows, jnp.asarray(mask)),
 ) -> Expected:  # fmt: skip
-    """One E-step over rows on file or in the host's memory; the host adds the chunks' sums in float64.
+    """One E-step over rows on file or in NumPy arrays, chunk by chunk; NumPy adds the chunks' sums in float64.
 
-    It takes one pass over the file, and memory O(chunk) on host and device. The host reads a chunk while the device
-    computes the one before.
+    It takes one pass over the file, and memory O(chunk). A chunk is read while JAX still computes the one before.
 
     Args:
         e_step: ``(theta, batch) -> Expected``; the same function is compiled only once.
@@ -179,7 +178,7 @@ def expected(
         raise DataError("EM learns from rows: these data have none.")
     chunk = min(chunk, data.size)
     compiled, dtype = jax.jit(e_step), np.dtype(dtype_of(theta))
-    total, working = None, None  # the host adds a chunk's sums while the device computes those of the next chunk
+    total, working = None, None  # NumPy adds a chunk's sums while JAX computes those of the next chunk
     for start in range(0, data.size, chunk):
         stop = min(start + chunk, data.size)
         # Rows before ``start``, with mask 0, fill up the last chunk: all chunks have one shape and are compiled once.
@@ -188,8 +187,8 @@ def expected(
         mask[chunk - (stop - start) :] = 1 if weights is None else np.asarray(weights[start:stop])
         rows, mask = place(rows, mask)
         started = compiled(theta, Batch(rows, mask, narrow(data.size)))
-        total, working = _add_on_host(total, working), started
-    return _add_on_host(total, working)
+        total, working = _add_in_numpy(total, working), started
+    return _add_in_numpy(total, working)
 
 
 def _no_noise(key: jax.Array, count: int, state: PyTree, batch: Batch | None = None) -> jax.Array:
@@ -228,8 +227,8 @@ def _in_dtypes_of(new: PyTree, old: PyTree) -> PyTree:
     return jax.tree.map(lambda a, b: jnp.asarray(a, b.dtype), new, old)
 
 
-def _add_on_host(total: PyTree, term: PyTree) -> PyTree:
-    """The sum in float64 on the host; a total or term of None counts as 0."""
+def _add_in_numpy(total: PyTree, term: PyTree) -> PyTree:
+    """The sum as NumPy arrays in float64; a total or term of None counts as 0."""
     if term is None:
         return total
     term = jax.tree.map(lambda a: np.asarray(a, np.float64), term)

@@ -1,6 +1,6 @@
 """EM's climbs from start to end, on rows in memory or on file, on one device or many; they are saved on the way.
 
-All starts climb side by side. In memory a compiled loop takes ``SEGMENT`` steps between two returns to the host; on
+All starts climb side by side. In memory a compiled loop takes ``SEGMENT`` steps between two returns to Python; on
 file a step is one pass over the file.
 """
 
@@ -23,7 +23,7 @@ from tractable.engine.method import Session
 from tractable.engine.placement import OneDevice
 from tractable.latent.em import chunked, em, expected
 
-SEGMENT = 25  # steps between two returns to the host
+SEGMENT = 25  # steps between two returns to Python
 # Gains up to so many units in the last digit of the objective count as rounding errors: usually, and after a step that
 # lowered the objective (docs/decisions/039).
 ROUNDING, FALLEN = 8, 64
@@ -33,7 +33,7 @@ class Reached(NamedTuple):
     """The end points of climbs."""
 
     theta: PyTree  # with a leading axis of starts
-    objective: np.ndarray  # (start,) nats, at theta
+    objective: np.ndarray  # (start,) at theta, in nats (natural logarithms)
     trace: np.ndarray  # (start, step), NaN after a climb's end
     interrupted: bool
 

@@ -148,7 +148,7 @@ def smooth_in_pieces(
 
 @jax.custom_jvp
 def log_prob(initial: jax.Array, transition: jax.Array, log_b: jax.Array) -> jax.Array:
-    """log p(x) (…), nats, with z summed out, from log densities log b (T, K, …).
+    """log p(x) (…), in nats (natural logarithms), with z summed out, from log densities log b (T, K, …).
 
     Its gradient comes from Fisher's identity, by one backward pass.
     """

@@ -104,7 +104,10 @@ def smooth(
 
 
 def log_prob(system: LinearGaussian, x: jax.Array, u: jax.Array) -> jax.Array:
-    """log p(x), (), nats, with the states integrated out; JAX differentiates it by one backward pass."""
+    """log p(x), (), in nats (natural logarithms), with the states integrated out.
+
+    JAX differentiates it by one backward pass.
+    """
     return jnp.sum(filter_states(system, x, u).log_prob)
 
 

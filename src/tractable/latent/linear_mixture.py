@@ -115,7 +115,7 @@ class Family(NamedTuple):
         return Expected(self.summed(theta, share, features), jnp.sum(weights * log_probs))
 
     def log_prob(self, theta: PyTree, x: ArrayLike) -> jax.Array:
-        """log p(x_n | θ) = log Σ_k π_k p(x_n | θ_k), (n,), nats."""
+        """log p(x_n | θ) = log Σ_k π_k p(x_n | θ_k), (n,), in nats (natural logarithms)."""
         return self._shares(theta, x)[2]
 
     def responsibilities(self, theta: PyTree, x: ArrayLike) -> jax.Array:

@@ -135,7 +135,7 @@ class Chain(NamedTuple):
         return jnp.where(up_to_last(self.emission.is_observed(x)), path, -1).reshape(len(path), -1).T
 
     def log_prob(self, theta: HiddenMarkov, rows: PyTree) -> jax.Array:
-        """log p(x_n | θ), (n,), nats."""
+        """log p(x_n | θ), (n,), in nats (natural logarithms)."""
 
         def of_group(rows: PyTree) -> jax.Array:
             return jnp.atleast_1d(fb.log_prob(theta.initial, theta.transition, self.log_b(theta, rows)))

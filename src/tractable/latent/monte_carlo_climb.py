@@ -1,7 +1,7 @@
 """The climbs of Monte-Carlo EM, with S draws of z per datum.
 
-After every step the host decides whether S grows, and whether the climb ends. ``method`` is a ``MonteCarloEM``, which
-is a static argument of the compiled functions.
+After every step Python decides, outside of compiled functions, whether S grows and whether the climb ends. ``method``
+is a ``MonteCarloEM``, which is a static argument of the compiled functions.
 """
 
 import functools
@@ -45,7 +45,7 @@ class ClimbState(NamedTuple):
     drawn: int = 0  # draws per datum so far
     rate: float = math.nan  # acceptance rate of the last draws
     length: int = 0  # draws per chain at the next step, S/4
-    gains: np.ndarray = np.zeros(0)  # nats, of every step
+    gains: np.ndarray = np.zeros(0)  # of every step, in nats (natural logarithms)
     errors: np.ndarray = np.zeros(0)  # nats, standard errors of the gains
     sizes: np.ndarray = np.zeros(0, int)  # S of every step
     recent: np.ndarray = np.zeros(0)  # gains at the present S

@@ -29,7 +29,7 @@ class Improvement(NamedTuple):
     """The result of an M-step, and its gain."""
 
     theta: PyTree
-    gain: jax.Array  # () Q̂(θ') − Q̂(θ) (+ log p(θ') − log p(θ)), nats
+    gain: jax.Array  # () Q̂(θ') − Q̂(θ) (+ log p(θ') − log p(θ)), in nats (natural logarithms)
     error: jax.Array  # () σ̂ of the gain
 
 

@@ -30,19 +30,19 @@ class MonteCarloEM(Method):
 
         E:  z_ns ~ p(z | x_n, θ), s = 1 … S      M:  θ' = argmax (1/S) Σ_s Σ_n log p(x_n, z_ns | θ') + log p(θ')
 
-    Unlike a step of exact EM, **a step need not climb**: with S fixed, θ wanders about the maximum for ever. So S
+    Unlike exact EM, **a step may lower the objective**: with S fixed, θ wanders about the maximum for ever. So S
     grows. A step is taken if its gain in Q, whose Monte-Carlo standard error is σ̂, has gain − z_level σ̂ > 0, where
     z_level is the normal quantile of ``level``. Otherwise S doubles, the draws so far stay, and the step is repeated.
     The climb ends when gain + z_level σ̂ < tolerance in three steps in a row (Caffo, Jank & Jones 2005). The gain is
-    measured on the draws that chose θ', so for a θ of d numbers it is too high by up to d/(2S) nats, which can hide
-    errors where d is large. So S also doubles when the gains of six steps at one S stop shrinking. At S = ``most`` the
-    climb ends after three steps whose gains are within their noise.
+    measured on the draws that chose θ', so for a θ of d numbers it is too high by up to d/(2S) nats (natural
+    logarithms), which can hide errors where d is large. So S also doubles when the gains of six steps at one S stop
+    shrinking. At S = ``most`` the climb ends after three steps whose gains are within their noise.
 
     Args:
         kernel: how z is drawn given x: "mala", "random-walk", "hmc", "nuts" (four chains per datum, on unconstrained z,
-            which go on from step to step), "rejection" (z ~ p(z|θ), needs ``bound``), or a function
-            ``log_density -> Kernel`` of one datum's flat unconstrained z. Ignored where z takes few values: those are
-            drawn exactly.
+            which go on from step to step), "rejection" (z ~ p(z|θ); it needs ``bound``), or a function
+            ``log_density -> Kernel`` of one datum's flat unconstrained z. It is ignored where z takes few values,
+            which are drawn exactly.
         draws: S at the start, draws of z per datum, a multiple of 4; S never shrinks.
         most: largest S; memory is O(rows · S).
         warmup: steps of the chains at the first θ, which tune their step size; these draws are thrown away.

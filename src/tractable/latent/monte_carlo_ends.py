@@ -22,7 +22,8 @@ from tractable.latent.latent_draws import Draws
 from tractable.latent.monte_carlo_climb import End, ones
 from tractable.latent.monte_carlo_em import Information, bridge, observed_information
 
-HALF = 0.125  # nats by which the objective is below its maximum where θ is half a standard error off
+# Nats (natural logarithms) by which the objective is below its maximum where θ is half a standard error off.
+HALF = 0.125
 WORK = 1 << 36  # rows × draws × parameters up to which Louis's standard errors are computed
 FEW = 20  # effective draws per datum below which the Monte-Carlo error itself is a guess
 

@@ -60,7 +60,7 @@ def log_det_lost(nu: jax.Array, kind: str, features: int) -> jax.Array:
 
 
 def divergence(q: NormalWishart, prior: NormalWishart, kind: str) -> jax.Array:
-    """KL(q ‖ prior) of means and precisions, (), nats; both have the same shapes."""
+    """KL(q ‖ prior) of means and precisions, (), in nats (natural logarithms); both have the same shapes."""
     q, prior = (NormalWishart(*map(jnp.asarray, leaves)) for leaves in (q, prior))
     features, root = q.means.shape[1], inverse_root(q, kind)
     white = _whitened(root, q.means - prior.means)

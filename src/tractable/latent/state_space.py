@@ -252,7 +252,7 @@ class Layout(NamedTuple):
         return series.in_groups(of_group, (rows, *arrays), self.lanes(rows))
 
     def log_prob(self, theta: LinearGaussian, rows: PyTree) -> jax.Array:
-        """log p(x_n | θ), (n,), nats."""
+        """log p(x_n | θ), (n,), in nats (natural logarithms)."""
         return self.map_sequences(kalman.log_prob, theta, rows)
 
     def draw_states(self, key: jax.Array, theta: LinearGaussian, rows: PyTree) -> jax.Array:

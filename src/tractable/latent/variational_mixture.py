@@ -221,10 +221,10 @@ def bayesian_gaussian_mixture(
     section 10.2 (ν_k by the corrected eq. 10.63); Blei & Jordan 2006, where only q(z) is truncated at K.
 
     The settings are those of scikit-learn's ``BayesianGaussianMixture``. For "full", and for every type with one
-    column, both go through the same iterates. Otherwise scikit-learn's steps do not maximise the ELBO. It gives
-    diagonal and spherical precisions the digammas of a Wishart, Σ_i ψ((ν − i)/2), instead of d ψ(ν/2) and d ψ(dν/2).
-    For "tied" it divides N by K, so that its means, weights and covariances are those of this model with K ν₀ and K C₀.
-    Its ``lower_bound_`` omits constants.
+    column, both go through the same iterates. Otherwise scikit-learn's steps do not maximise the lower bound on the log
+    evidence (ELBO). It gives diagonal and spherical precisions the digammas of a Wishart, Σ_i ψ((ν − i)/2), instead of
+    d ψ(ν/2) and d ψ(dν/2). For "tied" it divides N by K, so that its means, weights and covariances are those of this
+    model with K ν₀ and K C₀. Its ``lower_bound_`` omits constants.
 
     Priors are in the units of x: standardise columns, or set ``mean_prior`` and ``covariance_prior``.
 
@@ -302,7 +302,7 @@ def _spread(covariance: str, features: int, value: Numbers | None) -> np.ndarray
 
 
 def log_mixture_prior(prior: MixturePosterior, kind: str, process: bool, theta: Gaussians) -> jax.Array:
-    """log p(π) + Σ_k log p(μ_k | Σ_k) + log p(Σ_k), a density of the weights and of the *covariances*, nats.
+    """log p(π) + Σ_k log p(μ_k | Σ_k) + log p(Σ_k), a density of the weights and of the *covariances*, in nats.
 
     Σ ~ inverse Wishart(ν₀, C₀) if it is a matrix, else inverse gammas.
     """
