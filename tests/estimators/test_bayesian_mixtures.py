@@ -413,7 +413,7 @@ def test_it_goes_where_estimators_go():
         ({"tol": 0}, X, None, "tol is a share"),
         ({"reg_covar": -0.5}, X, None, "reg_covar is a variance"),
         ({"degrees_of_freedom_prior": 1.0}, X, None, "degrees_of_freedom is above 1"),
-        ({"mean_prior": [1.0]}, X, None, "mean_prior has 2 finite numbers, one a column"),
+        ({"mean_prior": [1.0]}, X, None, "mean_prior expects 2 finite numbers, one for each column"),
         ({"covariance_prior": np.ones((2, 2))}, X, None, "covariance_prior is not positive definite"),
         ({"covariance_prior": [[1.0, 0.5], [0.0, 1.0]]}, X, None, "symmetric"),
         ({"covariance_prior": -1.0, "covariance_type": "spherical"}, X, None, "not positive definite"),

@@ -1254,8 +1254,8 @@ def test_same_arguments_same_functions():
         (lambda: bayesian_gaussian_mixture(2, 3, degrees_of_freedom=2), "degrees_of_freedom is above 2 and finite"),
         (lambda: bayesian_gaussian_mixture(2, 3, "diagonal", degrees_of_freedom=0), "degrees_of_freedom is above 0"),
         (lambda: bayesian_gaussian_mixture(2, 2, floor=-1.0), "floor is a variance"),
-        (lambda: bayesian_gaussian_mixture(2, 2, mean_prior=[1.0]), "mean_prior has 2 finite numbers"),
-        (lambda: bayesian_gaussian_mixture(2, 2, centre=[1.0, np.inf]), "centre has 2 finite numbers"),
+        (lambda: bayesian_gaussian_mixture(2, 2, mean_prior=[1.0]), "mean_prior expects 2 finite numbers"),
+        (lambda: bayesian_gaussian_mixture(2, 2, centre=[1.0, np.inf]), "centre expects 2 finite numbers"),
         (lambda: bayesian_gaussian_mixture(2, 2, covariance_prior=[1.0, 2.0]), r"finite, of shape \(2, 2\)"),
         (lambda: bayesian_gaussian_mixture(2, 2, covariance_prior=-np.eye(2)), "symmetric and positive definite"),
         (
@@ -1266,7 +1266,7 @@ def test_same_arguments_same_functions():
         (lambda: linear_regression_unknown_noise(2, 0.0), "prior_precision must be positive"),
         (lambda: linear_regression_unknown_noise(2, (1.0, 0.0)), "prior_precision's rate must be positive"),
         (lambda: normal_gamma(strength=0.0), "strength must be positive"),
-        (lambda: normal_gamma(mean=float("nan")), "mean needs to be finite"),
+        (lambda: normal_gamma(mean=float("nan")), "mean must be finite"),
     ],
 )
 def test_settings(make, sentence):

@@ -266,7 +266,7 @@ def test_models_without_a_z():
 @pytest.mark.parametrize(
     ("rows", "sentence"),
     [
-        (IRIS[:2], "needs as many rows at least; got 2"),
+        (IRIS[:2], "needs at least as many rows; got 2"),
         (IRIS[:, :3], r"shape \(n, 4\)|shape \(4,\)"),
         (np.zeros((0, 4)), "no rows"),
     ],
@@ -280,7 +280,7 @@ def test_constant_columns_and_equal_rows():
     x = np.column_stack([IRIS[:, 0], np.full(150, 2.0)])
     posterior = tr.infer(gaussian_mixture(2, 2), tr.Data(x), tr.EM(starts=2), seed=0)
     checks = {c.name: c for c in posterior.report().checks}
-    assert checks["components at the floor"].verdict == "caution"  # the floor holds them up, and it says so
+    assert checks["components at the floor"].verdict == "caution"  # only the floor keeps their variances from 0
     same = tr.infer(gaussian_mixture(2, 2), tr.Data(np.full((20, 2), 3.0)), tr.EM(starts=2), seed=0)
     assert np.isfinite(same.found["objective"])
     assert same.report().verdict != "trust"

@@ -605,9 +605,9 @@ def test_same_arguments_same_functions():
         (lambda: mixture.gaussian_mixture(2, 0), "features is a whole number"),
         (lambda: mixture.gaussian_mixture(2, 2, "diag"), "'full', 'tied', 'diagonal' or 'spherical'; got 'diag'"),
         (lambda: mixture.gaussian_mixture(2, 2, floor=-1.0), "floor is a variance"),
-        (lambda: mixture.gaussian_mixture(2, 2, centre=[1.0]), "centre has 2 finite numbers"),
-        (lambda: mixture.with_missing(2, 2, centre=[1.0, np.nan]), "centre has 2 finite numbers"),
-        (lambda: mixture.bernoulli_mixture(2, 2, 0.0), "prior_counts is positive"),
+        (lambda: mixture.gaussian_mixture(2, 2, centre=[1.0]), "centre expects 2 finite numbers"),
+        (lambda: mixture.with_missing(2, 2, centre=[1.0, np.nan]), "centre expects 2 finite numbers"),
+        (lambda: mixture.bernoulli_mixture(2, 2, 0.0), "prior_counts must be positive"),
     ],
 )
 def test_settings(make, sentence):

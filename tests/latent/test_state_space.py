@@ -508,7 +508,7 @@ def ahead(x: Any) -> Any:
         (lambda: linear_gaussian(2, 2, noise="full"), ModelError, "Covariances were removed"),
         (lambda: linear_gaussian(2, 2, state_noise=[-1.0, 1.0]), ModelError, "has sds"),
         (lambda: linear_gaussian(1, initial="own"), ModelError, "initial_mean= and initial_noise= say"),
-        (lambda: linear_gaussian(1, scale=-1.0), ModelError, "scale has positive finite numbers"),
+        (lambda: linear_gaussian(1, scale=-1.0), ModelError, "scale expects positive finite numbers"),
         (lambda: linear_gaussian(1, prior_counts=-1.0), ModelError, "prior_counts is 0 or more"),
         (lambda: linear_gaussian(1, inputs=-1), ModelError, "inputs is a whole number"),
         (lambda: tr.infer(linear_gaussian(1), tr.Data(np.ones(3)), tr.EM()), DataError, "Expected sequences of shape"),

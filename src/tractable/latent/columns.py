@@ -1,4 +1,4 @@
-"""Rows (n, d) minus a centre, so that single precision keeps their digits."""
+"""Checks of rows (n, d), and rows minus a centre: near 0, single precision keeps more of their digits."""
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +18,7 @@ def rows_of(x: ArrayLike, features: int) -> jax.Array:
     return jnp.asarray(x)
 
 
-def about(centre: np.ndarray, x: ArrayLike, dtype: DTypeLike) -> jax.Array:
+def minus_centre(centre: np.ndarray, x: ArrayLike, dtype: DTypeLike) -> jax.Array:
     """Rows (n, d) minus the centre (1, d), subtracted in the rows' own precision if they are floats."""
     x = rows_of(x, centre.shape[1])
     x = x if jnp.issubdtype(x.dtype, jnp.floating) else x.astype(dtype)
@@ -26,15 +26,18 @@ def about(centre: np.ndarray, x: ArrayLike, dtype: DTypeLike) -> jax.Array:
 
 
 def origin_of(centre: Numbers | None, features: int) -> tuple[float, ...]:
-    """The centre as a hashable tuple (d,), rounded to single precision and so the same in both; 0 by default."""
+    """The centre as a hashable tuple (d,), 0 by default.
+
+    It is rounded to single precision, so that models in single and in double precision use the same centre.
+    """
     return tuple(finite("centre", np.zeros(features) if centre is None else centre, features, np.float32).tolist())
 
 
 def finite(name: str, value: Numbers, features: int, dtype: DTypeLike = np.float64) -> np.ndarray:
-    """(d,) finite numbers; raises ModelError otherwise."""
+    """``value`` as an array (d,) of finite numbers; raises ModelError for anything else."""
     array = np.asarray(value, dtype)
     if array.shape != (features,) or not np.isfinite(array).all():
-        raise ModelError(f"{name} has {features} finite numbers, one a column; got {value}.")
+        raise ModelError(f"{name} expects {features} finite numbers, one for each column; got {value}.")
     return array
 
 

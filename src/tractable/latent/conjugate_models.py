@@ -44,7 +44,7 @@ class NormalAndGamma(NamedTuple):
 
 
 class Sums(NamedTuple):
-    """Σ_n w_n (1, x, x²), for x minus the prior's mean."""
+    """Sums Σ_n w_n (1, x, x²), for x minus the prior's mean."""
 
     count: Any  # ()
     first: Any  # ()
@@ -59,8 +59,9 @@ def normal_gamma(mean: Real = 0.0, strength: Real = 1.0, shape: Real = 1.0, rate
         q(μ) = N(m, 1/(λ_n E[τ])),  m = (λ₀ μ₀ + Σ x)/λ_n,  λ_n = λ₀ + n
         q(τ) = Gamma(a₀ + (n + 1)/2, b₀ + ½ E[Σ (x − μ)² + λ₀ (μ − μ₀)²])
 
-    The M-step is the fixed point of both updates, in closed form: E[τ] = A/B, as in the exact posterior
-    (``normal_gamma_posterior``), with A = a₀ + n/2. The ELBO falls short of the log evidence by
+    The M-step computes the fixed point of both updates in closed form: E[τ] is A/B as in the exact posterior
+    (``normal_gamma_posterior``), where A = a₀ + n/2. The lower bound on the log evidence (ELBO) is
+    below it by
 
         log Γ(A) − log Γ(A + ½) + A log((A + ½)/A) + ½ log(A + ½) − ½  > 0,
 
@@ -69,13 +70,14 @@ def normal_gamma(mean: Real = 0.0, strength: Real = 1.0, shape: Real = 1.0, rate
     Args:
         mean: μ₀.
         strength: λ₀ > 0, the number of rows that the prior's mean is worth.
-        shape, rate: a₀ and b₀ > 0, the latter in the units of x².
+        shape, rate: a₀ > 0 and b₀ > 0; b₀ is in the units of x².
 
     Returns:
-        A ConjugateModel with λ ``NormalAndGamma`` and θ ``Normal``; rows (n,). The same arguments give the same one.
+        A ConjugateModel with λ ``NormalAndGamma`` and θ ``Normal``, for rows (n,). The same arguments give the same
+        one.
 
     Raises:
-        ModelError: a setting out of range. DataError: rows that are not (n,).
+        ModelError: a setting is out of range. DataError: rows are not (n,).
 
     >>> model = normal_gamma(strength=1.0, shape=1.0, rate=1.0)
     >>> model.names
@@ -86,7 +88,7 @@ def normal_gamma(mean: Real = 0.0, strength: Real = 1.0, shape: Real = 1.0, rate
     """
     positive(strength=strength, shape=shape, rate=rate)
     if not math.isfinite(mean):
-        raise ModelError(f"mean needs to be finite; got {mean}.")
+        raise ModelError(f"mean must be finite; got {mean}.")
     mean, strength, shape, rate = map(float, (mean, strength, shape, rate))
 
     def rows(x: ArrayLike, dtype: DTypeLike) -> jax.Array:
@@ -100,19 +102,19 @@ def normal_gamma(mean: Real = 0.0, strength: Real = 1.0, shape: Real = 1.0, rate
         x = jnp.where(weights > 0, x, mean)  # a row of weight 0 may hold NaN
         square = (x - q.mean) ** 2 + 1 / q.precision  # E (x − μ)²
         terms = digamma(q.shape) - jnp.log(q.rate) - LOG_2PI - q.shape / q.rate * square
-        off = x - mean
-        sums = Sums(jnp.sum(weights), jnp.sum(weights * off), jnp.sum(weights * off**2))
+        deviation = x - mean
+        sums = Sums(jnp.sum(weights), jnp.sum(weights * deviation), jnp.sum(weights * deviation**2))
         return Expected(sums, 0.5 * jnp.sum(weights * terms))
 
     def m_step(statistics: Sums) -> NormalAndGamma:
         count, first, second = jax.tree.map(jnp.asarray, statistics)
         total = strength + count
-        off = first / total
-        # The minimum of Σ (x − μ)² + λ₀ (μ − μ₀)² over μ; the variance of q(μ) adds 1/E[τ].
-        square = jnp.maximum(second - total * off**2, 0)
+        shift = first / total
+        # The minimum of Σ (x − μ)² + λ₀ (μ − μ₀)² over μ. To its mean under q(μ), the variance of q(μ) adds 1/E[τ].
+        square = jnp.maximum(second - total * shift**2, 0)
         exact_shape, exact_rate = shape + count / 2, rate + square / 2
         tau = exact_shape / exact_rate
-        return NormalAndGamma(mean + off, total * tau, exact_shape + 0.5, (exact_shape + 0.5) / tau)
+        return NormalAndGamma(mean + shift, total * tau, exact_shape + 0.5, (exact_shape + 0.5) / tau)
 
     def divergence(q: NormalAndGamma) -> jax.Array:
         tau, log_tau = q.shape / q.rate, digamma(q.shape) - jnp.log(q.rate)
@@ -127,9 +129,9 @@ def normal_gamma(mean: Real = 0.0, strength: Real = 1.0, shape: Real = 1.0, rate
         return Normal(mu, jax.random.gamma(key_precision, q.shape, (n,), dtype) / q.rate)
 
     def predictive_log_prob(q: NormalAndGamma, x: ArrayLike) -> jax.Array:
-        off = rows(x, jnp.result_type(q.mean)) - q.mean
+        distance = rows(x, jnp.result_type(q.mean)) - q.mean
         return conjugate_variational.log_normal_of_unknown_precision(
-            off, jnp.full_like(off, 1 / q.precision), q.shape, q.rate
+            distance, jnp.full_like(distance, 1 / q.precision), q.shape, q.rate
         )
 
     def log_prior(theta: Normal) -> jax.Array:
@@ -143,11 +145,11 @@ def normal_gamma(mean: Real = 0.0, strength: Real = 1.0, shape: Real = 1.0, rate
         return theta.mean + jax.random.normal(key, (n,)) / jnp.sqrt(theta.precision), jnp.zeros((n, 0))
 
     prior = NormalAndGamma(*map(np.asarray, (mean, strength * shape / rate, shape, rate)))
-    made = Conjugate(
+    forms = Conjugate(
         e_step, m_step, divergence, sample, lambda q: Normal(q.mean, q.shape / q.rate), predictive_log_prob, prior
     )
     position, support = Normal(np.array(mean), np.array(shape / rate)), Normal(constraints.real, constraints.positive)
-    return ConjugateModel.of(made, log_prob, position, support, log_prior, sample=draw)
+    return ConjugateModel.of(forms, log_prob, position, support, log_prior, sample=draw)
 
 
 class NormalGammaPosterior(NamedTuple):
@@ -157,7 +159,7 @@ class NormalGammaPosterior(NamedTuple):
     strength: float
     shape: float
     rate: float
-    log_evidence: float  # log p(x), nats
+    log_evidence: float  # log p(x), in nats (natural logarithms)
 
 
 def normal_gamma_posterior(x: Numbers, mean: Real, strength: Real, shape: Real, rate: Real) -> NormalGammaPosterior:
@@ -168,9 +170,10 @@ def normal_gamma_posterior(x: Numbers, mean: Real, strength: Real, shape: Real, 
 
     Murphy 2007, "Conjugate Bayesian analysis of the Gaussian distribution", section 3.
 
-    Args: as for ``normal_gamma``, and x (n,).
+    Args: x, (n,); the others as for ``normal_gamma``.
 
-    One row at the prior's mean, all else 1: x is a Student t with two degrees of freedom, scale √2, so p = 1/4.
+    Example: one row at the prior's mean, where all other arguments are 1. Then x has a Student t distribution with two
+    degrees of freedom and scale √2, so p(x) = 1/4.
 
     >>> print(np.exp(normal_gamma_posterior([0.0], 0.0, 1.0, 1.0, 1.0).log_evidence).round(9))
     0.25

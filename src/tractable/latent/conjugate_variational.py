@@ -1,4 +1,4 @@
-"""Closed-form variational Bayes: conjugate-exponential models with q(θ) q(z), by coordinate ascent."""
+"""Variational Bayes in closed form: coordinate ascent on q(θ) q(z) for conjugate-exponential models."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,33 +14,35 @@ from tractable.core.numbers import LOG_2PI, Number
 from tractable.core.sums import OfRows
 
 Self = TypeVar("Self", bound="ConjugateModel")
-NODES = 257  # of the trapezoid rule over a log precision
+NODES = 257  # points at which the trapezoid rule evaluates an integral over a log precision
 
 
 @dataclass(frozen=True, eq=False)
 class Conjugate:
-    """The closed forms of a model with q(θ; λ): pure functions, compiled by their callers.
+    """The closed-form functions of a model with approximate posterior q(θ; λ). They are pure, and callers compile them.
 
         log p(x) ≥ ELBO(λ) = Σ_n w_n log Σ_z exp E_q(θ;λ)[log p(x_n, z | θ)] − KL(q(θ; λ) ‖ p(θ))
 
     Given q(θ), the optimal q(z) is a softmax of expected log densities; given q(z), the optimal q(θ) is the prior with
     expected statistics added. These are an E-step and an M-step on additive statistics, with λ in place of θ. So
-    ``em(e_step, m_step, log_prior=lambda λ: -divergence(λ))`` is coordinate ascent, whose ELBO never falls, and
-    ``online_em`` on the same steps is stochastic variational inference by natural gradients. q is too narrow where the
-    posterior's parts depend on each other. Attias 1999; Hoffman, Blei, Wang & Paisley 2013.
+    ``em(e_step, m_step, log_prior=lambda λ: -divergence(λ))`` is coordinate ascent, whose ELBO (the bound above) never
+    falls, and ``online_em`` on the same steps is stochastic variational inference by natural gradients. q is narrower
+    than the posterior where θ and z depend on each other. Attias 1999; Hoffman, Blei, Wang & Paisley 2013.
 
     Attributes:
-        e_step: ``(lambda, batch) -> Expected``: sums over rows weighted by the batch's mask, and the bound's local part
-            Σ_n w_n log Σ_z exp E_q[log p(x_n, z | θ)], nats.
-        m_step: ``statistics -> lambda``, the optimal q(θ) for them.
+        e_step: ``(lambda, batch) -> Expected``: sums over rows weighted by the batch's mask, and the ELBO's first term
+            Σ_n w_n log Σ_z exp E_q[log p(x_n, z | θ)], in nats (natural logarithms).
+        m_step: ``statistics -> lambda``, the λ of the optimal q(θ) given these statistics.
         divergence: ``lambda -> ()``, KL(q(θ; λ) ‖ p(θ)) ≥ 0, nats.
         sample: ``(key, lambda, n) -> θ`` with a leading axis of n, independent draws from q(θ; λ).
-        mean: ``lambda -> θ``, q's means; for a covariance, the inverse of the mean precision.
+        mean: ``lambda -> θ``, the means of q; in place of a covariance's mean, the inverse of the mean precision.
         predictive_log_prob: ``(lambda, x) -> (n,)``, log ∫ p(x_n | θ) q(θ; λ) dθ, nats.
-        prior: the prior's λ, in NumPy's float64; no starting point where it makes all components alike.
+        prior: the prior's λ, in NumPy's float64. For a mixture it is no starting point: all its components are equal,
+            and would stay equal.
         responsibilities: ``(lambda, x) -> (n, K)``, q(z), for mixtures.
         assigned: ``(batch, responsibilities (n, K)) -> statistics``, to start from a guess of each row's component.
-        given: ``(key, batch, z (n,)) -> θ``, a draw from p(θ | x, z), where q(θ) of a z that is known is that.
+        given: ``(key, batch, z (n,)) -> θ``, a draw from p(θ | x, z); None where the optimal q(θ) for a known z is not
+            this posterior.
     """
 
     e_step: Callable
@@ -56,10 +58,10 @@ class Conjugate:
 
 
 class ConjugateModel(LatentModel):
-    """A latent model with a closed-form q(θ; λ), and with a prior density, so that any method runs on it.
+    """A latent model whose q(θ; λ) has a closed form. It has a prior density too, so that any method can learn it.
 
     Attributes:
-        conjugate: its closed forms.
+        conjugate: the closed forms, a ``Conjugate``.
         first: ``(key, rows) -> λ``, a starting point; by default the prior's λ.
     """
 
@@ -85,7 +87,7 @@ class ConjugateModel(LatentModel):
 
 
 def conjugate_model(model: Model) -> ConjugateModel | None:
-    """The model if its q(θ) has a closed form; else None."""
+    """The model if its q(θ) has a closed form, else None."""
     return model if isinstance(model, ConjugateModel) else None
 
 
@@ -111,28 +113,29 @@ def dirichlet_divergence(concentration: jax.Array, prior: jax.Array) -> jax.Arra
     return normalisers + jnp.sum(gammaln(prior) - gammaln(concentration) + (concentration - prior) * expected, axis=-1)
 
 
-def log_normal_of_unknown_precision(off: jax.Array, variance: jax.Array, shape: Number, rate: Number) -> jax.Array:
+def log_normal_of_unknown_precision(distance: jax.Array, variance: jax.Array, shape: Number, rate: Number) -> jax.Array:
     """log ∫ N(off; 0, variance + 1/τ) Gamma(τ; shape, rate) dτ, nats; a Student t if the variance is 0.
 
     By the trapezoid rule in log τ, whose error is below 1e-9 for a shape of ½ or more.
 
     Args:
-        off: (n,), distance from the mean.
+        distance: (n,), from the mean.
         variance: (n,), ≥ 0, added to the noise variance 1/τ.
         shape: (), a.
         rate: (), b.
     """
-    reach = 40 / shape + 9 / jnp.sqrt(shape)  # further left than this, or right than log(1 + this): e⁻⁴⁰ of the peak
+    # The integrand is below e⁻⁴⁰ of its peak beyond ``reach`` to the left of the peak, and log(1 + reach) to the right.
+    reach = 40 / shape + 9 / jnp.sqrt(shape)
     high = jnp.log(shape / rate) + jnp.log1p(reach)
-    low = jnp.log(shape) - jnp.log(rate + off**2 / 2) - reach  # a row far out makes a small τ likely
+    low = jnp.log(shape) - jnp.log(rate + distance**2 / 2) - reach  # a row far from the mean moves the peak to the left
     step = (high - low) / (NODES - 1)
-    u = low[:, None] + step[:, None] * jnp.arange(NODES, dtype=off.dtype)[None, :]  # (n, NODES)
+    u = low[:, None] + step[:, None] * jnp.arange(NODES, dtype=distance.dtype)[None, :]  # (n, NODES)
     log_variance = jnp.logaddexp(jnp.log(variance)[:, None], -u)
     terms = (
         shape * jnp.log(rate)
         - gammaln(shape)
         + shape * u
         - rate * jnp.exp(u)
-        - 0.5 * (LOG_2PI + log_variance + (off**2)[:, None] * jnp.exp(-log_variance))
+        - 0.5 * (LOG_2PI + log_variance + (distance**2)[:, None] * jnp.exp(-log_variance))
     )
     return jax.nn.logsumexp(terms, axis=1) + jnp.log(step)

@@ -27,8 +27,6 @@ from tractable.latent.em_climb import Reached
 from tractable.latent.em_method import EM, choose_best, starting_points
 from tractable.latent.online_em import OnlineEM, run_epochs
 
-DRAWN = 4000
-
 
 @dataclass(frozen=True, kw_only=True)
 class CoordinateAscent(EM):
@@ -36,20 +34,20 @@ class CoordinateAscent(EM):
 
         q(z) ∝ exp E_q(θ)[log p(x, z | θ)],   q(θ) ∝ p(θ) exp E_q(z)[log p(x, z | θ)]
 
-    These are EM's steps on the same additive statistics, with the parameters λ of q(θ) in place of θ: the evidence's
-    lower bound never falls. The result has sds, which are too small where θ and z depend on each other, since
-    q(θ) q(z) ignores that. Attias 1999; Bishop 2006, chapter 10.
+    These are EM's steps on the same additive statistics, with the parameters λ of q(θ) in place of θ. The lower bound
+    on the evidence never falls. The result has sds; they are too small where θ and z depend on each other, since q(θ)
+    q(z) ignores that. Attias 1999; Bishop 2006, chapter 10.
 
     Args:
-        batch_size: rows per step; None takes all. With batches this is stochastic variational inference (Hoffman et
-            al. 2013): natural-gradient steps λ ← (1 − γ_t) λ + γ_t λ̂_t with γ_t = (1 + t)^−0.6, for ``epochs``
+        batch_size: rows per step; None takes all rows. With batches this is stochastic variational inference (Hoffman
+            et al. 2013): natural-gradient steps λ ← (1 − γ_t) λ + γ_t λ̂_t with γ_t = (1 + t)^−0.6, for ``epochs``
             passes; ``steps`` and ``tolerance`` are then unused.
         epochs: passes over the data, with batches.
         draws: independent draws of θ from q in the posterior.
-        Other fields as for ``EM``; ``prior``, ``inner`` and ``optimizer`` are unused here.
+        Other fields are as for ``EM``; ``prior``, ``inner`` and ``optimizer`` are unused here.
 
-    Needs a model with closed forms: ``models.bayesian_gaussian_mixture``, ``models.bayesian_linear_regression``,
-    ``models.normal_gamma``, or your own ``ConjugateModel``. Each step reads data on file once.
+    The model must have closed forms: ``models.bayesian_gaussian_mixture``, ``models.bayesian_linear_regression``,
+    ``models.normal_gamma``, or your own ``ConjugateModel``. Every step reads rows on file once.
     """
 
     label: ClassVar[str] = "cavi"
@@ -57,14 +55,14 @@ class CoordinateAscent(EM):
     independent: ClassVar[bool] = True
     batch_size: Count | None = None
     epochs: Count = 20
-    draws: Count = DRAWN
+    draws: Count = 4000
 
     def needed(self, model: Model) -> Any:
-        found = conjugate_model(model)
-        if found is not None:
-            return found
+        conjugate = conjugate_model(model)
+        if conjugate is not None:
+            return conjugate
         raise ModelError(
-            f"{type(self).__name__} needs closed forms of q(θ), which this model lacks: use MeanField, or "
+            f"{type(self).__name__} needs closed forms of q(θ), which this model lacks: use MeanField, or one of "
             "models.bayesian_gaussian_mixture, models.bayesian_linear_regression, models.normal_gamma."
         )
 
@@ -82,32 +80,33 @@ class CoordinateAscent(EM):
 
     def learn(self, session: Session) -> Outcome:
         model, data, _, reached, seconds = (self.climb if self.batch_size is None else self.follow)(session)
-        began = time.perf_counter()
-        best, found = choose_best(reached, model, data)
+        start_time = time.perf_counter()
+        best, figures = choose_best(reached, model, data)
         q = jax.tree.map(lambda a: a[best], reached.theta)
-        positions = _drawn(model, q, draws_key(session.key), self.draws)
-        found |= {"elbo": found["objective"]} | {f"lambda {i}": np.asarray(a) for i, a in enumerate(jax.tree.leaves(q))}
-        found["climb"] = [one[np.isfinite(one)].tolist() for one in reached.trace]
-        seconds |= {"drawing": time.perf_counter() - began}
-        return Outcome(Draws(positions=np.asarray(positions)[None]), found, seconds, reached.interrupted)
+        positions = _draw_positions(model, q, draws_key(session.key), self.draws)
+        figures["elbo"] = figures["objective"]
+        figures |= {f"lambda {i}": np.asarray(a) for i, a in enumerate(jax.tree.leaves(q))}
+        figures["climb"] = [one[np.isfinite(one)].tolist() for one in reached.trace]
+        seconds |= {"drawing": time.perf_counter() - start_time}
+        return Outcome(Draws(positions=np.asarray(positions)[None]), figures, seconds, reached.interrupted)
 
     def follow(self, session: Session) -> tuple[Any, Data, Any, Reached, dict[str, float]]:
-        """``climb``'s results by minibatches: every end point of q, after one exact step whose gain is measured."""
+        """The same results as ``climb``, by minibatches; one exact step over all rows improves each end point of q."""
         model, data = self.needed(session.model), session.data
-        began = time.perf_counter()
+        start_time = time.perf_counter()
         first = self.begin(model, data, session.key)
         online = OnlineEM(batch_size=self.batch_size or 1, epochs=self.epochs, starts=self.starts, average=False)
         ends, _, interrupted = run_epochs(online, over_lambda(model.conjugate), session, first, None, session.key)
         unravel = tree.raveller(jax.tree.map(lambda a: a[0], first))[1]
-        before, after, values = [], [], []
+        bounds, qs, values = [], [], []
         for end in jnp.asarray(ends):
             value, improved = _pass(model.conjugate, unravel(end), data, self.chunk)
-            before.append([value])
-            after.append(improved)
+            bounds.append([value])
+            qs.append(improved)
             values.append(_pass(model.conjugate, improved, data, self.chunk)[0])
-        q = jax.tree.map(lambda *leaves: jnp.stack(leaves), *after)
-        reached = Reached(q, np.array(values), np.array(before), interrupted)
-        return model, data, None, reached, {"climbing": time.perf_counter() - began}
+        q = jax.tree.map(lambda *leaves: jnp.stack(leaves), *qs)
+        reached = Reached(q, np.array(values), np.array(bounds), interrupted)
+        return model, data, None, reached, {"climbing": time.perf_counter() - start_time}
 
     def checks(self, posterior: Learnt) -> list[Check]:
         out = [
@@ -123,10 +122,10 @@ def _minus(function: Callable) -> Callable:
 
 
 def _pass(conjugate: Conjugate, q: PyTree, data: Data, chunk: int) -> tuple[float, PyTree]:
-    """The bound of q on all rows, and the optimal q for its expected statistics."""
-    found = expected(conjugate.e_step, q, data, chunk)
-    better = conjugate.m_step(found.statistics)
-    bound = float(found.log_likelihood) - float(conjugate.divergence(q))
+    """The lower bound (ELBO) of q on all rows, and the optimal q given the expected statistics."""
+    sums = expected(conjugate.e_step, q, data, chunk)
+    better = conjugate.m_step(sums.statistics)
+    bound = float(sums.log_likelihood) - float(conjugate.divergence(q))
     return bound, jax.tree.map(lambda new, old: jnp.asarray(new, old.dtype), better, q)
 
 
@@ -140,7 +139,7 @@ def over_lambda(conjugate: Conjugate) -> LatentModel:
 
 
 @compiled("model", "count")
-def _drawn(model: ConjugateModel, q: PyTree, key: jax.Array, count: int) -> jax.Array:
+def _draw_positions(model: ConjugateModel, q: PyTree, key: jax.Array, count: int) -> jax.Array:
     """(count, d) independent draws of θ from q, unconstrained."""
     theta = model.conjugate.sample(key, q, count)
     return jax.vmap(model.position_of)(theta)

@@ -2,9 +2,10 @@
 
     E:  S = Σ_n w_n E[T(x_n, z) | x_n, θ]        M:  θ' = argmax Q(·; S),  Q = Σ_n w_n E[log p(x_n, z | ·) | x_n, θ]
 
-Target: a stationary point of Σ_n w_n log p(x_n | θ). The M-step maximises a lower bound that touches this at θ, so no
-step goes down. Dempster, Laird & Rubin 1977. An E-step gives *sums* over rows. Sums of chunks,
-files and devices add up to those of all rows, and online EM averages the sums of minibatches (Cappé & Moulines 2009).
+EM climbs to a stationary point of Σ_n w_n log p(x_n | θ). The M-step maximises a lower bound that equals this objective
+at the present θ, so no step lowers the objective. Dempster, Laird & Rubin 1977. An E-step gives *sums* over rows. The
+sums of chunks, files and devices add up to those of all rows, and online EM averages the sums of minibatches (Cappé &
+Moulines 2009).
 
 An E-step is ``(theta, batch) -> Expected``, its sums weighted by ``batch.mask`` (0 or 1, or any weight ≥ 0); an M-step
 is ``statistics -> theta``. EM does not apply where z cannot be summed or integrated out given θ.
@@ -31,28 +32,28 @@ class State(NamedTuple):
 
     position: PyTree  # θ
     time: jax.Array  # () steps taken
-    objective: jax.Array  # () at the position before the last step; 0 before the first
+    objective: jax.Array  # () at the position before the last step; 0 before the first step
 
 
 class Info(NamedTuple):
     """The trace of one step of EM."""
 
-    objective: jax.Array  # () Σ w log p(x|θ) (+ log p(θ)), nats, at the position before the step
-    gain: jax.Array  # () since the position one step earlier; 0 in the first step
+    objective: jax.Array  # () Σ w log p(x|θ) (+ log p(θ)) before the step, in nats (natural logarithms)
+    gain: jax.Array  # () the objective minus that of the step before; 0 in the first step
 
 
 class OnlineState(NamedTuple):
     """θ, and the running statistics that give it."""
 
     position: PyTree  # θ
-    time: jax.Array  # () batches seen
-    statistics: PyTree  # running average, scaled to the whole data
+    time: jax.Array  # () batches so far
+    statistics: PyTree  # running average of the batches' sums, scaled to the whole data
 
 
 class OnlineInfo(NamedTuple):
     """The trace of one batch."""
 
-    objective: jax.Array  # () N/n Σ log p(x|θ) (+ log p(θ)), noisy, at the position before the step
+    objective: jax.Array  # () N/n Σ log p(x|θ) (+ log p(θ)) of the batch, nats, at the position before the step
     step_size: jax.Array  # () γ_t
 
 
@@ -61,58 +62,54 @@ def em(e_step: Callable, m_step: Callable, log_prior: Callable | None = None) ->
 
         θ' = m_step(S(θ))
 
-    The objective never falls where ``m_step`` is the exact maximum of Q (+ log p(θ)).
+    The objective never falls if ``m_step`` is the exact maximum of Q (+ log p(θ)).
 
     Args:
         e_step: ``(theta, batch) -> Expected``; ``chunked(e_step, size)`` bounds its memory.
         m_step: ``statistics -> theta``.
-        log_prior: ``theta -> ()``, added to the objective; give it where the M-step maximises Q + log p(θ).
+        log_prior: ``theta -> ()``, added to the objective; give it if the M-step maximises Q + log p(θ).
 
     Returns:
-        A kernel without noise; its batch is the whole data, ``whole(rows)``, or rows with weights as mask.
+        A kernel without noise. Its batch is the whole data: ``whole(rows)``, or rows with weights as their mask.
     """
 
     def init(key: jax.Array, position: PyTree) -> State:
         return State(position, jnp.array(0), jnp.zeros((), dtype_of(position)))
 
     def step(noise: PyTree, state: State, batch: Batch | None) -> tuple[State, Info]:
-        found = e_step(state.position, _expect_batch(batch))
-        objective = _objective(found.log_likelihood, log_prior, state.position)
+        sums = e_step(state.position, _expect_batch(batch))
+        objective = _objective(sums.log_likelihood, log_prior, state.position)
         gain = jnp.where(state.time > 0, objective - state.objective, 0).astype(objective.dtype)
-        position = _in_dtypes_of(m_step(found.statistics), state.position)
+        position = _in_dtypes_of(m_step(sums.statistics), state.position)
         return State(position, state.time + 1, objective), Info(objective, gain)
 
     return Kernel(init, _no_noise, step)
 
 
 def online_em(
-    e_step: Callable,
-    m_step: Callable,
-    step_size: float | schedules.Schedule | None = None,
-    patience: int = 5,
-    *,
-    example: Batch,
-    log_prior: Callable | None = None,
-) -> Kernel:
+    e_step: Callable, m_step: Callable, step_size: float | schedules.Schedule | None = None, patience: int = 5, *,
+    example: Batch, log_prior: Callable | None = None,
+) -> Kernel:  # fmt: skip
     """Online EM: statistics are averaged over minibatches, and θ maximises given them.
 
         S ← (1 − γ_t) S + γ_t (N/n) s̄_t(θ),    θ ← m_step(S) from batch ``patience`` on
 
-    s̄_t is the batch's sum. Statistics whose coordinate frame moves with θ have a method ``in_frame_of(other)``, which
-    expresses S in the newest frame. γ_0 = 1: before the first batch there is nothing to average with. With γ = 1 and
-    all rows in the batch this is batch EM. It does not climb at every step. Cappé & Moulines 2009, eqs. 9 and 10.
+    s̄_t is the batch's sum. Some statistics are expressed in coordinates that depend on θ; their method
+    ``in_frame_of(other)`` expresses S in the newest coordinates. γ_0 is 1: before the first batch there is nothing to
+    average with. With γ = 1 and all rows in the batch this is batch EM; otherwise a step may lower the objective. Cappé
+    & Moulines 2009, eqs. 9 and 10.
 
     Args:
         e_step: ``(theta, batch) -> Expected``.
         m_step: ``statistics -> theta``.
-        step_size: γ in (0, 1], or a schedule ``t -> γ_t``; (1 + t)^−0.6 by default. For θ to settle, Σ γ_t must
-            diverge and Σ γ_t² converge: ``schedules.polynomial(t0**κ, t0, κ)`` is (1 + t/t0)^−κ.
+        step_size: γ in (0, 1], or a schedule ``t -> γ_t``; (1 + t)^−0.6 by default. For θ to converge, Σ γ_t must
+            diverge and Σ γ_t² must converge: ``schedules.polynomial(t0**κ, t0, κ)`` is (1 + t/t0)^−κ.
         patience: ≥ 1, batches before the first M-step: the statistics of few rows may have no maximum.
-        example: a batch, or its ``jax.ShapeDtypeStruct``s; its shapes give the shapes of the statistics.
+        example: a batch, or its ``jax.ShapeDtypeStruct``s, whose shapes determine those of the statistics.
         log_prior: as for ``em``.
 
     Raises:
-        SettingsError: γ outside (0, 1], patience < 1.
+        SettingsError: γ is outside (0, 1], or patience is below 1.
     """
     expect_whole("online_em(patience=...)", patience, of=" of batches")
     if step_size is None:
@@ -128,23 +125,23 @@ def online_em(
 
     def step(noise: PyTree, state: OnlineState, batch: Batch | None) -> tuple[OnlineState, OnlineInfo]:
         batch = _expect_batch(batch)
-        found = batch.summed(e_step, state.position)
+        sums = batch.summed(e_step, state.position)
         share = jnp.where(state.time > 0, gamma(state.time), 1.0)
         statistics = jax.tree.map(
             lambda old, new: ((1 - share) * old + share * batch.scale * new).astype(new.dtype),
-            _in_newest_frame(state.statistics, found.statistics),
-            found.statistics,
+            _in_newest_frame(state.statistics, sums.statistics),
+            sums.statistics,
         )
         position = _in_dtypes_of(m_step(statistics), state.position)
         position = tree.where(state.time + 1 >= patience, position, state.position)
-        objective = _objective(batch.scale * found.log_likelihood, log_prior, state.position)
+        objective = _objective(batch.scale * sums.log_likelihood, log_prior, state.position)
         return OnlineState(position, state.time + 1, statistics), OnlineInfo(objective, share.astype(objective.dtype))
 
     return Kernel(init, _no_noise, step)
 
 
 def chunked(e_step: Callable, chunk: int = 4096) -> Callable:
-    """The same E-step in memory O(chunk): ``em(chunked(e_step), m_step)``. See ``accumulate``."""
+    """The same E-step, by ``accumulate`` over ``chunk`` rows at a time, in memory O(chunk)."""
     expect_whole("A chunk", chunk, of=" of rows")
     return lambda theta, batch: accumulate(e_step, theta, batch.data, batch.mask, chunk)
 
@@ -153,44 +150,45 @@ def expected(
     e_step: Callable, theta: PyTree, data: Data | Any, chunk: int = 1 << 16,
     weights: jax.Array | np.ndarray | None = None, place: Callable = lambda rows, mask: (rows, jnp.asarray(mask)),
 ) -> Expected:  # fmt: skip
-    """One E-step over rows on file or in the host's memory; the host adds the chunks' sums in float64.
+    """One E-step over rows on file or in NumPy arrays, chunk by chunk; NumPy adds the chunks' sums in float64.
 
-    One pass over the file, with memory O(chunk) on host and device; reading a chunk overlaps the device's work.
+    It takes one pass over the file, and memory O(chunk). A chunk is read while JAX still computes the one before.
 
     Args:
         e_step: ``(theta, batch) -> Expected``; the same function is compiled only once.
-        theta: parameters. An M-step on float64 sums may give float64: cast it if you want single precision.
+        theta: parameters. The sums are float64, so an M-step on them may give θ in float64; cast it to single
+            precision if you want that.
         data: ``Data``, for example of a memory-mapped file, or arrays.
         chunk: rows at a time, ≥ 1.
         weights: (N,), each ≥ 0; by default the data's weights.
         place: ``(rows, mask) -> (rows, mask)``, which places a chunk on devices for the E-step.
 
     Returns:
-        Expected, as NumPy float64 arrays.
+        An ``Expected`` of NumPy arrays in float64.
 
     Raises:
-        SettingsError: a chunk below 1. DataError: no rows; weights that are not (N,).
+        SettingsError: the chunk is below 1. DataError: there are no rows, or the weights are not (N,).
     """
     expect_whole("A chunk", chunk, of=" of rows")
     data = as_data(data)
     weights = data.weights if weights is None else weights
     if weights is not None and np.shape(weights) != (data.size,):
-        raise DataError(f"expected(weights=...) has one weight a row, shape ({data.size},); got {np.shape(weights)}.")
+        raise DataError(f"expected(weights=...) expects weights of shape ({data.size},); got {np.shape(weights)}.")
     if data.size == 0:
         raise DataError("EM learns from rows: these data have none.")
     chunk = min(chunk, data.size)
     compiled, dtype = jax.jit(e_step), np.dtype(dtype_of(theta))
-    total, working = None, None  # the host adds one chunk's sums while the device computes the next ones
+    total, working = None, None  # NumPy adds a chunk's sums while JAX computes those of the next chunk
     for start in range(0, data.size, chunk):
         stop = min(start + chunk, data.size)
-        # Earlier rows with mask 0 fill up the last chunk: one shape, one compilation.
+        # Rows before ``start``, with mask 0, fill up the last chunk: all chunks have one shape and are compiled once.
         rows = jax.tree.map(lambda a, stop=stop: np.asarray(a[stop - chunk : stop]), data.rows)
         mask = np.zeros(chunk, dtype)
         mask[chunk - (stop - start) :] = 1 if weights is None else np.asarray(weights[start:stop])
-        placed = place(rows, mask)
-        ahead = compiled(theta, Batch(placed[0], placed[1], narrow(data.size)))
-        total, working = _add_on_host(total, working), ahead
-    return _add_on_host(total, working)
+        rows, mask = place(rows, mask)
+        started = compiled(theta, Batch(rows, mask, narrow(data.size)))
+        total, working = _add_in_numpy(total, working), started
+    return _add_in_numpy(total, working)
 
 
 def _no_noise(key: jax.Array, count: int, state: PyTree, batch: Batch | None = None) -> jax.Array:
@@ -210,13 +208,12 @@ def _objective(log_likelihood: jax.Array, log_prior: Callable | None, theta: PyT
 
 
 def _in_newest_frame(old: PyTree, new: PyTree) -> PyTree:
-    """The old statistics; those with a coordinate frame are expressed in the new ones' frame."""
-    return jax.tree.map(
-        lambda a, b: a.in_frame_of(b) if hasattr(a, "in_frame_of") else a,
-        old,
-        new,
-        is_leaf=lambda a: hasattr(a, "in_frame_of"),
-    )
+    """The old statistics; those whose coordinates depend on θ are expressed in the coordinates of the new ones."""
+
+    def has_frame(statistics: Any) -> bool:
+        return hasattr(statistics, "in_frame_of")
+
+    return jax.tree.map(lambda a, b: a.in_frame_of(b) if has_frame(a) else a, old, new, is_leaf=has_frame)
 
 
 def _in_dtypes_of(new: PyTree, old: PyTree) -> PyTree:
@@ -224,14 +221,14 @@ def _in_dtypes_of(new: PyTree, old: PyTree) -> PyTree:
     shapes = [(jax.tree.structure(t), [jnp.shape(leaf) for leaf in jax.tree.leaves(t)]) for t in (new, old)]
     if shapes[0] != shapes[1]:
         raise ModelError(
-            "m_step(statistics) returns parameters like those EM started from, "
+            "m_step(statistics) must return parameters like those that EM started from, "
             f"{shapes[1][0]} of shapes {shapes[1][1]}; got {shapes[0][0]} of shapes {shapes[0][1]}."
         )
     return jax.tree.map(lambda a, b: jnp.asarray(a, b.dtype), new, old)
 
 
-def _add_on_host(total: PyTree, term: PyTree) -> PyTree:
-    """The sum in float64 on the host; a total or term of None counts as 0."""
+def _add_in_numpy(total: PyTree, term: PyTree) -> PyTree:
+    """The sum as NumPy arrays in float64; a total or term of None counts as 0."""
     if term is None:
         return total
     term = jax.tree.map(lambda a: np.asarray(a, np.float64), term)

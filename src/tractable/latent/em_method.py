@@ -30,12 +30,12 @@ from tractable.latent.em_climb import FALLEN, ROUNDING, Reached, SavedAttempts, 
 from tractable.latent.gradient_em import by_enumeration, expected_log_joint, gradient_m_step
 
 CHUNK = 1 << 14  # rows at a time in an E-step
-LOOKED_AT = 10_000  # about so many rows of data on file give a starting point
-WELL = 1e10  # condition number up to which an information matrix's inverse is trusted
-RETRIES = 2  # for starts that end with a collapsed component
-SAME = 1e-3  # nats per datum within which two maxima count as one
-FAR = 1e-2  # nats per datum: a larger gain of one more step rejects the result
-FALL = {"float32": 1e-5, "float64": 1e-10}  # share of |L| within which a fall is rounding
+START_ROWS = 10_000  # about so many rows of data on file give a starting point
+CONDITION = 1e10  # condition number up to which the inverse of an information matrix is trusted
+RETRIES = 2  # how often starts that end with a collapsed component are tried again (docs/decisions/039)
+SAME = 1e-3  # nats (natural logarithms) per datum within which two maxima count as one
+FAR = 1e-2  # nats per datum; if one more step gains more, the result is rejected
+FALL = {"float32": 1e-5, "float64": 1e-10}  # a fall by less than this share of the objective is a rounding error
 INFORMATION_WORK = 1 << 31  # rows × parameters² up to which standard errors are computed
 
 
@@ -45,24 +45,25 @@ class EM(Method):
 
         E:  S = Σ_n E[T(x_n, z) | x_n, θ]        M:  θ' = argmax Q(·; S)
 
-    No step lowers the objective. EM converges at a rate equal to the share of information that z hides, slowly where
-    components overlap, and to a local maximum: hence several starts, side by side in one compilation.
+    No step lowers the objective. EM converges at a rate equal to the share of information that z hides, which is slow
+    where components overlap. It finds a local maximum, so it climbs from several starts, all in one compiled program.
 
     Args:
         starts: climbs from different starting points; the result is the best, and the report says whether they agree.
-        steps: most steps of a climb.
+        steps: largest number of steps of a climb.
         tolerance: the climb ends when the gain still to come, by Aitken's extrapolation of the last gains, is below
-            this share of the objective, twice in a row.
-        chunk: rows at once in an E-step: memory besides the data is O(starts · chunk).
+            this share of the objective twice in a row.
+        chunk: rows at a time in an E-step; memory besides the data is O(starts · chunk).
         optimizer: for an M-step without closed form: "lbfgs", or an optax optimiser, reset at every M-step. A step
-            that would lower Q is rejected and the next is half as long, so that EM never falls; the report says how
-            much L-BFGS would add at the end.
+            that would lower Q is rejected and the next one is half as long, so that the objective never falls. The
+            report says how much an M-step by L-BFGS would add at the end.
         inner: the optimiser's steps in one M-step.
-        prior: climb log p(θ) too. False for the likelihood alone; a closed-form M-step must fit the choice.
+        prior: add log p(θ) to the objective; False climbs the likelihood alone. An M-step in closed form must maximise
+            the same objective.
         errors: compute standard errors at the end, which takes as many gradients as θ has entries.
 
-    Needs a ``LatentModel``. Reports standard errors from the observed information: the complete data's minus what z
-    hides (Louis 1982). Each step reads data on file once.
+    It needs a ``LatentModel``. Standard errors come from the observed information, which is that of the complete data
+    minus the part that z hides (Louis 1982). Each step reads data on file once.
     """
 
     label: ClassVar[str] = "em"
@@ -88,7 +89,7 @@ class EM(Method):
         return model
 
     def exact(self, model: Any) -> bool:
-        """Whether E-step and M-step have closed forms, on additive statistics."""
+        """Whether E-step and M-step have closed forms with additive statistics."""
         return model.halves is not None
 
     def begin(self, model: Any, data: Data, key: jax.Array) -> PyTree:
@@ -114,46 +115,45 @@ class EM(Method):
         return by_enumeration(sums.log_prob, sums.responsibilities, sums.causes), m_step
 
     def climb(self, session: Session) -> tuple[Any, Data, Any, Reached, dict[str, float]]:
-        """The model, its rows, the mean taken off them (or None), every start's end point, and seconds."""
+        """The model, its rows, the mean subtracted from them (or None), the climbs' end points, and seconds."""
         model = self.needed(session.model).climbed
         data, offset = subtract_mean(model, session.data)
         session = session._replace(data=data)
-        began = time.perf_counter()
+        start_time = time.perf_counter()
         thetas = self.begin(model, data, session.key)
-        begun = time.perf_counter()
+        climb_time = time.perf_counter()
         if not data.resident and not self.exact(model):
             raise DataError("An M-step by gradient needs all rows in memory; these are on file. Give an m_step.")
         attempts, bad = SavedAttempts(session, thetas), np.zeros(0, bool)
         while True:
             reached = attempts.earlier
             if reached is not None:
-                # A start may collapse a component by bad luck: such starts are tried again.
+                # From an unlucky start a component may collapse: such starts are tried again.
                 bad = ~is_sound(model, reached, data.total)
                 thetas = self.begin(model, data, jax.random.fold_in(session.key, attempts.count))
             again = climb(self, model, session, thetas, attempts)
-            reached = (
-                again if reached is None else with_retries(reached, again, bad & is_sound(model, again, data.total))
-            )
+            if reached is not None:
+                again = with_retries(reached, again, bad & is_sound(model, again, data.total))
+            reached = again
             if reached.interrupted or attempts.count == RETRIES or is_sound(model, reached, data.total).all():
                 break
             attempts.again(reached)
-        seconds = {"starting": begun - began, "climbing": time.perf_counter() - begun}
+        seconds = {"starting": climb_time - start_time, "climbing": time.perf_counter() - climb_time}
         return model, data, offset, reached, seconds
 
     def learn(self, session: Session) -> Outcome:
         model, data, offset, reached, seconds = self.climb(session)
-        climbed = time.perf_counter()
-        point, info, found = conclude(self, model, data, reached)
+        end_time = time.perf_counter()
+        point, info, figures = conclude(self, model, data, reached)
         if not reached.interrupted and not self.exact(model) and self.optimizer != "lbfgs":
-            found |= {
-                "L-BFGS adds": self._lbfgs_gain_at(model, session._replace(data=data), point) - found["objective"]
-            }
+            value = self._objective_after_lbfgs(model, session._replace(data=data), point)
+            figures["L-BFGS adds"] = value - figures["objective"]
         if offset is not None:
             point = np.asarray(shift_point(model, jnp.asarray(point), offset))
-        seconds |= {"errors": time.perf_counter() - climbed}
-        return Outcome(point_belief(point, info, found), found, seconds, reached.interrupted)
+        seconds |= {"errors": time.perf_counter() - end_time}
+        return Outcome(point_belief(point, info, figures), figures, seconds, reached.interrupted)
 
-    def _lbfgs_gain_at(self, model: Any, session: Session, point: np.ndarray) -> float:
+    def _objective_after_lbfgs(self, model: Any, session: Session, point: np.ndarray) -> float:
         """The objective, in nats, after one M-step by L-BFGS from a point."""
         theta = model.params(jnp.asarray(point))
         judge = dataclasses.replace(self, optimizer="lbfgs", steps=1)
@@ -162,44 +162,43 @@ class EM(Method):
         return float(climb(judge, model, session, one, SavedAttempts(session, one)).objective[0])
 
     def checks(self, posterior: Learnt) -> list[Check]:
-        found = posterior.found
-        size, out = found.get("observations", max(1, posterior.rows)), []
-        datum = "an observation" if "observations" in found else "a datum"
-        if "L-BFGS adds" in found:
-            left = found["L-BFGS adds"] / size
-            verdict = "trust" if left <= SAME else "caution" if left <= FAR else "reject"
-            stood = found["M-steps without gain"]
-            refused = f"; {stood} M-steps of {found['steps']} found no step that did not lower Q" if stood else ""
-            sentence = f"nats a datum that one M-step by L-BFGS adds at the optimiser's end point{refused}"
-            out.append(Check("L-BFGS adds", left, verdict, sentence))
-        to_come = found["to come"] / size
-        limit = self.tolerance * abs(found["objective"]) / size
-        # Extrapolation from few gains is a guess, which a factor of ten allows for.
+        figures = posterior.found
+        size, out = figures.get("observations", max(1, posterior.rows)), []
+        datum = "per observation" if "observations" in figures else "per datum"
+        if "L-BFGS adds" in figures:
+            remainder = figures["L-BFGS adds"] / size
+            verdict = "trust" if remainder <= SAME else "caution" if remainder <= FAR else "reject"
+            idle = figures["M-steps without gain"]
+            refused = f"; {idle} of {figures['steps']} M-steps found no step that did not lower Q" if idle else ""
+            sentence = f"nats per datum that one M-step by L-BFGS adds at the optimiser's end point{refused}"
+            out.append(Check("L-BFGS adds", remainder, verdict, sentence))
+        to_come = figures["to come"] / size
+        limit = self.tolerance * abs(figures["objective"]) / size
+        # The extrapolation is a guess from few gains, so ten times the limit is still trusted.
         verdict = "trust" if to_come <= 10 * limit else "caution"
         out.append(Check("gain to come", to_come, verdict, f"nats {datum}, extrapolated from the last gains"))
-        fall, scale = found["fall"], max(1.0, abs(found["objective"]))
-        fine = fall <= FALL[str(jnp.result_type(float))] * scale
-        sentence = (
-            "nats lost in one step; EM loses none unless a floor binds or the M-step fails to maximise Q + log p(θ)"
-        )
-        out.append(Check("largest fall", fall, "trust" if fine else "caution", sentence))
-        own, least = model_checks(posterior), found.get("eigenvalue", math.nan)
+        fall, scale = figures["fall"], max(1.0, abs(figures["objective"]))
+        is_rounding = fall <= FALL[str(jnp.result_type(float))] * scale
+        sentence = "nats lost in one step; EM loses none unless a floor binds or an M-step misses its maximum"
+        out.append(Check("largest fall", fall, "trust" if is_rounding else "caution", sentence))
+        own, least = model_checks(posterior), figures.get("eigenvalue", math.nan)
         sentence = "smallest eigenvalue of the observed information; above 0 at a proper maximum"
-        sentence += "" if least > 0 else ": there are no standard errors"
-        out += agreement(found, self.starts, f"{SAME:g} nats {datum}", found["agreement"] / size)
-        out += curvature(found, math.inf if any(c.verdict != "trust" for c in own) else 1e-6, sentence)
+        sentence += "" if least > 0 else "; where it is not, there are no standard errors"
+        out += agreement(figures, self.starts, f"{SAME:g} nats {datum}", figures["agreement"] / size)
+        out += curvature(figures, math.inf if any(c.verdict != "trust" for c in own) else 1e-6, sentence)
         if least > 0:
-            condition = 1 / found["condition"]
-            verdict = "trust" if condition < WELL else "caution"
-            out.append(Check("condition", condition, verdict, "of the information matrix: large where it is flat"))
+            condition = 1 / figures["condition"]
+            verdict = "trust" if condition < CONDITION else "caution"
+            flat = "condition number of the information matrix; large where the objective is almost flat"
+            out.append(Check("condition", condition, verdict, flat))
         return out + own
 
 
 def expect_latent_model(model: Model, method: Method) -> LatentModel:
     """The model as a LatentModel; raises ModelError if it has no z."""
-    found = latent_model(model)
-    if found is not None:
-        return found
+    latent = latent_model(model)
+    if latent is not None:
+        return latent
     raise ModelError(
         f"{type(method).__name__} learns a LatentModel, in which every datum has a latent z; this model has no "
         "such z. Use MAP, or tr.LatentModel(prior, latent, likelihood)."
@@ -207,7 +206,7 @@ def expect_latent_model(model: Model, method: Method) -> LatentModel:
 
 
 def subtract_mean(model: LatentModel, data: Data) -> tuple[Data, Any]:
-    """Rows in memory minus their mean, and that mean, if the model shifts with its rows; else the rows and None."""
+    """Rows in memory minus their mean, and the mean, if the model's ``shift`` can undo this; else the rows and None."""
     if data.total == 0:
         raise DataError("EM learns from rows: these data have none.")
     if model.symmetry.shift is None or not data.resident or data.given is not None:
@@ -217,8 +216,8 @@ def subtract_mean(model: LatentModel, data: Data) -> tuple[Data, Any]:
     if data.weights is not None:
         offset = np.asarray(np.ma.average(np.ma.masked_invalid(y.astype(np.float64)), 0, data.weights))
     dtype = jnp.result_type(float)
-    about = Data((y - offset).astype(dtype), weights=data.weights, missing=data.missing)
-    return about, jnp.asarray(offset, dtype)
+    centred = Data((y - offset).astype(dtype), weights=data.weights, missing=data.missing)
+    return centred, jnp.asarray(offset, dtype)
 
 
 def initial_thetas(model: LatentModel, data: Data, key: jax.Array, count: int) -> PyTree:
@@ -227,7 +226,7 @@ def initial_thetas(model: LatentModel, data: Data, key: jax.Array, count: int) -
         if model.prior_is_callable or model.start is not None:
             positions = starts(model, data, key, count)
             return jax.vmap(model.params)(positions)
-        # The prior says where θ is likely to be; the origin of the unconstrained space does not.
+        # The prior says where θ is likely to be, which the origin of the unconstrained space does not.
         return _from_prior(model, chain_keys(key, count))
     return starting_points(model.steps.begin, data, key, count)
 
@@ -238,39 +237,39 @@ def _from_prior(model: LatentModel, keys: jax.Array) -> PyTree:
 
 
 def starting_points(begin: Callable[[jax.Array, PyTree], PyTree], data: Data, key: jax.Array, count: int) -> PyTree:
-    """``begin`` at several keys, with a leading axis of starts; evenly spaced rows represent data on file."""
-    sample = data if data.resident else data.take(slice(0, None, max(1, data.size // LOOKED_AT)))
+    """The results of ``begin`` for ``count`` keys, with a leading axis of starts; of rows on file it gets a sample."""
+    sample = data if data.resident else data.take(slice(0, None, max(1, data.size // START_ROWS)))
     rows = jax.tree.map(np.asarray, sample.equally_counted().rows)
     rows = rows[0] if rows[1] is None else rows
-    found = [begin(k, rows) for k in chain_keys(key, count)]
+    thetas = [begin(k, rows) for k in chain_keys(key, count)]
     dtype = jnp.result_type(float)
-    return jax.tree.map(lambda *leaves: jnp.asarray(np.stack([np.asarray(leaf) for leaf in leaves]), dtype), *found)
+    return jax.tree.map(lambda *leaves: jnp.asarray(np.stack([np.asarray(leaf) for leaf in leaves]), dtype), *thetas)
 
 
 def conclude(method: EM, model: LatentModel, data: Data, reached: Reached) -> tuple[np.ndarray, dict, dict]:
     """The best start's point, the traces, and figures for the report."""
     flat = np.asarray(_positions(model, reached.theta))
     inside = np.all(np.isfinite(flat), axis=1)
-    best, found = choose_best(reached._replace(objective=np.where(inside, reached.objective, -np.inf)), model, data)
+    best, figures = choose_best(reached._replace(objective=np.where(inside, reached.objective, -np.inf)), model, data)
     point = flat[best]
     size = model.observations(data) or data.size
     if method.errors and len(point) <= INFORMATION and size * len(point) ** 2 <= INFORMATION_WORK:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", TractableWarning)  # the report says it
-            found |= standard_errors(model, data, point, method.prior)
-    return point, {"objective": reached.trace}, found
+            warnings.simplefilter("ignore", TractableWarning)  # the report says the same
+            figures |= standard_errors(model, data, point, method.prior)
+    return point, {"objective": reached.trace}, figures
 
 
 @compiled("model")
 def _positions(model: LatentModel, thetas: PyTree) -> jax.Array:
-    """(start, d) unconstrained, in the model's canonical order."""
+    """The starts' θ as unconstrained numbers (start, d), in the model's canonical order."""
     canonical = model.symmetry.canonical
     return jax.vmap(model.position_of)(thetas if canonical is None else jax.vmap(canonical)(thetas))
 
 
 @compiled("model")
 def shift_point(model: LatentModel, point: jax.Array, offset: jax.Array) -> jax.Array:
-    """(d,) the same point once ``offset`` is added to the rows."""
+    """The point (d,) that stands for the same model of the rows plus ``offset``."""
     return model.position_of(model.shifted(model.params(point), offset))
 
 
@@ -281,32 +280,29 @@ def choose_best(reached: Reached, model: Any, data: Data) -> tuple[int, dict[str
         _expect_finite(data)
         raise RunError(
             f"None of {len(values)} climbs stayed finite. Is the likelihood bounded? A floor, a "
-            "prior, or fewer components bound it."
+            "prior, or fewer components may bound it."
         )
     best = int(np.argmax(values))
-    fine = is_sound(model, reached, data.total) & np.isfinite(values)
-    if fine.any():  # a collapsed component must not win
-        best = int(np.argmax(np.where(fine, values, -np.inf)))
+    is_valid = is_sound(model, reached, data.total) & np.isfinite(values)
+    if is_valid.any():  # a collapsed component must not win
+        best = int(np.argmax(np.where(is_valid, values, -np.inf)))
     trace = reached.trace[best][np.isfinite(reached.trace[best])]
     gains = np.diff(np.append(trace, values[best]))
     observations = model.observations(data)
-    near = (
-        np.isfinite(values)
-        & (values >= values[best] - SAME * (data.total if observations is None else observations))
-        & fine
-    )
-    found = ({} if observations is None else {"observations": observations}) | {
+    limit = values[best] - SAME * (data.total if observations is None else observations)
+    agrees = np.isfinite(values) & (values >= limit) & is_valid
+    figures = ({} if observations is None else {"observations": observations}) | {
         "objective": float(values[best]),
         "evaluations": int(np.sum(np.isfinite(reached.trace))),
         "steps": len(trace),
         "agreement": float(values[best] - np.min(values[np.isfinite(values)])),
-        "starts that agree": int(np.sum(near)),
-        "degenerate starts": int(np.sum(~fine)),
+        "starts that agree": int(np.sum(agrees)),
+        "degenerate starts": int(np.sum(~is_valid)),
         "fall": float(max(0.0, -gains.min(initial=0.0))),
         "M-steps without gain": int(np.sum(gains == 0)),
         "to come": _gain_to_come(gains, values[best], data.total),
     }
-    return best, found
+    return best, figures
 
 
 def model_checks(posterior: Learnt) -> list[Check]:
@@ -316,7 +312,7 @@ def model_checks(posterior: Learnt) -> list[Check]:
 
 
 def _gain_to_come(gains: np.ndarray, objective: float, size: int | float) -> float:
-    """Nats still to come, by Aitken's extrapolation of the last two gains; 0 where they are rounding."""
+    """Nats still to come, by Aitken's extrapolation of the last two gains; 0 if the last is a rounding error."""
     if len(gains) < 2:
         return math.inf if len(gains) else 0.0
     before, last = gains[-2:]
@@ -328,7 +324,7 @@ def _gain_to_come(gains: np.ndarray, objective: float, size: int | float) -> flo
 
 
 def is_sound(model: LatentModel, reached: Reached, size: int | float) -> np.ndarray:
-    """(start,) whether the model's own checks all accept a climb's end point."""
+    """Whether the model's own checks accept each climb's end point, (start,)."""
     count = len(reached.objective)
     if model.steps.examine is None:
         return np.ones(count, bool)
@@ -338,13 +334,13 @@ def is_sound(model: LatentModel, reached: Reached, size: int | float) -> np.ndar
 
 
 def _expect_finite(data: Data) -> None:
-    """Raises DataError about the first row with a number that is not finite, if there is one."""
+    """Raise a DataError about the first row with a number that is not finite, if there is such a row."""
     for name, part in (("y", data.y), ("given", data.given)):
         for leaf in jax.tree.leaves(part):
             bad = ~np.isfinite(np.asarray(leaf, np.float64)).reshape(data.size, -1).all(1)
             if bad.any():
                 raise DataError(
-                    f"{int(bad.sum())} of {data.size} rows of {name} hold NaN or infinite numbers, the first row "
-                    f"{int(np.argmax(bad))}. Drop or impute them; a mixture of normals takes NaN as missing by "
+                    f"{int(bad.sum())} of {data.size} rows of {name} hold NaN or infinite numbers; the first of them "
+                    f"is row {int(np.argmax(bad))}. Drop or impute them; a mixture of normals takes NaN as missing by "
                     "models.mixture.with_missing."
                 )

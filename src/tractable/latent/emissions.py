@@ -1,7 +1,7 @@
-"""Emission families: the density of a step's numbers given the state, the sums that an M-step needs, and its maximum.
+"""Emission families: the density of a step's numbers given the state, and the sums and the maximum of an M-step.
 
 Arrays of steps are (T, d) for one sequence, or (T, d, n) for several. NaN marks a missing number, which is integrated
-out. Every family has a conjugate prior, which counts as much as ``counts`` imagined steps in each state.
+out. Every family has a conjugate prior, worth as much as ``counts`` imagined steps in each state.
 """
 
 from dataclasses import dataclass
@@ -49,33 +49,34 @@ class Chances(NamedTuple):
 
 
 class Moments(NamedTuple):
-    """Sums over the observed numbers, weighted by p(z = k | x), about each state's mean m."""
+    """Sums over the observed numbers, weighted by p(z = k | x), and relative to the mean m of each state."""
 
     count: Any  # (K, d); for vectors (K,)
     first: Any  # (K, d) x − m
     second: Any  # (K, d) (x − m)²; for vectors (K, d, d)
-    frame: Any  # (K, d) weight · m
+    frame: Any  # (K, d) weight · m, so that it adds up over sequences like the sums
     weight: Any  # () total weight of the sequences
 
     def in_frame_of(self, other: "Moments") -> "Moments":
-        """The same sums about the means of ``other``."""
-        off = self.frame / jnp.where(self.weight > 0, self.weight, 1) - other.frame / other.weight  # m − m'
+        """The same sums relative to the means of ``other``."""
+        shift = self.frame / jnp.where(self.weight > 0, self.weight, 1) - other.frame / other.weight  # m − m'
         count = self.count if self.count.ndim == 2 else self.count[:, None]
-        first = self.first + count * off
+        first = self.first + count * shift
         if self.second.ndim == 3:
-            cross = self.first[:, :, None] * off[:, None, :]
-            more = cross + jnp.swapaxes(cross, 1, 2) + count[:, :, None] * off[:, :, None] * off[:, None, :]
+            cross = self.first[:, :, None] * shift[:, None, :]
+            correction = cross + jnp.swapaxes(cross, 1, 2) + count[:, :, None] * shift[:, :, None] * shift[:, None, :]
         else:
-            more = 2 * self.first * off + count * off**2
-        moved = Moments(self.count, first, self.second + more, self.weight * other.frame / other.weight, self.weight)
-        return jax.tree.map(lambda a, b: jnp.where(self.weight > 0, a, b), moved, self)
+            correction = 2 * self.first * shift + count * shift**2
+        frame = self.weight * other.frame / other.weight
+        sums = Moments(self.count, first, self.second + correction, frame, self.weight)
+        return jax.tree.map(lambda a, b: jnp.where(self.weight > 0, a, b), sums, self)
 
 
 class Counts(NamedTuple):
-    """Sums of p(z = k | x): each state's steps, and what it emitted."""
+    """Sums weighted by p(z = k | x): each state's number of steps, and the sum of what it emitted."""
 
     count: Any  # (K, d)
-    first: Any  # (K, d) x; for classes (K, L), steps of each class
+    first: Any  # (K, d) of x; for classes (K, L), the number of steps of each class
 
 
 @dataclass(frozen=True)
@@ -115,9 +116,9 @@ class Emission:
         raise NotImplementedError
 
     def sums(self, theta: PyTree, x: jax.Array, share: jax.Array, weight: jax.Array) -> PyTree:
-        """The sums that ``m_step`` needs, from shares (T, K, …) of sequences of total weight ``weight``.
+        """The sums that ``m_step`` needs, from weighted p(z | x), (T, K, …), of sequences of total weight ``weight``.
 
-        By default, how often each number was observed, and the sum of its values.
+        By default these are ``Counts``: how often each number was observed, and the sum of its values.
         """
         is_observed, x = split_missing(x)
         return Counts(sum_over_steps(share, is_observed.astype(share.dtype)), sum_over_steps(share, x))
@@ -135,11 +136,12 @@ class Emission:
         raise NotImplementedError
 
     def draw_prior(self, key: jax.Array) -> PyTree:
+        """A draw of θ from the prior, for ``counts`` > 0."""
         raise NotImplementedError
 
     @property
     def drawable(self) -> bool:
-        """Whether the prior can be sampled."""
+        """Whether θ can be drawn from the prior."""
         return self.counts > 0
 
     def arrange(self, y: PyTree) -> jax.Array:
@@ -152,7 +154,7 @@ class Emission:
         return ~jnp.all(jnp.isnan(x), axis=1)
 
     def guess_states(self, key: jax.Array, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """A selection of steps (m, d), and a guess of their states, (m, K)."""
+        """Some of the steps, (m, d), and a guess of the probabilities of their states, (m, K)."""
         chosen, near = cluster_rows(key, x, self.states)
         random = np.asarray(jax.random.dirichlet(jax.random.fold_in(key, 1), jnp.ones(self.states), (len(chosen),)))
         return chosen, 0.8 * near + 0.2 * random
@@ -161,12 +163,12 @@ class Emission:
         """Raise a DataError if no state can emit the steps (N, d); NaN marks a missing number."""
 
     def least_sd(self, theta: PyTree) -> float:
-        """The least sd of a state divided by its floor; ∞ for families without an sd."""
+        """The least sd of all states divided by the floor of sds; ∞ for families without an sd."""
         return np.inf
 
 
 def split_missing(x: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Which numbers of steps (T, d, …) are observed, and the numbers with 0 for missing ones, both (T, 1, d, …)."""
+    """For steps (T, d, …): which numbers are observed, and the numbers, 0 if missing; both (T, 1, d, …)."""
     is_observed = ~jnp.isnan(x)
     return is_observed[:, None], jnp.where(is_observed, x, 0)[:, None]
 
@@ -206,22 +208,23 @@ class Normal(Emission):
     def sums(self, theta: Normals, x: jax.Array, share: jax.Array, weight: jax.Array) -> Moments:
         is_observed, x = split_missing(x)
         mean = self.flat(theta.mean)[0]
-        off = jnp.where(is_observed, x - self.flat(theta.mean, x.ndim - 1), 0)
+        deviation = jnp.where(is_observed, x - self.flat(theta.mean, x.ndim - 1), 0)
         count = sum_over_steps(share, is_observed.astype(share.dtype))
-        return Moments(count, sum_over_steps(share, off), sum_over_steps(share, off**2), weight * mean, weight)
+        first, second = sum_over_steps(share, deviation), sum_over_steps(share, deviation**2)
+        return Moments(count, first, second, weight * mean, weight)
 
     def m_step(self, sums: Moments) -> Normals:
         count, first, second, frame, weight = jax.tree.map(jnp.asarray, sums)
         mean, c = frame / jnp.where(weight > 0, weight, 1), self.counts if self.scale is not None else 0.0
-        tiny = 10 * jnp.finfo(count.dtype).eps  # a state without steps stays unchanged
-        off = jnp.asarray(self.centre, count.dtype)[None] - mean
-        shift = (first + c * off) / (count + c + tiny)
-        left = second - 2 * shift * first + shift**2 * count
+        tiny = 10 * jnp.finfo(count.dtype).eps  # so that a state without steps keeps its mean
+        gap = jnp.asarray(self.centre, count.dtype)[None] - mean
+        shift = (first + c * gap) / (count + c + tiny)
+        scatter = second - 2 * shift * first + shift**2 * count
         if self.scale is None:
-            variance = left / (count + tiny)
+            variance = scatter / (count + tiny)
         else:
             scale = jnp.asarray(self.scale, count.dtype)[None]
-            variance = (left + c * ((off - shift) ** 2 + scale**2)) / (count + (c + 2 if c else 0) + tiny)
+            variance = (scatter + c * ((gap - shift) ** 2 + scale**2)) / (count + (c + 2 if c else 0) + tiny)
         return Normals(self.shaped(mean + shift), self.shaped(jnp.sqrt(jnp.maximum(variance, self.floor))))
 
     def of_state(self, theta: Normals) -> Distribution:
@@ -234,7 +237,7 @@ class Normal(Emission):
         centre, scale = (jnp.asarray(each, mean.dtype)[None] for each in (self.centre, self.scale))
         of_means = dist.Normal(centre, sd / np.sqrt(self.counts)).log_prob(mean)
         half = 0.5 * self.counts
-        of_sds = dist.InverseGamma(half, half * scale**2).log_prob(sd**2) + jnp.log(2 * sd)  # of the sd
+        of_sds = dist.InverseGamma(half, half * scale**2).log_prob(sd**2) + jnp.log(2 * sd)  # with the Jacobian of sd²
         return jnp.sum(of_means + of_sds)
 
     def draw_prior(self, key: jax.Array) -> Normals:
@@ -255,9 +258,10 @@ class Normal(Emission):
 
 @dataclass(frozen=True)
 class FullNormal(Normal):
-    """x ~ N(m_k, C_k), vectors of correlated numbers; a step is observed as a whole or not at all.
+    """x ~ N(m_k, C_k), vectors of correlated numbers; all numbers of a step are observed, or none is.
 
-    Prior, with centre and scale: m | C ~ N(centre, C/c), C ~ inverse Wishart(c + d, c diag(scale²)); else flat.
+    Prior, with centre and scale: m | C ~ N(centre, C/c), C ~ inverse Wishart(c + d, c diag(scale²)); flat if scale is
+    None.
     """
 
     def example(self) -> tuple[FullNormals, FullNormals]:
@@ -268,18 +272,18 @@ class FullNormal(Normal):
     def log_density(self, theta: FullNormals, x: jax.Array) -> jax.Array:
         d = self.shape[0]
         is_observed, x = split_missing(x)
-        back = inverse(cholesky(theta.covariance))  # (K, d, d)
-        off = x - self.flat(theta.mean, x.ndim - 1)  # (T, K, d, …)
-        z = jnp.einsum("kij,tkj...->tki...", back, off, precision="highest")
-        log_det = jnp.sum(jnp.log(jnp.diagonal(back, axis1=1, axis2=2)), axis=1)
+        inverses = inverse(cholesky(theta.covariance))  # (K, d, d)
+        deviation = x - self.flat(theta.mean, x.ndim - 1)  # (T, K, d, …)
+        z = jnp.einsum("kij,tkj...->tki...", inverses, deviation, precision="highest")
+        log_det = jnp.sum(jnp.log(jnp.diagonal(inverses, axis1=1, axis2=2)), axis=1)
         log_det = log_det.reshape(1, -1, *(1,) * (x.ndim - 3))
         return jnp.where(jnp.all(is_observed, axis=2), log_det - 0.5 * jnp.sum(z**2, axis=2) - 0.5 * d * LOG_2PI, 0)
 
     def sums(self, theta: FullNormals, x: jax.Array, share: jax.Array, weight: jax.Array) -> Moments:
         is_observed, x = split_missing(x)
-        off = x - self.flat(theta.mean, x.ndim - 1)
+        deviation = x - self.flat(theta.mean, x.ndim - 1)
         share = jnp.where(jnp.all(is_observed, axis=2), share, 0)
-        flat = jnp.moveaxis(off, 2, -1).reshape(*off.shape[:2], -1, off.shape[2])  # (T, K, n, d)
+        flat = jnp.moveaxis(deviation, 2, -1).reshape(*deviation.shape[:2], -1, deviation.shape[2])  # (T, K, n, d)
         weighed = share.reshape(*share.shape[:2], -1, 1) * flat
         second = jnp.einsum("tkni,tknj->kij", weighed, flat, precision="highest")
         count = jnp.sum(share, axis=(0, *range(2, share.ndim)))
@@ -290,15 +294,15 @@ class FullNormal(Normal):
         mean, d = frame / jnp.where(weight > 0, weight, 1), len(first[0])
         c = self.counts if self.scale is not None else 0.0
         tiny = 10 * jnp.finfo(count.dtype).eps
-        off = jnp.asarray(self.centre, count.dtype)[None] - mean
-        shift = (first + c * off) / (count + c + tiny)[:, None]
+        gap = jnp.asarray(self.centre, count.dtype)[None] - mean
+        shift = (first + c * gap) / (count + c + tiny)[:, None]
         cross = shift[:, :, None] * first[:, None, :]
-        left = second - cross - jnp.swapaxes(cross, 1, 2) + count[:, None, None] * _outer(shift)
+        scatter = second - cross - jnp.swapaxes(cross, 1, 2) + count[:, None, None] * _outer(shift)
         if c:
-            left = left + c * (_outer(off - shift) + jnp.diag(jnp.asarray(self.scale, count.dtype) ** 2)[None])
+            scatter = scatter + c * (_outer(gap - shift) + jnp.diag(jnp.asarray(self.scale, count.dtype) ** 2)[None])
         degrees = count + ((c + d) + d + 2 if c else 0) + tiny
         unit = self.floor * jnp.eye(d, dtype=count.dtype)[None]
-        return FullNormals(mean + shift, left / degrees[:, None, None] + unit)
+        return FullNormals(mean + shift, scatter / degrees[:, None, None] + unit)
 
     def of_state(self, theta: FullNormals) -> Distribution:
         return dist.MultivariateNormal(theta.mean, scale_tril=cholesky(theta.covariance))
@@ -307,10 +311,10 @@ class FullNormal(Normal):
         if self.scale is None:
             return jnp.zeros((), jnp.result_type(theta.mean))
         c, d = self.counts, self.shape[0]
-        back = inverse(cholesky(theta.covariance))
-        log_det = -2 * jnp.sum(jnp.log(jnp.diagonal(back, axis1=1, axis2=2)), axis=1)
-        off = theta.mean - jnp.asarray(self.centre, theta.mean.dtype)[None]
-        z = jnp.einsum("kij,kj->ki", back, off, precision="highest")
+        inverses = inverse(cholesky(theta.covariance))
+        log_det = -2 * jnp.sum(jnp.log(jnp.diagonal(inverses, axis1=1, axis2=2)), axis=1)
+        deviation = theta.mean - jnp.asarray(self.centre, theta.mean.dtype)[None]
+        z = jnp.einsum("kij,kj->ki", inverses, deviation, precision="highest")
         of_means = -0.5 * (c * jnp.sum(z**2, axis=1) + log_det - d * np.log(c) + d * LOG_2PI)
         scale = jnp.asarray(self.scale, theta.mean.dtype)
         return jnp.sum(of_means) + jnp.sum(inverse_wishart_log_prob(theta.covariance, c, scale))
@@ -348,9 +352,9 @@ def inverse_wishart_log_prob(covariance: ArrayLike, counts: float, scale: jax.Ar
     covariance = jnp.asarray(covariance)
     d = covariance.shape[-1]
     nu = counts + d
-    back = inverse(cholesky(covariance))
-    log_det = -2 * jnp.sum(jnp.log(jnp.diagonal(back, axis1=-2, axis2=-1)), axis=-1)
-    trace = counts * jnp.sum(jnp.square(back * scale), axis=(-2, -1))
+    inverses = inverse(cholesky(covariance))
+    log_det = -2 * jnp.sum(jnp.log(jnp.diagonal(inverses, axis1=-2, axis2=-1)), axis=-1)
+    trace = counts * jnp.sum(jnp.square(inverses * scale), axis=(-2, -1))
     normaliser = 0.5 * nu * (d * np.log(counts) + 2 * jnp.sum(jnp.log(scale))) - 0.5 * nu * d * np.log(2)
     multigamma = 0.25 * d * (d - 1) * np.log(np.pi) + jnp.sum(gammaln(0.5 * nu - 0.5 * jnp.arange(d)))
     return normaliser - multigamma - 0.5 * (nu + d + 1) * log_det - 0.5 * trace
@@ -359,13 +363,13 @@ def inverse_wishart_log_prob(covariance: ArrayLike, counts: float, scale: jax.Ar
 def inverse_wishart_draw(key: jax.Array, counts: float, scale: jax.Array, shape: tuple[int, ...]) -> jax.Array:
     """Covariances (*shape, d, d) from inverse Wishart(c + d, c diag(scale²))."""
     precise = dist.WishartCholesky(counts + len(scale), scale_tril=jnp.diag(1 / (np.sqrt(counts) * scale)))
-    back = inverse(precise.sample(key, shape))  # Λ = L Lᵀ, C = L⁻ᵀ L⁻¹
-    return jnp.einsum("...ji,...jl->...il", back, back, precision="highest")
+    inverses = inverse(precise.sample(key, shape))  # Λ = L Lᵀ, C = L⁻ᵀ L⁻¹
+    return jnp.einsum("...ji,...jl->...il", inverses, inverses, precision="highest")
 
 
 @dataclass(frozen=True)
 class Poisson(Emission):
-    """x ~ Poisson(rate_k); prior Gamma(1 + c, c/centre): c steps of the centre on average."""
+    """x ~ Poisson(rate_k); prior Gamma(1 + c, c/centre), worth c/centre imagined steps with c counts in all."""
 
     centre: tuple[float, ...]
 
@@ -398,7 +402,7 @@ class Poisson(Emission):
         return Rates(self.shaped(jnp.asarray(self._gamma(jnp.result_type(float)).sample(key))))
 
     def check(self, x: np.ndarray) -> None:
-        _check_whole(x, "Poisson states show counts 0, 1, 2, …", np.inf)
+        _check_whole(x, "Poisson states emit counts 0, 1, 2, …", np.inf)
 
 
 @dataclass(frozen=True)
@@ -428,7 +432,7 @@ class Bernoulli(Emission):
         return Chances(jax.random.beta(key, 1 + self.counts, 1 + self.counts, (self.states, *self.shape)))
 
     def check(self, x: np.ndarray) -> None:
-        _check_whole(x, "Bernoulli states show 0 or 1", 1)
+        _check_whole(x, "Bernoulli states emit 0 or 1", 1)
 
 
 @dataclass(frozen=True)
@@ -451,13 +455,13 @@ class Categorical(Emission):
         return jnp.sum(jnp.where(self._indicators(x)[:, None], logs, 0), axis=2)
 
     def sums(self, theta: Chances, x: jax.Array, share: jax.Array, weight: jax.Array) -> Counts:
-        shown = sum_over_steps(share, self._indicators(x)[:, None].astype(share.dtype))
-        return Counts(jnp.sum(shown, axis=1, keepdims=True), shown)
+        counts = sum_over_steps(share, self._indicators(x)[:, None].astype(share.dtype))
+        return Counts(jnp.sum(counts, axis=1, keepdims=True), counts)
 
     def m_step(self, sums: Counts) -> Chances:
-        shown = jnp.asarray(sums.first)
-        shown = shown + self.counts + 10 * jnp.finfo(shown.dtype).eps
-        return Chances(shown / jnp.sum(shown, axis=1, keepdims=True))
+        counts = jnp.asarray(sums.first)
+        counts = counts + self.counts + 10 * jnp.finfo(counts.dtype).eps
+        return Chances(counts / jnp.sum(counts, axis=1, keepdims=True))
 
     def of_state(self, theta: Chances) -> Distribution:
         return dist.CategoricalProbs(theta.probs)
@@ -472,16 +476,16 @@ class Categorical(Emission):
         return Chances(self._dirichlet().sample(key))
 
     def guess_states(self, key: jax.Array, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """A guess that assigns each class to states at random, since classes have no distance."""
+        """The steps, and random probabilities of states for each class: classes have no distances to cluster by."""
         shares = np.asarray(jax.random.dirichlet(key, 0.5 * jnp.ones(self.states), (self.classes,)))
         return x, 0.9 * shares[x[:, 0].astype(int)] + 0.1 / self.states
 
     def check(self, x: np.ndarray) -> None:
-        _check_whole(x, f"Categorical states show classes 0 … {self.classes - 1}", self.classes - 1)
+        _check_whole(x, f"Categorical states emit classes 0 … {self.classes - 1}", self.classes - 1)
 
 
 def _check_whole(x: np.ndarray, what: str, most: float | int) -> None:
     x = x[~np.isnan(x)]
     is_wrong = (x < 0) | (x > most) | (x != np.floor(x))
     if is_wrong.any():
-        raise DataError(f"{what}, and NaN where a step is missing; got {x[np.argmax(is_wrong)]:g}.")
+        raise DataError(f"{what}, and NaN marks a missing step; got {x[np.argmax(is_wrong)]:g}.")

@@ -2,7 +2,8 @@
 
     z ~ N(0, I_q),    x | z ~ N(μ + W z, Ψ)    ⇒    x ~ N(μ, W Wᵀ + Ψ)
 
-W is identified up to a rotation of z, by W Wᵀ. Rubin & Thayer 1982; Tipping & Bishop 1999.
+W is identified only up to a rotation of z: the density of x depends on W Wᵀ alone. Rubin & Thayer 1982; Tipping &
+Bishop 1999.
 """
 
 import functools
@@ -24,7 +25,7 @@ from tractable.core.settings import is_whole
 from tractable.core.shared import recorded
 from tractable.core.small import inverse_root
 from tractable.core.sums import Expected, observed
-from tractable.latent.columns import about, check_sizes, origin_of
+from tractable.latent.columns import check_sizes, minus_centre, origin_of
 
 
 class Loadings(NamedTuple):
@@ -36,11 +37,11 @@ class Loadings(NamedTuple):
 
 
 class Regression(NamedTuple):
-    """Σ_n w_n E[·], with z̃ = [z, 1] and x about the centre."""
+    """Statistics Σ_n w_n E[·], with z̃ = [z, 1], and x minus the centre."""
 
-    latent: Any  # (q + 1, q + 1), z̃ z̃ᵀ; its last entry counts the rows
-    cross: Any  # (d, q + 1), x z̃ᵀ
-    square: Any  # (d,), x²
+    latent: Any  # (q + 1, q + 1) of z̃ z̃ᵀ; its last entry counts the rows
+    cross: Any  # (d, q + 1) of x z̃ᵀ
+    square: Any  # (d,) of x²
 
 
 @recorded
@@ -53,7 +54,7 @@ def factor_analysis(features: int, rank: int, floor: Real = 1e-12, centre: Numbe
     Args:
         features: d ≥ 1, columns of x.
         rank: q in 1..d.
-        floor: > 0, least noise variance: the likelihood is unbounded if a column is fully explained (Heywood case).
+        floor: > 0, least noise variance: the likelihood is unbounded where z explains a column fully (a Heywood case).
         centre: (d,), such as the data's mean, subtracted from x first so that single precision keeps its digits; 0 by
             default.
 
@@ -61,12 +62,12 @@ def factor_analysis(features: int, rank: int, floor: Real = 1e-12, centre: Numbe
         A ``LatentModel`` of ``Loadings`` whose ``noise`` is (d,).
 
     Raises:
-        ModelError: a setting out of range. DataError: rows that are not (n, d).
+        ModelError: a setting is out of range. DataError: rows are not (n, d).
 
     >>> factor_analysis(5, 2).parameters
     19
     """
-    return _checked(features, rank, floor, centre, isotropic=False).model()
+    return _setting_of(features, rank, floor, centre, isotropic=False).model()
 
 
 @recorded
@@ -75,21 +76,22 @@ def probabilistic_pca(features: int, rank: int, floor: Real = 1e-12, centre: Num
 
         p(x | θ) = N(x; μ, W Wᵀ + σ² I);    M-step: as factor analysis, σ² the mean of ψ
 
-    It converges to ``probabilistic_pca_maximum``. Args, Raises: as for ``factor_analysis``.
+    EM converges to ``probabilistic_pca_maximum``. Arguments and errors are those of ``factor_analysis``.
 
     >>> probabilistic_pca(5, 2).parameters
     15
     """
-    return _checked(features, rank, floor, centre, isotropic=True).model()
+    return _setting_of(features, rank, floor, centre, isotropic=True).model()
 
 
 def probabilistic_pca_maximum(x: Numbers, rank: int, weights: np.ndarray | None = None) -> Loadings:
-    """The maximum likelihood of probabilistic PCA, in closed form and in NumPy's float64.
+    """The maximum-likelihood θ of probabilistic PCA, in closed form and in NumPy's float64.
 
         W = U_q (Λ_q − σ² I)^½,    σ² = (1/(d − q)) Σ_{j > q} λ_j
 
-    U, Λ: eigenvectors and -values of the covariance (divided by n), descending. Tipping & Bishop 1999, eqs. 7 and 8.
-    Of its rotations, the one with orthogonal columns; each column's largest entry is positive.
+    U and Λ are the eigenvectors and eigenvalues of the covariance (with divisor n), in descending order. Tipping &
+    Bishop 1999, eqs. 7 and 8. All rotations of W are equally likely; this one has orthogonal columns, and
+    the largest entry of each column is positive.
 
     Args:
         x: (n, d); weights: (n,), each ≥ 0, all 1 by default.
@@ -102,7 +104,7 @@ def probabilistic_pca_maximum(x: Numbers, rank: int, weights: np.ndarray | None 
     if x.ndim != 2 or x.shape[0] < 1:
         raise DataError(f"Expected rows of numbers, shape (n, d); got shape {x.shape}.")
     if not 1 <= rank < x.shape[1]:
-        raise ModelError(f"rank is in 1..{x.shape[1] - 1} for {x.shape[1]} columns; got {rank}.")
+        raise ModelError(f"rank is a whole number from 1 to {x.shape[1] - 1} for {x.shape[1]} columns; got {rank}.")
     mean = np.average(x, axis=0, weights=weights)
     covariance = np.cov(x.T, bias=True, aweights=weights)
     values, vectors = np.linalg.eigh(covariance)
@@ -119,7 +121,7 @@ class Setting(NamedTuple):
     features: int  # d
     rank: int  # q
     floor: float  # of variances
-    origin: tuple[float, ...]  # (d,) in single precision: the same number in both
+    origin: tuple[float, ...]  # (d,) the centre, rounded to single precision: both precisions use the same one
     isotropic: bool
 
     @property
@@ -139,27 +141,27 @@ class Setting(NamedTuple):
             shift=lambda theta, offset: theta._replace(mean=theta.mean + offset),
         )  # fmt: skip
 
-    def coded(self, theta: Loadings, x: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+    def codes(self, theta: Loadings, x: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
         """E[z | x] (n, q), Cov[z | x] (q, q), log p(x) (n,), for x minus the centre."""
         features = self.features
         noise = jnp.broadcast_to(theta.noise, (features,))
-        off = x - (theta.mean[None, :] - self.centre.astype(x.dtype))
+        deviation = x - (theta.mean[None, :] - self.centre.astype(x.dtype))
         scaled = theta.loadings / noise[:, None]  # Ψ⁻¹ W
         inner = jnp.eye(self.rank, dtype=x.dtype) + jnp.matmul(theta.loadings.T, scaled, precision="highest")
         root = inverse_root(inner)
         covariance = jnp.matmul(root.T, root, precision="highest")
-        means = jnp.matmul(off, jnp.matmul(scaled, covariance, precision="highest"), precision="highest")
-        # xᵀ Σ⁻¹ x as the residual's square plus the code's: a sum, where Woodbury's formula is a difference.
-        residual = off - jnp.matmul(means, theta.loadings.T, precision="highest")
+        means = jnp.matmul(deviation, jnp.matmul(scaled, covariance, precision="highest"), precision="highest")
+        # xᵀ Σ⁻¹ x is a sum of squares, of the residual and of E[z | x]; Woodbury's difference would lose digits.
+        residual = deviation - jnp.matmul(means, theta.loadings.T, precision="highest")
         square = jnp.sum(residual**2 / noise[None, :], axis=1) + jnp.sum(means**2, axis=1)
         log_det = jnp.sum(jnp.log(noise)) - 2 * jnp.sum(jnp.log(jnp.diagonal(root)))
         return means, covariance, -0.5 * (square + log_det + features * LOG_2PI)
 
     def e_step(self, theta: Loadings, batch: Batch) -> Expected:
-        x, rank = about(self.centre, observed(batch), theta.mean.dtype), self.rank
+        x, rank = minus_centre(self.centre, observed(batch), theta.mean.dtype), self.rank
         weights = jnp.asarray(batch.mask, x.dtype)
         x = jnp.where(weights[:, None] > 0, x, 0)  # a row of weight 0 may hold NaN
-        means, covariance, log_probs = self.coded(theta, x)
+        means, covariance, log_probs = self.codes(theta, x)
         codes = jnp.concatenate([means, jnp.ones((x.shape[0], 1), x.dtype)], axis=1)  # z̃
         weighted = codes * weights[:, None]
         latent = jnp.matmul(weighted.T, codes, precision="highest")
@@ -179,11 +181,11 @@ class Setting(NamedTuple):
         return Loadings(mean, solution[:, :rank], jnp.maximum(noise, self.floor))
 
     def log_prob(self, theta: Loadings, x: ArrayLike) -> jax.Array:
-        return self.coded(theta, about(self.centre, x, theta.mean.dtype))[2]
+        return self.codes(theta, minus_centre(self.centre, x, theta.mean.dtype))[2]
 
     def encode(self, theta: Loadings, x: ArrayLike) -> tuple[jax.Array, jax.Array]:
         """Mean and covariance of z given x."""
-        return self.coded(theta, about(self.centre, x, theta.mean.dtype))[:2]
+        return self.codes(theta, minus_centre(self.centre, x, theta.mean.dtype))[:2]
 
     def sample(self, key: jax.Array, theta: Loadings, n: int) -> tuple[jax.Array, jax.Array]:
         """Rows (n, d) and their z (n, q)."""
@@ -194,7 +196,7 @@ class Setting(NamedTuple):
         return theta.mean[None, :] + jnp.matmul(z, theta.loadings.T, precision="highest") + sd[None, :] * noise, z
 
     def begin(self, key: jax.Array, rows: ArrayLike) -> Loadings:
-        """Starting θ with small random loadings: from zero loadings EM would not move."""
+        """A starting θ with random loadings: from loadings of zero, EM would not move."""
         features, rank, floor, _, isotropic = self
         x = np.asarray(rows, np.float64)
         variance = np.maximum(x.var(0), floor)
@@ -207,14 +209,15 @@ class Setting(NamedTuple):
         least, floor = float(np.min(theta.noise)), self.floor
         if least > 4 * floor:
             return []
-        sentence = f"noise variance, at its floor {floor:g}: a column is fully explained (Heywood case)"
+        sentence = f"of noise variance, {floor:g}: z explains their values fully (a Heywood case)"
         return [Check("columns at the floor", float(np.sum(np.asarray(theta.noise) <= 4 * floor)), "caution", sentence)]
 
 
-def _checked(features: int, rank: int, floor: Real, centre: Numbers | None, isotropic: bool) -> Setting:
+def _setting_of(features: int, rank: int, floor: Real, centre: Numbers | None, isotropic: bool) -> Setting:
+    """The setting for these arguments; raises ModelError if one is out of range."""
     check_sizes(features=features)
     if not is_whole(rank) or rank > features:
-        raise ModelError(f"rank is a whole number in 1..{features}, the columns; got {rank}.")
+        raise ModelError(f"rank is a whole number from 1 to {features}, the number of columns; got {rank}.")
     if not 0 < floor < math.inf:
         raise ModelError(f"floor is a variance, positive and finite; got {floor}.")
     return Setting(int(features), int(rank), float(floor), origin_of(centre, features), isotropic)

@@ -2,9 +2,9 @@
 
     Q(θ) = Σ_n w_n Σ_s r_ns log p(x_n, z_ns | θ) + log p(θ),    θ' with Q(θ') ≥ Q(θ_t)
 
-r are the responsibilities of the values of z. The M-step takes a few steps of L-BFGS, or of an optax optimiser, from
-θ_t in unconstrained coordinates. It rejects steps that lower Q, so the likelihood never falls (Dempster, Laird & Rubin
-1977, section 2). Q uses all rows at once: memory is O(n m), for m values of z.
+The r_ns are the responsibilities of the values of z. The M-step takes a few steps of L-BFGS, or of an optax optimiser,
+from θ_t in unconstrained coordinates. It rejects steps that lower Q, so the likelihood never falls (Dempster, Laird &
+Rubin 1977, section 2). Q is computed on all rows at once: memory is O(n m), for m values of z.
 """
 
 from collections.abc import Callable
@@ -38,13 +38,13 @@ def expected_log_joint(log_joint: Callable, data: CompleteData) -> Callable:
 
     def one(theta: PyTree, datum: PyTree, z: PyTree, shares: jax.Array) -> jax.Array:
         terms = jax.vmap(lambda z: log_joint(theta, datum, z))(z)
-        return jnp.sum(jnp.where(shares > 0, shares * terms, 0))  # an impossible z gives 0 · −∞
+        return jnp.sum(jnp.where(shares > 0, shares * terms, 0))  # for an impossible z the product would be 0 · −∞
 
     is_counted = data.weights > 0
     first = jnp.argmax(is_counted)
 
     def stand_in(leaf: jax.Array) -> jax.Array:
-        """Replaces rows of weight 0 by another row: they may hold NaN, and the gradient of 0 · NaN is NaN."""
+        """Replaces rows of weight 0 by a row that counts: they may hold NaN, and the gradient of 0 · NaN is NaN."""
         return jnp.where(is_counted.reshape(-1, *[1] * (leaf.ndim - 1)), leaf, leaf[first][None])
 
     rows = jax.tree.map(stand_in, data.rows)
@@ -57,7 +57,7 @@ def expected_log_joint(log_joint: Callable, data: CompleteData) -> Callable:
 
 
 def climb_by_lbfgs(value: Callable, start: jax.Array, steps: int) -> jax.Array:
-    """The point that ``steps`` of L-BFGS reach from ``start`` (d,), or ``start`` if that is higher."""
+    """The point that ``steps`` of L-BFGS reach from ``start`` (d,), or ``start`` if the value is higher there."""
     optimizer = optax.lbfgs()
 
     def downhill(position: jax.Array) -> jax.Array:
@@ -77,10 +77,11 @@ def climb_by_lbfgs(value: Callable, start: jax.Array, steps: int) -> jax.Array:
 
 
 def climb_by_optax(value: Callable, start: jax.Array, steps: int, optimizer: optax.GradientTransformation) -> jax.Array:
-    """The point that ``steps`` of an optax optimiser reach from ``start`` (d,), without a step downwards.
+    """The point that ``steps`` of an optax optimiser reach from ``start`` (d,); no step lowers the value.
 
-    A step that would lower the value, or make it NaN, is rejected and halves the following steps; each accepted step
-    doubles them again, up to the optimiser's own length. The optimiser's state is updated in either case.
+    A step that would lower the value, or make it NaN, is rejected, and the following steps are half as long. Each
+    accepted step doubles their length again, up to the optimiser's own. The optimiser's state is updated in either
+    case.
     """
     transformation = optax.with_extra_args_support(optimizer)
 
@@ -90,13 +91,13 @@ def climb_by_optax(value: Callable, start: jax.Array, steps: int, optimizer: opt
     slope = jax.value_and_grad(downhill)
 
     def step(carry: tuple, _: None) -> tuple[tuple, None]:
-        here, state, share = carry  # here: position, −value and gradient
-        position, depth, gradient = here
+        point, state, share = carry  # point: position, −value and gradient
+        position, depth, gradient = point
         updates, state = transformation.update(gradient, state, position, value=depth, grad=gradient, value_fn=downhill)
-        further = position + (share * updates).astype(position.dtype)
-        there = (further, *slope(further))
-        rises = there[1] <= depth  # False for NaN
-        return (tree.where(rises, there, here), state, jnp.where(rises, jnp.minimum(2 * share, 1), share / 2)), None
+        proposal = position + (share * updates).astype(position.dtype)
+        trial = (proposal, *slope(proposal))
+        rises = trial[1] <= depth  # False for NaN
+        return (tree.where(rises, trial, point), state, jnp.where(rises, jnp.minimum(2 * share, 1), share / 2)), None
 
     first = ((start, *slope(start)), transformation.init(start), jnp.ones((), start.dtype))
     return jax.lax.scan(step, first, length=steps)[0][0][0]
@@ -128,8 +129,9 @@ def gradient_m_step(
     Args:
         q_of: ``statistics -> (theta -> Q)``; the statistics hold the starting ``theta``.
         log_prior: ``theta -> ()`` or None.
-        constrain: maps flat unconstrained values (d,) to θ; ``unconstrain`` is its inverse. The density is that of θ.
-        steps: the optimiser's, per M-step.
+        constrain: maps flat unconstrained values (d,) to θ; ``unconstrain`` is its inverse. Densities are those of θ:
+            no Jacobian is added.
+        steps: steps of the optimiser in one M-step.
         optimizer: "lbfgs", or an optax optimiser.
     """
 

@@ -1,15 +1,15 @@
-"""Kalman filter and smoother: a hidden normal state, integrated out or drawn.
+"""Kalman filter and smoother: hidden normal states are integrated out or drawn.
 
     z_1 ~ N(m, diag p²),    z_t ~ N(A z_{t−1} + B u_t, diag q²),    x_t ~ N(C z_t + D u_t + o, diag r²)
 
-Everything follows from one formula, a normal state N(m, P) given one number x = c z + noise of variance r²:
+Everything follows from the formula for a normal state z ~ N(m, P) given one number x = c z + noise of variance r²:
 
     v = x − c m,    s = c P cᵀ + r²,    k = P cᵀ / s,    m ← m + k v,    P ← (I − k c) P (I − k c)ᵀ + r² k kᵀ
 
-Forward, the numbers are the entries of x_t. Backward, they are the entries of z_{t+1}, which z_t is conditioned on
-given x_1 … x_t: m is then an affine function of z_{t+1}. In parallel, m is an affine function of the state before x_t.
-A missing number is NaN; it is skipped, and so integrated out. No covariance is inverted, so p, q and r may be 0.
-Koopman & Durbin 2000; Durbin & Koopman 2012, section 6.4; Carter & Kohn 1994.
+In the forward pass the numbers are the entries of x_t. In the backward pass z_t, given x_1 … x_t, is conditioned on the
+entries of z_{t+1}, and m is then an affine function of z_{t+1}. In the parallel pass m is an affine function of the
+state before x_t. A missing number is NaN; it is skipped, and so integrated out. No covariance is inverted, so p, q and
+r may be 0. Koopman & Durbin 2000; Durbin & Koopman 2012, section 6.4; Carter & Kohn 1994.
 
 On a CPU the steps run one after another; on an accelerator long sequences take log T steps (Särkkä & García-Fernández
 2021).
@@ -32,8 +32,8 @@ Normal = tuple[jax.Array, jax.Array]  # mean and covariance
 class LinearGaussian(NamedTuple):
     """A linear system with normal noise.
 
-    As θ of a model it holds the learnt entries: a leaf is None if all its entries are known, and a vector of the learnt
-    entries if some are known.
+    As the θ of a model it holds only the learnt entries: a leaf is None if all its entries are known, and a vector of
+    the learnt entries if some are known.
     """
 
     initial_mean: Any  # (d,) of z_1
@@ -64,7 +64,7 @@ class Smoothed(NamedTuple):
 
 
 class Conditionals(NamedTuple):
-    """z_t given z_{t+1} and the steps so far, N(G z_{t+1} + g, L); G is 0 at the last step."""
+    """The distribution of z_t given z_{t+1} and x_1 … x_t, N(G z_{t+1} + g, L); G is 0 at the last step."""
 
     gain: jax.Array  # (T, d, d) G
     offset: jax.Array  # (T, d) g
@@ -76,14 +76,14 @@ def filter_states(system: LinearGaussian, x: jax.Array, u: jax.Array, parallel: 
 
     Args:
         system: all leaves filled in.
-        parallel: whether to run in log T steps; by default chosen by device and length.
+        parallel: whether to run in log T steps; by default device and length decide.
     """
     x, drift = x - _level(system, u), _drift(system, u)
     if _is_parallel(x, parallel):
         return _filter_in_parallel(system, x, drift)
 
-    def step(prediction: Normal, now: Normal) -> tuple[Normal, Filtered]:
-        x, drift = now
+    def step(prediction: Normal, entry: Normal) -> tuple[Normal, Filtered]:
+        x, drift = entry
         (mean, covariance), (_, _, logs) = _condition_on_step(system, prediction, x)
         return _predict(system, mean, covariance, drift), Filtered(mean, covariance, jnp.sum(logs))
 
@@ -95,24 +95,27 @@ def smooth(
     system: LinearGaussian, x: jax.Array, u: jax.Array, parallel: bool | None = None
 ) -> tuple[Smoothed, jax.Array]:
     """Both passes, and log p(x), (). Args: as for ``filter_states``."""
-    found = filter_states(system, x, u, parallel)
-    conditionals = _conditionals(system, found, u)
+    states = filter_states(system, x, u, parallel)
+    conditionals = _conditionals(system, states, u)
     mean, covariance = _run_back(conditionals, _is_parallel(x, parallel))
     cross = covariance[1:] @ jnp.swapaxes(conditionals.gain[:-1], 1, 2)
     cross = jnp.concatenate([jnp.zeros_like(covariance[:1]), cross])
-    return Smoothed(mean, covariance, cross), jnp.sum(found.log_prob)
+    return Smoothed(mean, covariance, cross), jnp.sum(states.log_prob)
 
 
 def log_prob(system: LinearGaussian, x: jax.Array, u: jax.Array) -> jax.Array:
-    """log p(x), (), nats, with the states integrated out; its gradient is autodiff's, by one backward pass."""
+    """log p(x), (), in nats (natural logarithms), with the states integrated out.
+
+    JAX differentiates it by one backward pass.
+    """
     return jnp.sum(filter_states(system, x, u).log_prob)
 
 
 def draw_states(noise: jax.Array, system: LinearGaussian, x: jax.Array, u: jax.Array) -> jax.Array:
-    """A draw of the states from p(z | x), (T, d): the filter forward, then each state given the next, from the last.
+    """A draw of the states from p(z | x), (T, d): the last state given x, then each state given the next one.
 
     ``noise`` (T, d), standard normal, is the only randomness; the draw is linear in it. Paths stay close to x even if A
-    is unstable. Carter & Kohn 1994; Frühwirth-Schnatter 1994.
+    has eigenvalues above 1. Carter & Kohn 1994; Frühwirth-Schnatter 1994.
     """
     conditionals = _conditionals(system, filter_states(system, x, u), u)
     noise = jax.vmap(lambda covariance, noise: _root(covariance) @ noise)(conditionals.covariance, noise)
@@ -138,10 +141,10 @@ def simulate(key: jax.Array, system: LinearGaussian, u: jax.Array) -> tuple[jax.
 
 
 def _condition_on_number(state: Normal, entry: tuple) -> tuple[Normal, tuple[jax.Array, jax.Array, jax.Array]]:
-    """A normal state given one more number; the number's v, 1 / s (0 if the number says nothing) and log density.
+    """A normal state given one more number; and the number's v, 1 / s (0 if it carries no information) and log density.
 
-    Mean and number may be affine functions of other numbers, of which axis 0 then has the constant and the
-    coefficients: mean (1 + e, d), x (1 + e,).
+    The mean and the number may be affine functions of e other numbers. Axis 0 then holds the constant and the
+    coefficients: the mean is (1 + e, d), and x is (1 + e,).
     """
     (mean, covariance), (x, row, variance) = state, entry
     is_observed = ~jnp.any(jnp.isnan(x))
@@ -149,15 +152,12 @@ def _condition_on_number(state: Normal, entry: tuple) -> tuple[Normal, tuple[jax
     covariance_with_x = covariance @ row
     spread = jnp.sum(row * covariance_with_x) + variance
     log_prob = jnp.where(is_observed, -0.5 * (residual**2 / spread + jnp.log(spread) + LOG_2PI), 0)
-    informs = is_observed & (spread > 0)  # a number that is known already says nothing
+    informs = is_observed & (spread > 0)  # a number that is known already carries no information
     gain = jnp.where(informs, covariance_with_x / spread, 0)
     rest = jnp.eye(len(row), dtype=row.dtype) - gain[:, None] * row[None]
     covariance = rest @ covariance @ rest.T + variance * gain[:, None] * gain[None]
-    return (mean + jnp.tensordot(residual, gain, 0), covariance), (
-        residual,
-        jnp.where(informs, 1 / spread, 0),
-        log_prob,
-    )
+    weight = jnp.where(informs, 1 / spread, 0)
+    return (mean + jnp.tensordot(residual, gain, 0), covariance), (residual, weight, log_prob)
 
 
 def _condition_on_step(system: LinearGaussian, prediction: Normal, x: jax.Array) -> tuple[Normal, tuple]:
@@ -165,8 +165,8 @@ def _condition_on_step(system: LinearGaussian, prediction: Normal, x: jax.Array)
     return jax.lax.scan(_condition_on_number, prediction, entries, unroll=min(len(x), UNROLLED))
 
 
-def _conditionals(system: LinearGaussian, found: Filtered, u: jax.Array) -> Conditionals:
-    unit = jnp.eye(found.mean.shape[1], dtype=found.mean.dtype)
+def _conditionals(system: LinearGaussian, states: Filtered, u: jax.Array) -> Conditionals:
+    unit = jnp.eye(states.mean.shape[1], dtype=states.mean.dtype)
 
     def one(mean: jax.Array, covariance: jax.Array, drift: jax.Array) -> Conditionals:
         state = jnp.concatenate([mean[None], jnp.zeros_like(unit)]), covariance
@@ -174,22 +174,23 @@ def _conditionals(system: LinearGaussian, found: Filtered, u: jax.Array) -> Cond
         (mean, covariance), _ = jax.lax.scan(_condition_on_number, state, entries, unroll=min(len(unit), UNROLLED))
         return Conditionals(mean[1:].T, mean[0], covariance)
 
-    others = jax.vmap(one)(found.mean[:-1], found.covariance[:-1], _drift(system, u)[1:])
-    last = Conditionals(jnp.zeros_like(unit), found.mean[-1], found.covariance[-1])
+    others = jax.vmap(one)(states.mean[:-1], states.covariance[:-1], _drift(system, u)[1:])
+    last = Conditionals(jnp.zeros_like(unit), states.mean[-1], states.covariance[-1])
     return jax.tree.map(lambda a, b: jnp.concatenate([a, b[None]]), others, last)
 
 
 def _run_back(conditionals: Conditionals, parallel: bool) -> Normal:
     """The means (T, d) and covariances (T, d, d) of all states, from the last to the first."""
 
-    def move(now: Conditionals, mean: jax.Array, covariance: jax.Array) -> Normal:
-        return now.gain @ mean + now.offset, now.gain @ covariance @ now.gain.T + now.covariance
+    def move(conditional: Conditionals, mean: jax.Array, covariance: jax.Array) -> Normal:
+        gain, offset, noise = conditional
+        return gain @ mean + offset, gain @ covariance @ gain.T + noise
 
-    def combine(rest: Conditionals, now: Conditionals) -> Conditionals:
-        return Conditionals(now.gain @ rest.gain, *move(now, rest.offset, rest.covariance))
+    def combine(rest: Conditionals, conditional: Conditionals) -> Conditionals:
+        return Conditionals(conditional.gain @ rest.gain, *move(conditional, rest.offset, rest.covariance))
 
-    def step(state: Normal, now: Conditionals) -> tuple[Normal, Normal]:
-        state = move(now, *state)
+    def step(state: Normal, conditional: Conditionals) -> tuple[Normal, Normal]:
+        state = move(conditional, *state)
         return state, state
 
     if parallel:
@@ -199,13 +200,12 @@ def _run_back(conditionals: Conditionals, parallel: bool) -> Normal:
 
 
 def _root(covariance: jax.Array) -> jax.Array:
-    """R, lower triangular, with R Rᵀ = covariance, also for a singular one: each column conditions on an entry."""
+    """R, lower triangular, with R Rᵀ = covariance, which may be singular; each column conditions on one more entry."""
 
     def column(covariance: jax.Array, row: jax.Array) -> tuple[jax.Array, jax.Array]:
         variance = row @ covariance @ row
-        (gain, covariance), _ = _condition_on_number(
-            (jnp.zeros_like(row), covariance), (jnp.ones(()), row, jnp.zeros(()))
-        )
+        entry = jnp.ones(()), row, jnp.zeros(())
+        (gain, covariance), _ = _condition_on_number((jnp.zeros_like(row), covariance), entry)
         return covariance, gain * jnp.sqrt(jnp.maximum(variance, 0))
 
     unit = jnp.eye(len(covariance), dtype=covariance.dtype)
@@ -217,7 +217,7 @@ def _start(system: LinearGaussian) -> Normal:
 
 
 def _drift(system: LinearGaussian, u: jax.Array) -> jax.Array:
-    """B u_t, (T, d); the first one is unused."""
+    """B u_t, (T, d); that of the first step is unused."""
     return u @ system.control.T
 
 
@@ -237,12 +237,13 @@ def _is_parallel(x: jax.Array, parallel: bool | None) -> bool:
     return (jax.default_backend() != "cpu" and len(x) >= LONG) if parallel is None else parallel
 
 
-# In parallel (Särkkä & García-Fernández 2021): an element is a run of steps, its last state's law given the state
-# before it, and that state's likelihood. Elements combine associatively.
+# The filter in parallel (Särkkä & García-Fernández 2021). An element stands for a run of steps: it has the distribution
+# of the run's last state given the state before the run, and the likelihood of that state. The elements of two
+# consecutive runs combine into that of both, and this operation is associative.
 
 
 class _Element(NamedTuple):
-    """p(z_j | z_i, x) = N(a z_i + b, c) and p(x | z_i) ∝ exp(ηᵀ z_i − ½ z_iᵀ J z_i)."""
+    """p(z_j | z_i, x) = N(a z_i + b, c) and p(x | z_i) ∝ exp(ηᵀ z_i − ½ z_iᵀ J z_i), for x_{i+1} … x_j."""
 
     a: jax.Array
     b: jax.Array

@@ -1,7 +1,7 @@
-"""Markov chains of z given map_chains x, continued from E-step to E-step.
+"""Markov chains of each datum's z given its x, which go on from E-step to E-step.
 
-Every datum has several chains. E-steps pass on only their positions; log densities and gradients depend on θ and are
-recomputed.
+Every datum has several chains. Of a chain's state, an E-step hands only the position to the next E-step, because log
+densities and gradients depend on θ and are recomputed.
 """
 
 from collections.abc import Callable
@@ -27,18 +27,19 @@ from tractable.mcmc.hamiltonian import hmc, nuts
 from tractable.mcmc.mala import mala
 from tractable.mcmc.random_walk import random_walk
 
-# Target acceptance rates, for z in one dimension and in more. In one dimension MALA's 0.574 means ε of 3.4 variances;
-# from 4 on a chain in a tail overshoots for ever, and a datum's own scale is only known to some 25 %.
-AIMED = {"mala": (0.8, 0.574), "random-walk": (0.44, 0.3), "hmc": (0.8, 0.8), "nuts": (0.8, 0.8)}
-LEAPFROGS = 5
+# Target acceptance rates of the kernels, for z in one dimension and in more. In one dimension MALA's usual rate, 0.574,
+# would need a step ε of 3.4 variances of z. From 4 variances on, a chain in a tail overshoots the bulk for ever, and
+# the scale of one datum's z is known only to about 25 %.
+TARGET_RATES = {"mala": (0.8, 0.574), "random-walk": (0.44, 0.3), "hmc": (0.8, 0.8), "nuts": (0.8, 0.8)}
+LEAPFROGS = 5  # leapfrog steps of a move of HMC
 DEPTH = 6  # largest depth of NUTS's trees
-TRIED = 32  # draws from which a chain's starting point is chosen
+CANDIDATES = 32  # draws of p(z | θ) from which a chain's starting point is chosen
 SHAPE, STEP = 1, 2  # what a warm-up tunes: ε and the scales of the moves, or ε alone
 FORGETTING = 0.6  # κ of the Robbins–Monro steps t^−κ in log ε
 
 
 def by_chains(kernel: str | Callable, latent: Callable, log_joint: Callable, chains: int) -> Sampler:
-    """A sampler by Markov chains that continue from E-step to E-step.
+    """A sampler by Markov chains that go on from E-step to E-step.
 
     Args:
         kernel: "mala", "random-walk", "hmc", "nuts", or ``log_density -> Kernel`` on flat unconstrained z.
@@ -61,25 +62,24 @@ class ChainSampler(NamedTuple):
         return latent_space(self.latent, self.log_joint, theta, jax.tree.map(lambda a: a[0], rows))
 
     def begin(self, key: jax.Array, theta: PyTree, rows: PyTree) -> Chains:
-        """Chains that start at draws of p(z | θ), each chosen from several by likelihood.
+        """Chains that start at draws of p(z | θ), each chosen from ``CANDIDATES`` in proportion to its likelihood.
 
-        From a tail, a chain might never reach the bulk.
+        A chain that started in a tail might never reach the bulk of p(z | x, θ).
         """
         space, count = self.space(theta, rows), count_rows(rows)
 
         def one(datum: PyTree, key: jax.Array) -> jax.Array:
             key_sample, key_choice = jax.random.split(key)
-            tried = jax.vmap(lambda k: space.sample(k, theta, datum))(jax.random.split(key_sample, TRIED))
-            weights = jax.vmap(lambda u: space.log_weight(theta, datum, u))(tried)
+            candidates = jax.vmap(lambda k: space.sample(k, theta, datum))(jax.random.split(key_sample, CANDIDATES))
+            weights = jax.vmap(lambda u: space.log_weight(theta, datum, u))(candidates)
             weights = jnp.where(jnp.isnan(weights), -jnp.inf, weights)
-            return tried[jax.random.categorical(key_choice, weights)]
+            return candidates[jax.random.categorical(key_choice, weights)]
 
         position = map_chains(one)(rows, jax.random.split(key, (count, self.chains)))
         dtype = position.dtype
         step = {"mala": 1.5, "random-walk": 2.0}.get(str(self.kernel), 0.5)
-        return Chains(
-            position, jnp.log(jnp.asarray(step, dtype)), jnp.ones((count, space.size), dtype), jnp.zeros((), dtype)
-        )
+        log_step, scale = jnp.log(jnp.asarray(step, dtype)), jnp.ones((count, space.size), dtype)
+        return Chains(position, log_step, scale, jnp.zeros((), dtype))
 
     def room(self, theta: PyTree, rows: PyTree, most: int) -> Draws:
         """An empty buffer with room for ``most`` draws."""
@@ -89,20 +89,20 @@ class ChainSampler(NamedTuple):
         return empty_draws(z, most)
 
     def draw(
-        self, key: jax.Array, theta: PyTree, now: Chains, rows: PyTree, draws: Draws, count: jax.Array | int,
+        self, key: jax.Array, theta: PyTree, chains: Chains, rows: PyTree, draws: Draws, count: jax.Array | int,
         burn: jax.Array | int, tune: jax.Array | int,
     ) -> tuple[Chains, Draws, DrawInfo]:  # fmt: skip
-        """``count`` more draws of every chain, as in ``Sampler``."""
-        space, places, dtype = self.space(theta, rows), (rows, now.scale), now.position.dtype
-        origin = jnp.mean(now.position, axis=1, keepdims=True)  # (n, 1, k)
+        """``count`` more draws of every chain; see ``Sampler.draw``."""
+        space, places, dtype = self.space(theta, rows), (rows, chains.scale), chains.position.dtype
+        origin = jnp.mean(chains.position, axis=1, keepdims=True)  # (n, 1, k)
 
         def kernel(place: tuple, log_step: jax.Array) -> Kernel:
             datum, scale = place
             return self.make_kernel(lambda u: space.log_density(theta, datum, u), jnp.exp(log_step), scale)
 
         def init(place: tuple, u: jax.Array) -> Any:
-            # Positions continue; the log density and its gradient are computed at this θ.
-            return kernel(place, now.log_step).init(key, u)
+            # A chain goes on from its position; the log density and its gradient are computed at this θ.
+            return kernel(place, chains.log_step).init(key, u)
 
         def step(t: jax.Array, run: Run) -> Run:
             keys = jax.random.split(jax.random.fold_in(key, t), (count_rows(rows), self.chains))
@@ -114,25 +114,26 @@ class ChainSampler(NamedTuple):
 
             states, acceptance = map_chains(move)(places, (keys, run.states))
             rate = jnp.mean(acceptance)
-            # At a new θ the old ε may be many times too large: chains would not move, and neither would θ.
+            # At a new θ the old ε may be many times too large. Then no chain would move, and neither would θ.
             adapts = (tune > 0) | (t < burn)
             log_step = jnp.where(adapts, self.adapt_step(space, run.log_step, t + 1.0, rate), run.log_step)
             values = map_chains(lambda datum, u: space.constrain(theta, datum, u))(rows, states.position)
             z = write(run.z, values, draws.length + t - burn, (t >= burn) & (tune == 0))
-            away = jnp.where(t >= burn, states.position - origin, 0)
-            first, second = run.first + away, run.second + jnp.square(away)
+            deviation = jnp.where(t >= burn, states.position - origin, 0)
+            first, second = run.first + deviation, run.second + jnp.square(deviation)
             return Run(states, log_step.astype(dtype), z, run.rates + rate, first, second)
 
-        total, zero = burn + count, jnp.zeros_like(now.position)
-        start = Run(map_chains(init)(places, now.position), now.log_step, draws.z, jnp.zeros((), dtype), zero, zero)
+        total, zero = burn + count, jnp.zeros_like(chains.position)
+        states = map_chains(init)(places, chains.position)
+        start = Run(states, chains.log_step, draws.z, jnp.zeros((), dtype), zero, zero)
         run = jax.lax.fori_loop(0, total, step, start)
         rate = run.rates / jnp.maximum(total, 1)
-        log_step = jnp.where(tune > 0, run.log_step, self.adapt_step(space, run.log_step, now.time + 2.0, rate))
-        scale = jnp.where(tune == SHAPE, proportions(run, count), now.scale)
-        time = now.time + jnp.where(tune > 0, 0, 1).astype(dtype)
+        log_step = jnp.where(tune > 0, run.log_step, self.adapt_step(space, run.log_step, chains.time + 2.0, rate))
+        scale = jnp.where(tune == SHAPE, proportions(run, count), chains.scale)
+        time = chains.time + jnp.where(tune > 0, 0, 1).astype(dtype)
         length = draws.length + jnp.where(tune > 0, 0, count)
-        after = Chains(run.states.position, log_step.astype(dtype), scale, time)
-        return after, Draws(run.z, length), unbounded_info(rate, rows)
+        end = Chains(run.states.position, log_step.astype(dtype), scale, time)
+        return end, Draws(run.z, length), unbounded_info(rate, rows)
 
     def make_kernel(self, log_density: Callable, step: jax.Array, scale: jax.Array) -> Kernel:
         """The named kernel for one datum's z, (k,), or the user's own ``kernel(log_density)``."""
@@ -147,27 +148,28 @@ class ChainSampler(NamedTuple):
         return nuts(log_density, step, jnp.square(scale), DEPTH)
 
     def adapt_step(self, space: LatentSpace, log_step: jax.Array, time: jax.Array, rate: jax.Array) -> jax.Array:
-        """log ε after a Robbins–Monro step towards the target acceptance; the user's own kernel has no ε."""
+        """log ε after a Robbins–Monro step towards the target acceptance rate; unchanged for a user's own kernel."""
         if callable(self.kernel):
             return log_step
-        return log_step + time**-FORGETTING * (rate - AIMED[self.kernel][space.size > 1])
+        return log_step + time**-FORGETTING * (rate - TARGET_RATES[self.kernel][space.size > 1])
 
 
 class Run(NamedTuple):
     """The state of the chains within one E-step."""
 
-    states: Any  # the kernel's, (n, C, ...)
+    states: Any  # of the kernel, (n, C, ...)
     log_step: jax.Array  # () log ε
     z: PyTree  # (room, n, C, ...) draws so far
     rates: jax.Array  # () Σ_t acceptance
-    first: jax.Array  # (n, C, k) Σ_t u, minus the chains' mean at the start
-    second: jax.Array  # (n, C, k) the same for squares
+    first: jax.Array  # (n, C, k) Σ_t u, where u is relative to the chains' mean at the start
+    second: jax.Array  # (n, C, k) Σ_t u²
 
 
 def proportions(run: Run, count: jax.Array | int) -> jax.Array:
-    """sds of z over ``count`` steps, (n, k), scaled to a geometric mean of 1, since ε carries the size.
+    """The sds of z over ``count`` steps, (n, k), divided by their geometric mean, since ε carries their size.
 
-    The sds pool the chains of a datum: within one chain, a direction in which steps are too short would seem narrow.
+    Each sd is taken over all chains of a datum: one chain alone would underestimate it in a direction in which its
+    steps are too short.
     """
     first, second = (jnp.mean(total, axis=1) / jnp.maximum(count, 1) for total in (run.first, run.second))
     variance = second - jnp.square(first)

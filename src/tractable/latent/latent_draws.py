@@ -1,7 +1,7 @@
-"""Draws of z given map_chains x: their buffer, sums over them, and samplers of independent draws.
+"""Draws of each datum's z given its x: their buffer, sums over them, and samplers of independent draws.
 
-The buffer has room for the largest S: memory is O(n S). Sums loop over the draws made so far, so another S needs no new
-compilation.
+The buffer has room for the largest number S of draws per datum: memory is O(n S). Sums loop over the draws made so far,
+so that another S needs no new compilation.
 """
 
 from collections.abc import Callable
@@ -20,35 +20,35 @@ class Chains(NamedTuple):
     """The state that one E-step passes to the next."""
 
     position: Any  # (n, C, k) unconstrained z; () where draws are exact
-    log_step: jax.Array  # () log ε, one for all data, fixed within an E-step
-    scale: jax.Array  # (n, k) sds of the moves, whose geometric mean is 1
-    time: jax.Array  # () E-steps since the warm-up
+    log_step: jax.Array  # () log ε, where ε is the step size of all chains; fixed within an E-step
+    scale: jax.Array  # (n, k) relative sds of the moves, whose geometric mean is 1
+    time: jax.Array  # () the number of E-steps since the warm-up
 
 
 class Draws(NamedTuple):
-    """The draws of z given map_chains x so far."""
+    """The draws of z given x so far."""
 
     z: PyTree  # (room, n, C, ...)
-    length: jax.Array  # () L ≤ room; S = C L
+    length: jax.Array  # () L ≤ room, draws of each of C chains; S = C L
 
 
 class DrawInfo(NamedTuple):
-    """Figures of the drawing."""
+    """What a sampler reports about its draws."""
 
-    acceptance: jax.Array  # () mean; for rejection the share accepted; 1 for draws that need no acceptance
-    excess: jax.Array  # (n,) largest log p(x|z,θ) − log M seen; −∞ without a bound
-    gave_up: jax.Array  # (n,) 1 where a draw was given up
+    acceptance: jax.Array  # () the mean share of accepted proposals; 1 for draws without proposals
+    excess: jax.Array  # (n,) the largest log p(x|z,θ) − log M of all proposals; −∞ without a bound M
+    gave_up: jax.Array  # (n,) 1 where a draw was given up after too many proposals
 
 
 class Sampler(NamedTuple):
-    """A sampler of z given map_chains x.
+    """A sampler of each datum's z given its x.
 
     Attributes:
         begin: ``(key, theta, rows) -> Chains``.
         room: ``(theta, rows, most) -> Draws`` of length 0 with room for ``most``.
         draw: ``(key, theta, chains, rows, draws, count, burn, tune) -> (Chains, Draws, DrawInfo)``: ``count`` more
             draws of every chain, after ``burn`` discarded steps. If ``tune`` is not 0, no draw is added and ε adapts
-            at every step. All three may be traced.
+            at every step. The last three arguments may be traced.
         exact: whether draws are independent.
     """
 
@@ -66,13 +66,13 @@ def by_rejection(
     Args:
         latent: as for ``latent_space``.
         log_likelihood: ``(theta, datum, z) -> ()``, log p(x | z, θ).
-        bound: ``(theta, datum) -> ()``, log M ≥ sup_z log p(x | z, θ); ``DrawInfo.excess`` is
-            above 0 if a draw exceeds it.
+        bound: ``(theta, datum) -> ()``, log M ≥ sup_z log p(x | z, θ); ``DrawInfo.excess`` is above 0 if a proposal
+            exceeds it.
         chains: C, draws of every datum.
         limit: proposals after which a draw is given up.
     """
 
-    def fresh(key: jax.Array, theta: PyTree, rows: PyTree) -> tuple:
+    def draw_once(key: jax.Array, theta: PyTree, rows: PyTree) -> tuple:
         space = latent_space(latent, log_likelihood, theta, jax.tree.map(lambda a: a[0], rows))
 
         def one(datum: PyTree, key: jax.Array) -> tuple:
@@ -90,7 +90,7 @@ def by_rejection(
         z, info = map_chains(one)(rows, jax.random.split(key, (count_rows(rows), chains)))
         return z, DrawInfo(1 / jnp.mean(info.tries), jnp.max(info.excess, axis=1), jnp.max(info.gave_up, axis=1))
 
-    return _exact(fresh)
+    return _exact(draw_once)
 
 
 def by_values(responsibilities: Callable, values: PyTree, chains: int) -> Sampler:
@@ -102,52 +102,45 @@ def by_values(responsibilities: Callable, values: PyTree, chains: int) -> Sample
         chains: C, draws of every datum.
     """
 
-    def fresh(key: jax.Array, theta: PyTree, rows: PyTree) -> tuple:
+    def draw_once(key: jax.Array, theta: PyTree, rows: PyTree) -> tuple:
         shares = responsibilities(theta, rows)
         logits = jnp.log(shares)[:, None, :]  # log 0 is never drawn
         index = jax.random.categorical(key, logits, axis=-1, shape=(shares.shape[0], chains))
         return jax.tree.map(lambda v: v[index], values), unbounded_info(jnp.ones((), shares.dtype), rows)
 
-    return _exact(fresh)
+    return _exact(draw_once)
 
 
-def _exact(fresh: Callable) -> Sampler:
-    """A sampler of independent draws; ``fresh(key, theta, rows) -> (z, DrawInfo)`` draws once per chain."""
+def _exact(draw_once: Callable) -> Sampler:
+    """A sampler of independent draws; ``draw_once(key, theta, rows) -> (z, DrawInfo)`` makes one draw per chain."""
 
     def begin(key: jax.Array, theta: PyTree, rows: PyTree) -> Chains:
         zero = jnp.zeros((), dtype_of(theta))
         return Chains((), zero, jnp.ones(0, zero.dtype), zero)
 
     def room(theta: PyTree, rows: PyTree, most: int) -> Draws:
-        return empty_draws(jax.eval_shape(fresh, jax.random.key(0), theta, rows)[0], most)
+        return empty_draws(jax.eval_shape(draw_once, jax.random.key(0), theta, rows)[0], most)
 
     def draw(
-        key: jax.Array,
-        theta: PyTree,
-        now: Chains,
-        rows: PyTree,
-        draws: Draws,
-        count: jax.Array | int,
-        burn: jax.Array | int,
-        tune: jax.Array | int,
-    ) -> tuple[Chains, Draws, DrawInfo]:
-
+        key: jax.Array, theta: PyTree, chains: Chains, rows: PyTree, draws: Draws, count: jax.Array | int,
+        burn: jax.Array | int, tune: jax.Array | int,
+    ) -> tuple[Chains, Draws, DrawInfo]:  # fmt: skip
         def step(t: jax.Array, carry: tuple) -> tuple:
             z, info = carry
-            new, more = fresh(jax.random.fold_in(key, t), theta, rows)
-            worst = DrawInfo(info.acceptance + more.acceptance, *(map(jnp.maximum, info[1:], more[1:])))
+            new, new_info = draw_once(jax.random.fold_in(key, t), theta, rows)
+            worst = DrawInfo(info.acceptance + new_info.acceptance, *(map(jnp.maximum, info[1:], new_info[1:])))
             return write(z, new, draws.length + t, tune == 0), worst
 
         info = unbounded_info(jnp.zeros((), dtype_of(theta)), rows)
         z, info = jax.lax.fori_loop(0, count, step, (draws.z, info))
         info = info._replace(acceptance=info.acceptance / jnp.maximum(count, 1))
-        return now, Draws(z, draws.length + jnp.where(tune > 0, 0, count)), info
+        return chains, Draws(z, draws.length + jnp.where(tune > 0, 0, count)), info
 
     return Sampler(begin, room, draw, exact=True)
 
 
 def map_chains(function: Callable) -> Callable:
-    """``function(datum, z)`` mapped over data and chains: ``(rows, z) -> (n, C, ...)``, z leading with (n, C)."""
+    """``function(datum, z)`` mapped over data and chains: ``(rows, z) -> (n, C, ...)``, for z of shape (n, C, ...)."""
     return jax.vmap(lambda datum, z: jax.vmap(lambda z: function(datum, z))(z))
 
 
@@ -162,28 +155,28 @@ def sum_over_draws(function: Callable, draws: Draws) -> PyTree:
 
 
 def weighted_sum(weights: jax.Array, terms: jax.Array) -> jax.Array:
-    """Σ_n w_n t_n; terms of weight 0 do not count, even if NaN."""
+    """Σ_n w_n t_n; terms of weight 0 do not count, even if they are NaN."""
     spread = jnp.expand_dims(weights, tuple(range(1, terms.ndim)))
     return jnp.sum(jnp.where(spread > 0, spread * terms, 0), axis=0)
 
 
 def write(buffer: PyTree, values: PyTree, index: jax.Array, stored: jax.Array | int) -> PyTree:
-    """The buffer with ``values`` write at ``index`` if ``stored``."""
+    """The buffer with ``values`` written at ``index``, if ``stored`` is true."""
 
-    def write(a: jax.Array, v: jax.Array) -> jax.Array:
-        at = jnp.clip(index, 0, a.shape[0] - 1)
-        return a.at[at].set(jnp.where(stored, v.astype(a.dtype), a[at]))
+    def put(a: jax.Array, v: jax.Array) -> jax.Array:
+        i = jnp.clip(index, 0, a.shape[0] - 1)
+        return a.at[i].set(jnp.where(stored, v.astype(a.dtype), a[i]))
 
-    return jax.tree.map(write, buffer, values)
+    return jax.tree.map(put, buffer, values)
 
 
 def empty_draws(shapes: PyTree, most: int) -> Draws:
-    """Room for ``most`` draws of these shapes, none taken yet."""
+    """A buffer with room for ``most`` draws of these shapes, and no draw yet."""
     return Draws(jax.tree.map(lambda s: jnp.zeros((most, *s.shape), s.dtype), shapes), jnp.array(0))
 
 
 def unbounded_info(acceptance: jax.Array, rows: PyTree) -> DrawInfo:
-    """The info of draws without a bound on log p(x): −inf for map_chains row."""
+    """The info of draws that need no bound on p(x | z, θ): their excess is −∞ for each row."""
     nothing = jnp.full(count_rows(rows), -jnp.inf, acceptance.dtype)
     return DrawInfo(acceptance, nothing, jnp.zeros_like(nothing))
 

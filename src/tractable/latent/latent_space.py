@@ -1,4 +1,4 @@
-"""The z of one datum as flat unconstrained reals, the space that chains move in."""
+"""The z of one datum as a flat vector of unconstrained real numbers, the space in which Markov chains move."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -13,38 +13,38 @@ from tractable.core.model import PyTree, is_distribution
 
 
 class LatentSpace(NamedTuple):
-    """The z of one datum as k reals u."""
+    """The z of one datum as k real numbers u."""
 
-    size: int  # k
+    size: int  # k, the length of u
     constrain: Callable  # (theta, datum, u) -> z
     log_density: Callable  # (theta, datum, u) -> (), log p(x, z | θ) + log |∂z/∂u|
-    sample: Callable  # (key, theta, datum) -> u of a z ~ p(z | θ)
+    sample: Callable  # (key, theta, datum) -> the u of a draw z ~ p(z | θ)
     log_weight: Callable  # (theta, datum, u) -> (), log p(x | z, θ)
 
 
 def latent_space(latent: Callable, log_joint: Callable, theta: PyTree, datum: PyTree) -> LatentSpace:
-    """z as reals: bijections to its distributions' supports, with their log-determinants.
+    """The space of z: bijections from real numbers to the supports of z's distributions, with their log-determinants.
 
     Args:
         latent: ``(theta, datum) -> `` z's distribution, or a pytree of them.
         log_joint: ``(theta, datum, z) -> ()``, log p(x, z | θ).
-        theta, datum: examples; only their shapes matter.
+        theta, datum: examples, of which only the shapes matter.
 
     Raises:
         ModelError: z is discrete, or the log joint is not a scalar.
     """
 
-    def sampled(key: jax.Array, theta: PyTree, datum: PyTree) -> PyTree:
+    def draw_reals(key: jax.Array, theta: PyTree, datum: PyTree) -> PyTree:
         leaves, bijectors, structure = _parts(latent(theta, datum))
         keys = jax.random.split(key, len(leaves))
-        drawn = [b.inv(d.sample(k)) for b, d, k in zip(bijectors, leaves, keys, strict=True)]
-        return jax.tree.unflatten(structure, drawn)
+        draws = [b.inv(d.sample(k)) for b, d, k in zip(bijectors, leaves, keys, strict=True)]
+        return jax.tree.unflatten(structure, draws)
 
-    shapes = jax.eval_shape(sampled, jax.random.key(0), theta, datum)
+    shapes = jax.eval_shape(draw_reals, jax.random.key(0), theta, datum)
     ravel, unravel = tree.raveller(shapes)
 
-    def opened(theta: PyTree, datum: PyTree, u: jax.Array) -> tuple[PyTree, jax.Array]:
-        """z and log |∂z/∂u|."""
+    def transform(theta: PyTree, datum: PyTree, u: jax.Array) -> tuple[PyTree, jax.Array]:
+        """The z that u stands for, and log |∂z/∂u|."""
         _, bijectors, structure = _parts(latent(theta, datum))
         reals = jax.tree.leaves(unravel(u))
         values = [b(v) for b, v in zip(bijectors, reals, strict=True)]
@@ -52,36 +52,36 @@ def latent_space(latent: Callable, log_joint: Callable, theta: PyTree, datum: Py
         return jax.tree.unflatten(structure, values), tree.total(terms)
 
     def constrain(theta: PyTree, datum: PyTree, u: jax.Array) -> PyTree:
-        return opened(theta, datum, u)[0]
+        return transform(theta, datum, u)[0]
 
     def log_density(theta: PyTree, datum: PyTree, u: jax.Array) -> jax.Array:
-        z, log_determinant = opened(theta, datum, u)
+        z, log_determinant = transform(theta, datum, u)
         return log_joint(theta, datum, z) + log_determinant
 
     def sample(key: jax.Array, theta: PyTree, datum: PyTree) -> jax.Array:
-        return ravel(sampled(key, theta, datum))
+        return ravel(draw_reals(key, theta, datum))
 
     def log_weight(theta: PyTree, datum: PyTree, u: jax.Array) -> jax.Array:
         z = constrain(theta, datum, u)
         terms = [d.log_prob(v) for d, v in zip(_parts(latent(theta, datum))[0], jax.tree.leaves(z), strict=True)]
         return log_joint(theta, datum, z) - tree.total(terms)
 
-    got = jax.eval_shape(log_density, theta, datum, jax.eval_shape(ravel, shapes))
-    if got.shape != ():
+    output = jax.eval_shape(log_density, theta, datum, jax.eval_shape(ravel, shapes))
+    if output.shape != ():
         raise ModelError(
-            f"log p(x, z | θ) of one datum is one number; got shape {got.shape}. Where z or x has several numbers, its "
-            "distribution wants .to_event()."
+            f"log p(x, z | θ) of one datum must be one number; got shape {output.shape}. If z or x has several "
+            "numbers, give its distribution .to_event()."
         )
     return LatentSpace(tree.size(shapes), constrain, log_density, sample, log_weight)
 
 
 def _parts(distributions: PyTree) -> tuple[list, list, Any]:
-    """z's distributions, the bijections to their supports, and the tree structure."""
+    """z's distributions, the bijections to their supports, and z's structure; raises ModelError for discrete ones."""
     leaves, structure = jax.tree.flatten(distributions, is_leaf=is_distribution)
     for leaf in leaves:
         if leaf.support.is_discrete:
             raise ModelError(
-                f"z's {type(leaf).__name__} is discrete, and chains move on the reals: give causes=, the values "
-                "of z, which are then drawn exactly."
+                f"z's {type(leaf).__name__} is discrete, but Markov chains move in real numbers. Give causes=, the "
+                "values of z; z is then drawn exactly."
             )
     return leaves, [biject_to(d.support) for d in leaves], structure

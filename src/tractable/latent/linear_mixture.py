@@ -1,4 +1,4 @@
-"""The parts that all mixtures share, whatever their densities."""
+"""What all mixtures share, whatever the densities of their components."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
@@ -17,19 +17,21 @@ from tractable.core.small import inverse
 from tractable.core.sums import Expected, MStep, OfRows, accumulate, drawn_by, observed
 
 Theta = TypeVar("Theta", bound=Any)  # with weights (K,), means (K, d), and perhaps covariances
-SEEN = 10_000  # most rows that a starting point is made from
-BLOCK = 4096  # rows at a time: the intermediate arrays then stay in the cache, which is three times as fast
+START_ROWS = 10_000  # most rows from which a starting point is made
+# Rows that an E-step takes at a time: their intermediate arrays stay in the cache, which makes it three times as fast
+# (docs/decisions/038).
+BLOCK = 4096
 
 
 class Frame(NamedTuple):
-    """The coordinates of rows, one frame per component: y = L⁻¹ (x − m), of unit scale for the component's rows."""
+    """Coordinates of each component: y = L⁻¹ (x − m), in which the component's rows have about mean 0 and sd 1."""
 
     means: Any  # (K, d) m, about the centre
     roots: Any  # L, of a covariance: full (K, d, d), tied (1, d, d); an sd: diagonal (K, d), spherical (K, 1)
 
 
 class Moments(NamedTuple):
-    """Σ_n w_n r_nk T(y_n), where y is x, or x in a frame."""
+    """Statistics Σ_n w_n r_nk T(y_n), where y_n is x_n, or x_n in the component's frame."""
 
     count: Any  # (K,), T = 1
     first: Any  # (K, d), T = y
@@ -43,27 +45,28 @@ class Moments(NamedTuple):
         """
         if not isinstance(self.frame, Frame):
             return self
-        total, there_total = jnp.sum(self.count), jnp.sum(other.count)
-        here = jax.tree.map(lambda leaf: leaf / jnp.where(total > 0, total, 1), self.frame)
-        there = jax.tree.map(lambda leaf: leaf / there_total, other.frame)
-        count, off = jnp.asarray(self.count), here.means - there.means
-        if here.roots.ndim == 3:
-            back = inverse(there.roots)
-            turn, off = jnp.matmul(back, here.roots, precision="highest"), multiply(back, off)
+        total, other_total = jnp.sum(self.count), jnp.sum(other.count)
+        own_frame = jax.tree.map(lambda leaf: leaf / jnp.where(total > 0, total, 1), self.frame)
+        other_frame = jax.tree.map(lambda leaf: leaf / other_total, other.frame)
+        count, shift = jnp.asarray(self.count), own_frame.means - other_frame.means
+        if own_frame.roots.ndim == 3:
+            inverses = inverse(other_frame.roots)
+            turn, shift = jnp.matmul(inverses, own_frame.roots, precision="highest"), multiply(inverses, shift)
             first = multiply(turn, self.first)
             second = congruence(turn, self.second.reshape(-1, *turn.shape[1:])).reshape(self.second.shape)
-            cross = first[:, :, None] * off[:, None, :]
-            more = cross + jnp.swapaxes(cross, 1, 2) + count[:, None, None] * off[:, :, None] * off[:, None, :]
-            more = jnp.sum(more, axis=0) if second.ndim == 2 else more
+            cross = first[:, :, None] * shift[:, None, :]
+            correction = cross + jnp.swapaxes(cross, 1, 2)
+            correction = correction + count[:, None, None] * shift[:, :, None] * shift[:, None, :]
+            correction = jnp.sum(correction, axis=0) if second.ndim == 2 else correction
         else:
-            turn, off = here.roots / there.roots, off / there.roots
+            turn, shift = own_frame.roots / other_frame.roots, shift / other_frame.roots
             first = turn * self.first
-            more = 2 * first * off + count[:, None] * off**2
-            more = jnp.sum(more, axis=1) if self.second.ndim == 1 else more
+            correction = 2 * first * shift + count[:, None] * shift**2
+            correction = jnp.sum(correction, axis=1) if self.second.ndim == 1 else correction
             second = self.second * (turn[:, 0] if self.second.ndim == 1 else turn) ** 2
-        frame = jax.tree.map(lambda leaf: total * leaf, there)
-        moved = Moments(count, first + count[:, None] * off, second + more, frame)
-        return tree.where(there_total > 0, moved, self)
+        frame = jax.tree.map(lambda leaf: total * leaf, other_frame)
+        result = Moments(count, first + count[:, None] * shift, second + correction, frame)
+        return tree.where(other_total > 0, result, self)
 
 
 def multiply(matrices: jax.Array, vectors: jax.Array) -> jax.Array:
@@ -79,12 +82,12 @@ def congruence(matrices: jax.Array, inner: jax.Array) -> jax.Array:
 
 
 class Family(NamedTuple):
-    """Mixtures whose densities and statistics use the same features of rows.
+    """A family of mixtures, whose densities and statistics use the same features of rows.
 
     Attributes:
         clean: ``(rows, dtype) -> x``, which checks, centres and casts rows.
-        logits: ``(theta, x) -> (logits (K, n), features)``, log π_k p(x | θ_k), or its expectation; n is last
-            because operations run over many rows side by side.
+        logits: ``(theta, x) -> (logits (K, n), features)``, log π_k p(x | θ_k), or its expectation. The axis of rows
+            is last, because a processor computes neighbours on the last axis together.
         summed: ``(theta, responsibilities (K, n), features) -> statistics``.
     """
 
@@ -93,7 +96,7 @@ class Family(NamedTuple):
     summed: Callable[[Any, jax.Array, jax.Array], Moments]
 
     def model(self, m_step: MStep, position: PyTree, **others: Any) -> LatentModel:
-        """A mixture of this family; the rest as for ``LatentModel.from_steps``."""
+        """A mixture of this family; the arguments are as for ``LatentModel.from_steps``."""
         return LatentModel.from_steps(
             self.e_step, m_step, self.log_prob, position, responsibilities=self.responsibilities,
             drawn=drawn_by(self.joint), complete=complete_by(self.joint), **others,
@@ -112,7 +115,7 @@ class Family(NamedTuple):
         return Expected(self.summed(theta, share, features), jnp.sum(weights * log_probs))
 
     def log_prob(self, theta: PyTree, x: ArrayLike) -> jax.Array:
-        """log p(x_n | θ) = log Σ_k π_k p(x_n | θ_k), (n,), nats."""
+        """log p(x_n | θ) = log Σ_k π_k p(x_n | θ_k), (n,), in nats (natural logarithms)."""
         return self._shares(theta, x)[2]
 
     def responsibilities(self, theta: PyTree, x: ArrayLike) -> jax.Array:
@@ -120,7 +123,7 @@ class Family(NamedTuple):
         return self._shares(theta, x)[1].T
 
     def _shares(self, theta: PyTree, rows: ArrayLike, weights: jax.Array | None = None) -> tuple[jax.Array, ...]:
-        """Features, (weighted) responsibilities (K, n) and log densities (n,)."""
+        """Features of rows, their responsibilities (K, n), times weights if these are given, and log densities (n,)."""
         x = self.clean(rows, jnp.result_type(theta.means))
         if weights is not None:
             x = jnp.where(weights[:, None] > 0, x, 0)  # a row of weight 0 may hold NaN
@@ -129,7 +132,7 @@ class Family(NamedTuple):
 
 
 def normalise(logits: jax.Array, weights: jax.Array | None = None) -> tuple[jax.Array, jax.Array]:
-    """(Weighted) responsibilities (K, n) and log densities (n,), with one exponential per logit."""
+    """Responsibilities (K, n), times weights if given, and log densities (n,), by one exponential per logit (K, n)."""
     peak = jax.lax.stop_gradient(jnp.max(logits, axis=0))
     powers = jnp.exp(logits - peak[None])
     total = jnp.sum(powers, axis=0)
@@ -138,12 +141,12 @@ def normalise(logits: jax.Array, weights: jax.Array | None = None) -> tuple[jax.
 
 
 def complete_by(joint: OfRows) -> Callable[[PyTree, PyTree, jax.Array], jax.Array]:
-    """``Sums.complete`` of densities (K, n)."""
+    """``Sums.complete`` of a mixture from ``joint``, which gives log π_k p(x_n | θ_k), (K, n)."""
     return lambda theta, rows, z: jnp.take_along_axis(joint(theta, rows), z[None], axis=0)[0]
 
 
 def draw_components(key: jax.Array, weights: jax.Array, n: int) -> jax.Array:
-    """The drawn components of n rows, (n,)."""
+    """A random component for each of n rows, (n,)."""
     return jax.random.categorical(key, jnp.log(weights)[None, :], shape=(n,))
 
 
@@ -159,21 +162,21 @@ def by_weight(theta: Theta, tied: bool = False) -> Theta:
 
 
 def cluster_rows(key: jax.Array, rows: ArrayLike, components: int) -> tuple[np.ndarray, np.ndarray]:
-    """At most ``SEEN`` rows without gaps, and the nearest of K k-means++ centres, one-hot (n, K).
+    """At most ``START_ROWS`` rows, and the nearest of K k-means++ centres to each row, one-hot (n, K).
 
-    Distances are in units of each column's sd. A missing number is replaced by its column's mean.
+    Distances are in units of each column's sd. Missing numbers are replaced by their columns' means.
 
     Raises:
-        DataError: fewer rows than components; a column without numbers; infinite numbers.
+        DataError: there are fewer rows than components, a column has no numbers, or a number is infinite.
     """
     from sklearn.cluster import kmeans_plusplus
 
     generator = np.random.default_rng(np.asarray(jax.random.key_data(key)))
     x = np.asarray(rows, np.float64)
     if len(x) < components:
-        raise DataError(f"A mixture of {components} components needs as many rows at least; got {len(x)}.")
-    if len(x) > SEEN:
-        x = x[generator.choice(len(x), SEEN, replace=False)]
+        raise DataError(f"A mixture of {components} components needs at least as many rows; got {len(x)}.")
+    if len(x) > START_ROWS:
+        x = x[generator.choice(len(x), START_ROWS, replace=False)]
     if np.isinf(x).any():
         raise DataError("The rows hold infinite numbers; a mixture expects finite ones.")
     gaps = np.isnan(x)
@@ -194,5 +197,5 @@ def counts_check(theta: PyTree, size: int, least: int) -> list[Check]:
     """The check of the smallest component's number of rows."""
     count = float(np.min(np.asarray(theta.weights, np.float64)) * size)
     verdict = "trust" if count >= 2 * least else "caution" if count >= 1 else "reject"
-    sentence = f"effective rows of the smallest component; below {2 * least} it describes rows, not a population"
+    sentence = f"effective rows of the smallest component; below {2 * least}, it describes these rows, not a population"
     return [Check("smallest component", count, verdict, sentence)]

@@ -1,8 +1,9 @@
 """Hidden Markov models of sequences: ``hidden_markov``, the model it makes, and θ's prior.
 
-A datum is a whole sequence. Sequences of unequal length are rows of one array, padded with NaN; NaN also marks a
-missing step. Both are summed over exactly, and transitions after the last observed step do not count. So no lengths are
-stored, and batches, files, devices and folders treat sequences like any other rows. ``markov_chain`` has the formulas.
+A datum is a sequence of steps. Sequences of unequal length are rows of one array, padded with NaN; NaN also marks a
+missing step. Padding and missing steps are summed over exactly, and transitions after the last observed step do not
+count. So no lengths are stored, and batches, files, devices and folders treat sequences like any other rows.
+``markov_chain`` has the computations.
 """
 
 from typing import ClassVar, NamedTuple
@@ -21,14 +22,15 @@ from tractable.core.settings import expect_whole
 from tractable.core.shared import shared
 from tractable.core.words import removed, spelt
 from tractable.latent import emissions
+from tractable.latent.columns import check_sizes
 from tractable.latent.markov_chain import Chain, HiddenMarkov
-from tractable.latent.series import expect_numbers, observed_steps, on_device
+from tractable.latent.series import check_settings, expect_numbers, observed_steps, on_device
 
 FAMILIES = ("normal", "multivariate-normal", "poisson", "bernoulli", "categorical")
 
 
 @spelt
-@removed(prior="an emission that is a function went with it: write the model as a LatentModel.")
+@removed(prior="an emission that is a function was removed too; write such a model as a LatentModel.")
 def hidden_markov(
     states: int,
     emission: str = "normal",
@@ -59,8 +61,8 @@ def hidden_markov(
         classes: L for a "categorical" emission, whose x is 0 … L − 1.
         prior_counts: c ≥ 0; 0 for maximum likelihood.
         centre, scale: prior guesses of the location and spread of a normal emission's numbers. With both, means and
-            spreads have a prior worth c steps (``latent.emissions``), as NUTS and evidence need; without scale it is
-            flat. For counts, centre is their expected mean, 1 by default.
+            spreads have a prior worth c steps (``latent.emissions``), as NUTS and evidence need; without scale their
+            prior is flat. For counts, centre is their expected mean, 1 by default.
         floor: ≥ 0, least variance of a normal emission, in the units of x²: without it the likelihood is unbounded.
         steps: T for sequences that the model draws itself (``model.sample``, ``tr.calibrate``); data must then have T.
 
@@ -68,17 +70,13 @@ def hidden_markov(
         A ``HiddenMarkovModel``, whose θ is a ``HiddenMarkov``. States are sorted by the share of time spent in them.
 
     Raises:
-        ModelError: a setting is out of range. DataError: sequences have another shape, or values no state can emit.
+        ModelError: a setting is out of range. DataError: sequences have another shape, or values that no state emits.
 
     >>> hidden_markov(3).parameters
     14
     """
-    for name, value in {"states": states, "steps": steps, "features": features}.items():
-        if value is not None or name == "states":
-            expect_whole(name, value, ModelError)
-    for name, value in {"prior_counts": prior_counts, "floor": floor}.items():
-        if not 0 <= value < np.inf:
-            raise ModelError(f"{name} is 0 or more and finite; got {value}.")
+    check_sizes(states=states)
+    check_settings({"steps": steps, "features": features}, {"prior_counts": prior_counts, "floor": floor})
     if emission not in FAMILIES:
         raise ModelError(f"emission is {', '.join(map(repr, FAMILIES))}; got {emission!r}.")
     if (emission == "categorical") != (classes is not None):
@@ -95,31 +93,31 @@ def built_in(
     states: int, emission: str, features: int | None, classes: int | None, prior_counts: Real,
     centre: Numbers | Real | None, scale: Numbers | Real | None, floor: Real, steps: int | None,
 ) -> "HiddenMarkovModel":  # fmt: skip
-    """``hidden_markov`` for checked settings; equal arguments give the same model object."""
+    """``hidden_markov`` for settings that have been checked; equal arguments give the same model object."""
     sizes, c = (int(states), features), float(prior_counts)
     numbers = 1 if features is None else features
     if emission in ("normal", "multivariate-normal"):
         kind = emissions.Normal if emission == "normal" else emissions.FullNormal
         spread = None if scale is None or c == 0 else expect_numbers("scale", scale, numbers, 0.0)
-        made = kind(
+        family = kind(
             *sizes, c, float(floor), expect_numbers("centre", 0.0 if centre is None else centre, numbers), spread
         )
     elif emission == "poisson":
         centres = expect_numbers("centre", 1.0 if centre is None else centre, numbers, 0.0)
-        made = emissions.Poisson(*sizes, c, centres)
+        family = emissions.Poisson(*sizes, c, centres)
     elif emission == "bernoulli":
-        made = emissions.Bernoulli(*sizes, c)
+        family = emissions.Bernoulli(*sizes, c)
     else:
         expect_whole("classes", classes, ModelError)
-        made = emissions.Categorical(*sizes, c, int(classes or 0))
-    return build_model(Chain(made, c, steps))
+        family = emissions.Categorical(*sizes, c, int(classes or 0))
+    return build_model(Chain(family, c, steps))
 
 
 def build_model(chain: Chain) -> "HiddenMarkovModel":
-    """The ``LatentModel`` of a chain."""
+    """The model that computes with this chain."""
     emission, support = chain.emission.example()
     k, simplex = chain.emission.states, constraints.simplex
-    made = HiddenMarkovModel.from_steps(
+    model = HiddenMarkovModel.from_steps(
         chain.e_step, chain.m_step, chain.log_prob,
         HiddenMarkov(np.full(k, 1 / k), np.full((k, k), 1 / k), emission),
         support=HiddenMarkov(simplex, simplex, support),
@@ -130,15 +128,16 @@ def build_model(chain: Chain) -> "HiddenMarkovModel":
         canonical=lambda theta: chain.permute(theta, jnp.argsort(-shares(theta))),
         drawn=chain.draw_paths, complete=chain.joint_log_prob,
     )  # fmt: skip
-    made.chain = chain
-    return made.with_steps(check=chain.check, observations=observed_steps, ahead=chain.forecast)
+    model.chain = chain
+    return model.with_steps(check=chain.check, observations=observed_steps, ahead=chain.forecast)
 
 
 class HiddenMarkovModel(LatentModel):
     """A ``LatentModel`` of sequences, made by ``hidden_markov``.
 
-    ``responsibilities(theta, y)`` gives p(z_t | x, θ), (n, T, K); ``filtered`` the same given steps up to t only;
-    ``paths`` Viterbi's paths; ``drawn_paths`` draws of whole paths; ``simulate`` new sequences and their states.
+    ``responsibilities(theta, y)`` gives p(z_t | x, θ), (n, T, K); ``filtered`` gives the same from the steps up to t
+    only; ``paths`` gives Viterbi's paths, ``drawn_paths`` random paths, and ``simulate`` new sequences and their
+    states.
     """
 
     own: ClassVar[tuple[str, ...]] = ("chain",)
@@ -149,7 +148,7 @@ class HiddenMarkovModel(LatentModel):
         return self.chain.filtered(on_device(theta), y)
 
     def paths(self, theta: HiddenMarkov, y: ArrayLike) -> jax.Array:
-        """The likeliest path of states of each sequence, (n, T), states from 0; −1 after the last observed step."""
+        """Each sequence's likeliest path of states 0 … K − 1, (n, T); −1 after the last observed step."""
         return self.chain.likeliest_paths(on_device(theta), y)[0]
 
     def drawn_paths(self, key: jax.Array, theta: HiddenMarkov, y: ArrayLike) -> jax.Array:
@@ -162,14 +161,14 @@ class HiddenMarkovModel(LatentModel):
 
 
 class ChainPrior(NamedTuple):
-    """``params -> log p(θ)``: Dirichlet(1 + c) for π and rows of A, and the emission's own prior."""
+    """``params -> log p(θ)``: Dirichlet(1 + c) for π and each row of A, and the emission's own prior."""
 
     chain: Chain
 
     def __call__(self, theta: HiddenMarkov) -> jax.Array:
-        found = self.chain.emission.log_prior(theta.emission) if self.chain.counts else 0.0
+        total = self.chain.emission.log_prior(theta.emission) if self.chain.counts else 0.0
         parts = dist.Dirichlet(1 + self.chain.counts * jnp.ones(self.chain.emission.states, theta.initial.dtype))
-        return found + parts.log_prob(theta.initial) + jnp.sum(parts.log_prob(theta.transition))
+        return total + parts.log_prob(theta.initial) + jnp.sum(parts.log_prob(theta.transition))
 
 
 class DrawablePrior(ChainPrior):
@@ -186,11 +185,12 @@ class DrawablePrior(ChainPrior):
 
 
 def shares(theta: HiddenMarkov) -> jax.Array:
-    """(K,) the long-run share of time spent in each state, starting from π."""
-    lazy = 0.5 * (theta.transition + jnp.eye(len(theta.initial), dtype=theta.transition.dtype))  # made aperiodic
+    """The long-run share of time spent in each state, (K,), starting from π."""
+    # A chain that often stays in its state has the same shares, and no periods.
+    lazy = 0.5 * (theta.transition + jnp.eye(len(theta.initial), dtype=theta.transition.dtype))
 
-    def twice(_: ArrayLike, power: jax.Array) -> jax.Array:
+    def square(_: ArrayLike, power: jax.Array) -> jax.Array:
         power = jnp.matmul(power, power, precision="highest")
         return power / jnp.sum(power, axis=1, keepdims=True)
 
-    return jnp.matmul(theta.initial, jax.lax.fori_loop(0, 30, twice, lazy), precision="highest")
+    return jnp.matmul(theta.initial, jax.lax.fori_loop(0, 30, square, lazy), precision="highest")

@@ -1,7 +1,7 @@
 """The computations of a hidden Markov model: its E-step and M-step, its densities, its paths and its forecasts.
 
-The passes over a sequence are in ``forward_backward``, the densities of a step in ``emissions``. Sequences are computed
-in parallel, in groups that fit a processor's cache or an accelerator's memory.
+The passes over a sequence are in ``forward_backward``, and the densities of a step in ``emissions``. Sequences are
+computed in parallel, in groups that fit a processor's cache or an accelerator's memory (docs/decisions/040).
 """
 
 from collections.abc import Callable
@@ -21,10 +21,10 @@ from tractable.latent import forward_backward as fb
 from tractable.latent.emissions import Emission
 from tractable.latent.series import expect_sequences, in_groups, steps_of, up_to_last
 
-SMALL = 1280  # up to this many bytes per step, a CPU's loop over steps stays in one kernel and is twice as fast
-LONG = 1 << 19  # densities of a group of sequences from which a CPU computes their steps in pieces
-PIECE = 1 << 14  # densities in a piece, of which a cache holds several
-ROOM = 1 << 27  # numbers in a group of sequences on an accelerator
+SMALL = 1280  # bytes per step up to which a CPU's loop over steps stays in one kernel, and is twice as fast
+LONG = 1 << 19  # densities in a group of sequences above which a CPU computes their steps in pieces
+PIECE = 1 << 14  # densities in a piece; a cache holds several arrays of this size
+ROOM = 1 << 27  # densities in a group of sequences on an accelerator
 
 
 class HiddenMarkov(NamedTuple):
@@ -44,7 +44,7 @@ class ChainStatistics(NamedTuple):
 
 
 class Chain(NamedTuple):
-    """A hidden Markov model's specification, and its closed forms."""
+    """The settings of a hidden Markov model, and its computations."""
 
     emission: Emission
     counts: float  # c, pseudo-observations of π and of each row of A
@@ -56,19 +56,9 @@ class Chain(NamedTuple):
         """Log densities of the steps given each state, (T, K, n), or (T, K) for one sequence."""
         return self.emission.log_density(theta.emission, self.emission.arrange(rows))
 
-    def smooth(self, theta: HiddenMarkov, rows: PyTree, weights: jax.Array) -> tuple:
-        """The rows in the emission's layout, weighted p(z_t | x) (T, K, n), π's and A's counts, and Σ w log p(x)."""
-        x = self.emission.arrange(rows)
-        found, log_prob = fb.smooth(theta.initial, theta.transition, self.emission.log_density(theta.emission, x))
-        weights = weights if log_prob.ndim else weights[0]
-        counted = up_to_last(self.emission.is_observed(x)) * weights[None]  # (T, n), or (T,) for one sequence
-        shares = found.smoothed * counted[:, None]
-        first = (found.smoothed[0] * weights[None]).reshape(len(theta.initial), -1).sum(1)
-        return x, shares, first, fb.moves(theta.transition, found, counted[1:]), jnp.sum(weights * log_prob)
-
     def e_step(self, theta: HiddenMarkov, batch: Batch) -> Expected:
-        rows, weights = observed(batch), jnp.asarray(batch.mask, theta.initial.dtype)
-        y, k = self._checked(rows), self.emission.states
+        weights, emission = jnp.asarray(batch.mask, theta.initial.dtype), self.emission
+        y, k = self._checked(observed(batch)), emission.states
 
         def of_group(theta: HiddenMarkov, batch: Batch) -> Expected:
             # Rows of weight 0 may hold anything: all their steps count as missing.
@@ -76,18 +66,23 @@ class Chain(NamedTuple):
             rows = jnp.where((batch.mask > 0).reshape(-1, *(1,) * (rows.ndim - 1)), rows, jnp.nan)
             if jax.default_backend() == "cpu" and rows.shape[0] * rows.shape[1] * k > LONG:
                 return self.e_step_in_pieces(theta, rows, batch.mask)
-            x, shares, first, moves, log_prob = self.smooth(theta, rows, batch.mask)
-            sums = self.emission.sums(theta.emission, x, shares, jnp.sum(batch.mask))
-            return Expected(ChainStatistics(first, moves, sums), log_prob)
+            x = emission.arrange(rows)
+            passes, log_prob = fb.smooth(theta.initial, theta.transition, emission.log_density(theta.emission, x))
+            mask = batch.mask if log_prob.ndim else batch.mask[0]
+            counted = up_to_last(emission.is_observed(x)) * mask[None]  # (T, n), or (T,) for one sequence
+            first = (passes.smoothed[0] * mask[None]).reshape(k, -1).sum(1)
+            moves = fb.moves(theta.transition, passes, counted[1:])
+            sums = emission.sums(theta.emission, x, passes.smoothed * counted[:, None], jnp.sum(batch.mask))
+            return Expected(ChainStatistics(first, moves, sums), jnp.sum(mask * log_prob))
 
         def of_all(theta: HiddenMarkov) -> Expected:
             return accumulate(of_group, theta, y, weights, self.lanes(y))
 
-        # A CPU takes several θ one after another: in parallel their loops would exceed ``SMALL``.
+        # A CPU computes several θ one after another: the loop of all at once would exceed ``SMALL`` bytes per step.
         return (jax.custom_batching.sequential_vmap(of_all) if jax.default_backend() == "cpu" else of_all)(theta)
 
     def e_step_in_pieces(self, theta: HiddenMarkov, rows: jax.Array, weights: jax.Array) -> Expected:
-        """The E-step of long sequences on a CPU, which computes a piece of their steps at a time."""
+        """The E-step of long sequences on a CPU, for one piece of their steps at a time."""
         emission, k, (n, steps) = self.emission, self.emission.states, rows.shape[:2]
         size = max(1, PIECE // (n * k))
         count = -(-steps // size)
@@ -101,16 +96,15 @@ class Chain(NamedTuple):
         def log_b(piece: tuple) -> jax.Array:
             return self.log_b(theta, piece[0])
 
-        def sums_of_piece(piece: tuple, found: fb.Passes, across: jax.Array) -> tuple[PyTree, jax.Array]:
+        def sums_of_piece(piece: tuple, passes: fb.Passes, crossing: jax.Array) -> tuple[PyTree, jax.Array]:
             y, counted, next_counted = piece
-            shares = found.smoothed * counted[:, None]
+            shares = passes.smoothed * counted[:, None]
             sums = emission.sums(theta.emission, emission.arrange(y), shares, total / count)
-            moves = fb.moves(theta.transition, found, counted[1:])
-            return sums, moves + jnp.sum((across * next_counted[None, None]).reshape(k, k, -1), axis=2)
+            moves = fb.moves(theta.transition, passes, counted[1:])
+            return sums, moves + jnp.sum((crossing * next_counted[None, None]).reshape(k, k, -1), axis=2)
 
-        (sums, moves), first, log_prob = fb.smooth_in_pieces(
-            theta.initial, theta.transition, log_b, pieces, sums_of_piece
-        )
+        results = fb.smooth_in_pieces(theta.initial, theta.transition, log_b, pieces, sums_of_piece)
+        (sums, moves), first, log_prob = results
         first = (first * counted[0, 0][None]).reshape(k, -1).sum(1)
         return Expected(ChainStatistics(first, moves, sums), jnp.sum(weights * log_prob))
 
@@ -118,10 +112,8 @@ class Chain(NamedTuple):
         initial, transition = jnp.asarray(sums.initial), jnp.asarray(sums.transition)
         tiny = 10 * jnp.finfo(initial.dtype).eps  # avoids log 0
         initial, transition = (a + self.counts + tiny for a in (initial, transition))
-        emission = self.emission.m_step(sums.emission)
-        return HiddenMarkov(
-            initial / jnp.sum(initial), transition / jnp.sum(transition, axis=1, keepdims=True), emission
-        )
+        transition = transition / jnp.sum(transition, axis=1, keepdims=True)
+        return HiddenMarkov(initial / jnp.sum(initial), transition, self.emission.m_step(sums.emission))
 
     # Densities and paths.
 
@@ -134,7 +126,7 @@ class Chain(NamedTuple):
         return side - side % 8 if side >= 8 else max(side, 4)
 
     def by_group(self, function: Callable, rows: PyTree) -> PyTree:
-        """``function`` applied to as many sequences at a time as run in parallel."""
+        """``function`` applied to groups of as many sequences as are computed in parallel."""
         rows = self._checked(rows)
         return in_groups(function, rows, self.lanes(rows))
 
@@ -143,7 +135,7 @@ class Chain(NamedTuple):
         return jnp.where(up_to_last(self.emission.is_observed(x)), path, -1).reshape(len(path), -1).T
 
     def log_prob(self, theta: HiddenMarkov, rows: PyTree) -> jax.Array:
-        """log p(x_n | θ), (n,), nats."""
+        """log p(x_n | θ), (n,), in nats (natural logarithms)."""
 
         def of_group(rows: PyTree) -> jax.Array:
             return jnp.atleast_1d(fb.log_prob(theta.initial, theta.transition, self.log_b(theta, rows)))
@@ -155,8 +147,8 @@ class Chain(NamedTuple):
 
         def of_group(rows: PyTree) -> jax.Array:
             x = self.emission.arrange(rows)
-            found = fb.smooth(theta.initial, theta.transition, self.emission.log_density(theta.emission, x))[0]
-            return _rows(found.smoothed * up_to_last(self.emission.is_observed(x))[:, None])
+            passes = fb.smooth(theta.initial, theta.transition, self.emission.log_density(theta.emission, x))[0]
+            return _rows(passes.smoothed * up_to_last(self.emission.is_observed(x))[:, None])
 
         return self.by_group(of_group, rows)
 
@@ -181,7 +173,7 @@ class Chain(NamedTuple):
         return self.by_group(of_group, rows)
 
     def draw_paths(self, key: jax.Array, theta: HiddenMarkov, rows: PyTree) -> jax.Array:
-        """A path for each sequence from p(z | x, θ), (n, T); −1 after the last observed step."""
+        """A draw of each sequence's path from p(z | x, θ), (n, T); −1 after the last observed step."""
         rows = self._checked(rows)
         uniform = jax.random.uniform(key, rows.shape[:2], theta.initial.dtype)
 
@@ -206,7 +198,7 @@ class Chain(NamedTuple):
     # Starts, checks, simulated sequences and forecasts.
 
     def begin(self, key: jax.Array, rows: PyTree) -> HiddenMarkov:
-        """A starting θ: it clusters the steps regardless of their order, and favours staying in a state."""
+        """A starting θ: emissions from clusters of the steps, whatever their order, and moves that favour staying."""
         k, emission = self.emission.states, self.emission
         key_moves, key_emission = jax.random.split(key)
         moves = jax.random.dirichlet(key_moves, jnp.ones(k), (k,))
@@ -222,7 +214,7 @@ class Chain(NamedTuple):
         least = self.emission.least_sd(theta.emission)
         if least > 2:
             return []
-        sentence = "least sd divided by its floor: a state collapsed onto equal steps, where the density has no bound"
+        sentence = "least sd divided by its floor: a state collapsed onto equal steps, where the density is unbounded"
         return [Check("states at the floor", least, "reject", sentence)]
 
     def permute(self, theta: HiddenMarkov, order: jax.Array) -> HiddenMarkov:
@@ -231,7 +223,7 @@ class Chain(NamedTuple):
         return HiddenMarkov(theta.initial[order], theta.transition[order][:, order], emission)
 
     def sample(self, key: jax.Array, theta: HiddenMarkov, n: int) -> tuple[jax.Array, jax.Array]:
-        """n sequences of the model's own length, and their states."""
+        """n sequences of the length ``steps`` that the model was made with, and their states."""
         return self.simulate(key, theta, n, self.length or 1)
 
     def simulate(self, key: jax.Array, theta: HiddenMarkov, n: int, length: int) -> tuple[jax.Array, jax.Array]:
@@ -257,16 +249,13 @@ class Chain(NamedTuple):
         return jax.vmap(jax.vmap(one))(jax.random.split(key, states.shape), states).astype(jnp.result_type(float))
 
     def forecast(self, theta: HiddenMarkov, x: PyTree, rows: tuple[PyTree, PyTree]) -> "Forecast":
-        """The distribution of the steps after the last observed one; x is their number, 1 by default."""
+        """The distribution of the steps after the last observed one; x is the number of these steps, 1 by default."""
         if x is not None and not is_whole(x):
             raise SettingsError(f"predict(x) of sequences expects how many steps ahead, such as 7; got {x!r}.")
         y = rows[0]
         filtered = self.filtered(theta, y)  # (n, T, K)
-        is_observed = self.emission.is_observed(self.emission.arrange(y))
-        counted = up_to_last(
-            is_observed[:, None] if is_observed.ndim == 1 else is_observed
-        )  # (T, n), of one sequence too
-        last = jnp.maximum(jnp.sum(counted, axis=0).astype(int) - 1, 0)
+        is_observed = self.emission.is_observed(self.emission.arrange(y)).reshape(filtered.shape[1], -1)  # (T, n)
+        last = jnp.maximum(jnp.sum(up_to_last(is_observed), axis=0).astype(int) - 1, 0)
         shares = jnp.take_along_axis(filtered, last[:, None, None], axis=1)[:, 0]
 
         def step(shares: jax.Array, _: None) -> tuple[jax.Array, jax.Array]:
@@ -291,7 +280,7 @@ class Chain(NamedTuple):
 
 
 class Forecast(NamedTuple):
-    """The distribution of the next H steps of n sequences; classes are given by their indicators."""
+    """The distribution of the next H steps of n sequences; a class is represented by its indicators (one-hot)."""
 
     chain: Chain
     theta: HiddenMarkov
@@ -320,7 +309,7 @@ class Forecast(NamedTuple):
         return _mixed(self.shares, variances[None, None] + jnp.square(means[None, None] - mean[:, :, None]))
 
     def sample(self, key: jax.Array, shape: tuple[int, ...] = ()) -> jax.Array:
-        """Draws from each step's marginal distribution, independently."""
+        """Independent draws from the marginal distribution of each step."""
 
         def one(key: jax.Array) -> jax.Array:
             key_states, key_steps = jax.random.split(key)

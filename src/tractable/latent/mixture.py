@@ -41,13 +41,14 @@ def gaussian_mixture(
         M-step:  N_k = Σ_n w_n r_nk,  π_k = N_k / Σ N_k,  μ_k = Σ w r x / N_k,
                  Σ_k = Σ w r xxᵀ / N_k − μ_k μ_kᵀ + floor · I
 
-    The likelihood is unbounded as Σ_k → 0 on a point: the floor keeps it finite. The floor is scikit-learn's
-    ``reg_covar``, added after every M-step; the step is then no exact maximum and may go down a little.
+    The likelihood is unbounded as a component shrinks to a single row (Σ_k → 0): the floor keeps it finite. The floor
+    is scikit-learn's ``reg_covar``, added after every M-step. Such an M-step is not the exact maximum, so the
+    likelihood may fall a little.
 
-    Rows and statistics are expressed in each component's sds about its mean. Single precision then loses only the
-    digits needed for a component's distance from the centre in sds: three of seven at a thousand. Rounding errors of a
-    full or tied covariance scale with its largest eigenvalue; if sds differ by a thousand or more, climb ``.climbed``,
-    the same mixture with roots, as ``EM`` and ``OnlineEM`` do.
+    Rows and statistics are expressed in each component's sds about its mean. In single precision, a component at a
+    distance of a thousand sds from the centre then loses three of seven digits. Rounding errors of a full or tied
+    covariance scale with its largest eigenvalue. If sds differ by a factor of a thousand or more, climb ``.climbed``,
+    the same mixture with Cholesky roots in place of covariances, as ``EM`` and ``OnlineEM`` do.
 
     Args:
         components: K ≥ 1.
@@ -55,13 +56,14 @@ def gaussian_mixture(
         covariance: "full", "tied" (one for all), "diagonal" or "spherical".
         floor: ≥ 0, added to every variance; in the units of x².
         centre: (d,), such as the data's mean, subtracted from x first; 0 by default. It is rounded to single precision,
-            so that both precisions use the same number. Means stay in the user's coordinates.
+            so that both precisions use the same one. The means in θ are those of x itself.
 
     Returns:
-        A ``LatentModel`` of ``Gaussians``. The same arguments give the same one, and a second fit does not recompile.
+        A ``LatentModel`` of ``Gaussians``. The same arguments give the same object, so that a second fit does not
+        compile anew.
 
     Raises:
-        ModelError: a setting out of range. DataError: rows that are not (n, d).
+        ModelError: a setting is out of range. DataError: rows are not (n, d).
 
     >>> gaussian_mixture(3, 2).parameters
     17
@@ -78,10 +80,10 @@ def with_missing(
         r_nk ∝ π_k N(x_o; μ_o, Σ_oo),    E[x | x_o, k] = μ + Σ_·o Σ_oo⁻¹ (x_o − μ_o)
         E[xxᵀ | x_o, k] = E[x] E[x]ᵀ + Σ − Σ_·o Σ_oo⁻¹ Σ_o·
 
-    o are the observed entries of row n. Exact, by one factorisation per row and component: time O(n K d³) and memory
-    O(n K d²), so wrap its E-step in ``chunked``. Ghahramani & Jordan 1994.
+    Here o are the observed entries of row n. This is exact, by one factorisation per row and component: it takes time
+    O(n K d³) and memory O(n K d²), so wrap its E-step in ``chunked``. Ghahramani & Jordan 1994.
 
-    Args and Raises: as for ``gaussian_mixture``, whose ``m_step`` and ``sample`` it uses.
+    Arguments and errors are those of ``gaussian_mixture``, whose ``m_step`` and ``sample`` it uses.
     """
     return gaussians.setting_of(components, features, covariance, floor, centre).mixture_of_gaps()
 
@@ -93,11 +95,11 @@ def bernoulli_mixture(components: int, features: int, prior_counts: Real = 1.0) 
         p(x | θ) = Σ_k π_k Π_i μ_ki^{x_i} (1 − μ_ki)^{1 − x_i},    μ_ki ~ Beta(1 + c, 1 + c)
         M-step:  μ_k = (Σ w r x + c) / (N_k + 2c),  π_k = N_k / Σ N_k
 
-    The M-step finds a posterior mode: give ``em`` this mixture's ``log_prior``. Without prior counts, a column constant
-    within a component would get probability 0 or 1, and the next row that differs a likelihood of 0.
+    The M-step finds a posterior mode: give ``em`` this mixture's ``log_prior``. Without prior counts, a column that is
+    constant within a component would get probability 0 or 1, and a row that differs there would have likelihood 0.
 
-    Args: as for ``gaussian_mixture``, with columns of 0 and 1, and
-        prior_counts: c > 0, imagined ones, and zeros, in each cell.
+    Args: ``components`` and ``features`` as for ``gaussian_mixture``, with columns of 0 and 1, and
+        prior_counts: c > 0, the number of imagined ones, and of zeros, in each column of each component.
 
     Returns:
         A ``LatentModel`` of ``Bernoullis``.
@@ -107,7 +109,7 @@ def bernoulli_mixture(components: int, features: int, prior_counts: Real = 1.0) 
     """
     check_sizes(components=components, features=features)
     if not 0 < prior_counts < math.inf:
-        raise ModelError(f"prior_counts is positive and finite; got {prior_counts}.")
+        raise ModelError(f"prior_counts must be positive and finite; got {prior_counts}.")
     prior_counts = float(prior_counts)
 
     def clean(x: ArrayLike, dtype: DTypeLike) -> jax.Array:

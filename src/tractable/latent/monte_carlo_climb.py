@@ -1,6 +1,7 @@
-"""Monte-Carlo EM's climbs from start to end: after every step the host decides whether S grows and a climb ends.
+"""The climbs of Monte-Carlo EM, with S draws of z per datum.
 
-``method`` is a ``MonteCarloEM``, a static argument of the compiled functions.
+After every step Python decides, outside of compiled functions, whether S grows and whether the climb ends. ``method``
+is a ``MonteCarloEM``, which is a static argument of the compiled functions.
 """
 
 import functools
@@ -27,28 +28,31 @@ from tractable.latent.latent_draws import Chains, DrawInfo, Draws
 from tractable.latent.monte_carlo_em import Improvement, improve
 
 CHAINS = 4  # chains per datum, whose spread gives the Monte-Carlo error
-STALL = 6  # steps at one S: if the later half gains as much as the earlier, the gains are noise
-QUIET = 3  # steps in a row that must be small: one may be small by chance (Booth & Hobert 1999)
-DRAWN_ROWS = 1000  # rows that a starting point is tried on
+STALL = 6  # steps at one S; if the later half of them gains as much as the earlier half, the gains are noise
+QUIET = 3  # steps in a row whose gains must be small, since one may be small by chance (Booth & Hobert 1999)
+TRIAL_ROWS = 1000  # rows at which a starting θ must have a finite density
 
 
 class ClimbState(NamedTuple):
-    """The state of one climb between two steps: enough to continue it exactly, since every step draws anew."""
+    """The state of one climb between two steps; the defaults are the values before the first step.
+
+    As every step draws z anew, draws are not part of the state.
+    """
 
     theta: PyTree
     chains: PyTree
-    calls: int  # sampler calls so far
-    drawn: int  # draws per datum so far
-    rate: float  # acceptance rate of the last draws
-    length: int  # draws per chain at the next step, S/4
-    gains: np.ndarray  # nats, of every step
-    errors: np.ndarray  # of the gains
-    sizes: np.ndarray  # S, of every step
-    recent: np.ndarray  # gains at this S
-    small: int  # steps in a row whose upper bound is below the tolerance
-    quiet: int  # steps in a row whose gain is within its noise
-    upper: float  # upper bound of the last step's gain, nats
-    ended: str  # "settled", "ceiling", "steps" or "interrupted"; "" before the end
+    calls: int = 0  # calls of the sampler so far
+    drawn: int = 0  # draws per datum so far
+    rate: float = math.nan  # acceptance rate of the last draws
+    length: int = 0  # draws per chain at the next step, S/4
+    gains: np.ndarray = np.zeros(0)  # of every step, in nats (natural logarithms)
+    errors: np.ndarray = np.zeros(0)  # nats, standard errors of the gains
+    sizes: np.ndarray = np.zeros(0, int)  # S of every step
+    recent: np.ndarray = np.zeros(0)  # gains at the present S
+    small: int = 0  # steps in a row whose upper bound is below the tolerance
+    quiet: int = 0  # steps in a row whose gain is within its noise
+    upper: float = math.nan  # upper bound of the last step's gain, nats
+    ended: str = ""  # "settled", "ceiling" (S is ``most``), "steps" or "interrupted"; "" before the end
 
 
 class End(NamedTuple):
@@ -70,7 +74,7 @@ def _draw(
     method: Any, model: LatentModel, key: jax.Array, theta: PyTree, chains: Chains, rows: PyTree, draws: Draws,
     steps: tuple[jax.Array, jax.Array, jax.Array],
 ) -> tuple[Chains, Draws, DrawInfo]:  # fmt: skip
-    """More draws of every chain; ``steps`` are the numbers of draws and of burn-in steps, and what a warm-up tunes."""
+    """More draws of every chain; ``steps`` are the sampler's ``count``, ``burn`` and ``tune``."""
     return method.sampler(model).draw(key, theta, chains, rows, draws, *steps)
 
 
@@ -86,7 +90,7 @@ def ones(rows: PyTree) -> jax.Array:
 
 
 class Climb(NamedTuple):
-    """One climb of Monte-Carlo EM from one start; θ, chains and what was measured are in a ``ClimbState``."""
+    """One climb of Monte-Carlo EM from one start; a ``ClimbState`` holds θ, the chains, and the gains so far."""
 
     method: Any
     model: LatentModel
@@ -94,11 +98,11 @@ class Climb(NamedTuple):
     key: jax.Array
 
     def begin(self, theta: PyTree, state: ClimbState | None) -> tuple[ClimbState, Draws]:
-        """The state before the first step, after the chains' warm-up, or the saved one; and a buffer for draws."""
+        """The saved state, or the one after the chains' warm-up if none is saved; and a buffer for draws."""
         chains, draws = _begin(self.method, self.model, jax.random.fold_in(self.key, 0), theta, self.rows)
         if state is not None:
             return state, draws
-        state, half = initial_state(theta, chains, self.method.draws // CHAINS), self.method.warmup // 2
+        state, half = ClimbState(theta, chains, length=self.method.draws // CHAINS), self.method.warmup // 2
         if not self.method.sampler(self.model).exact:
             state, draws = self.add_draws(state, draws, half - half // 2, half // 2, SHAPE)
             state, draws = self.add_draws(state, draws, self.method.warmup - half, 0, STEP)
@@ -117,29 +121,29 @@ class Climb(NamedTuple):
         return state._replace(chains=chains, calls=state.calls + 1, drawn=total, rate=float(info.acceptance)), draws
 
     def redraw(self, state: ClimbState, draws: Draws) -> tuple[ClimbState, Draws]:
-        """The draws replaced by draws given the present θ."""
+        """The state and buffer with new draws, given the present θ, in place of the old ones."""
         return self.add_draws(state, draws._replace(length=jnp.array(0)), state.length, self.method.burn)
 
     def step(self, state: ClimbState, draws: Draws, stop: Callable[[], bool]) -> tuple[ClimbState, Draws, bool]:
-        """One step of EM, whose S doubles until the gain is known well enough; and whether S may grow further."""
+        """One step of EM, in which S doubles until the gain is known well enough; and whether S may grow further."""
         z_level = NormalDist().inv_cdf(self.method.level)
         state, draws = self.redraw(state, draws)
         while True:
-            found = _improve(self.method, self.model, state.theta, self.rows, draws)
-            gain, error = float(found.gain), float(found.error)
+            new = _improve(self.method, self.model, state.theta, self.rows, draws)
+            gain, error = float(new.gain), float(new.error)
             if not math.isfinite(gain + error):
                 raise RunError(
                     f"Step {len(state.gains)} of Monte-Carlo EM: the gain of log p(x, z | θ) is {gain} ± {error}. Is "
-                    "the likelihood bounded, and finite wherever z may be drawn? A prior keeps θ in place."
+                    "the likelihood bounded, and finite wherever z may be drawn? A prior on θ may help."
                 )
             upper, lower = gain + z_level * error, gain - z_level * error
             may_grow = 2 * state.length * CHAINS <= self.method.most
             if upper < self.method.tolerance or lower > 0 or not may_grow or stop():
                 break
             state, draws = self.add_draws(state, draws, state.length)
-            state = longer(state)
+            state = double_draws(state)
         state = state._replace(
-            theta=found.theta, gains=np.append(state.gains, gain), errors=np.append(state.errors, error),
+            theta=new.theta, gains=np.append(state.gains, gain), errors=np.append(state.errors, error),
             sizes=np.append(state.sizes, state.length * CHAINS), recent=np.append(state.recent, gain), upper=upper,
             small=state.small + 1 if upper < self.method.tolerance else 0,
             quiet=0 if lower > 0 else state.quiet + 1,
@@ -162,32 +166,23 @@ class Climb(NamedTuple):
                 state = state._replace(ended="settled")
             elif session.stop():
                 state = state._replace(ended="interrupted")
-                save(before, at_once=True)  # this step may have been cut short
+                save(before, at_once=True)  # the last step may have been cut short, so the state before it is saved
             elif not may_grow and not state.small and (state.quiet >= QUIET or is_stalled):
                 state = state._replace(ended="ceiling")
             elif len(state.gains) == most:
                 state = state._replace(ended="steps")
             elif is_stalled and may_grow:
-                state = longer(state)
+                state = double_draws(state)
         return state, End(*self.redraw(state, draws))
 
 
-def initial_state(theta: PyTree, chains: PyTree, length: int) -> ClimbState:
-    """The state before the first step."""
-    nothing = np.zeros(0)
-    return ClimbState(
-        theta, chains, calls=0, drawn=0, rate=math.nan, length=length, gains=nothing, errors=nothing,
-        sizes=nothing.astype(int), recent=nothing, small=0, quiet=0, upper=math.nan, ended="",
-    )  # fmt: skip
-
-
-def longer(state: ClimbState) -> ClimbState:
+def double_draws(state: ClimbState) -> ClimbState:
     """The state with S doubled."""
     return state._replace(length=2 * state.length, recent=np.zeros(0))
 
 
 def stalled(gains: Sequence[float] | np.ndarray) -> bool:
-    """Whether the later half of the last ``STALL`` gains at one S is no less than the earlier: only noise is left."""
+    """Whether the last ``STALL`` gains at one S are noise: their later half is no less than their earlier half."""
     if len(gains) < STALL:
         return False
     half = STALL // 2
@@ -201,7 +196,7 @@ def _expect_valid(info: DrawInfo) -> None:
         row = int(np.argmax(excess))
         raise RunError(
             f"log p(x | z, θ) of row {row} exceeds log M by {excess[row]:.4g}: bound(params, datum) is below the "
-            "supremum over z, and draws under it are not of p(z | x, θ). Give a bound that holds at every θ."
+            "supremum over z, so that the draws do not have density p(z | x, θ). Give a bound that holds at every θ."
         )
     if np.any(np.asarray(info.gave_up) > 0):
         row = int(np.argmax(np.asarray(info.gave_up)))
@@ -221,26 +216,29 @@ def restore_states(
     key = jax.eval_shape(lambda: jax.random.key(0))
     chains, _ = jax.eval_shape(functools.partial(_begin, method, model), key, theta, rows)
     count = 1 + max(int(name.partition("/")[0]) for name in leaves)
-    return restored([initial_state(theta, chains, 0)] * count, leaves)
+    return restored([ClimbState(theta, chains)] * count, leaves)
 
 
 def starting_thetas(method: Any, model: LatentModel, data: Data, key: jax.Array) -> PyTree:
-    """The starting θ, with a leading axis of starts: as for EM, or of finite joint density where z cannot be summed."""
+    """The starting θ, with a leading axis of starts.
+
+    They are as for EM; where z cannot be summed out, they are drawn until the joint density is finite.
+    """
     if model.steps.begin is not None or model.sums is not None:
         return initial_thetas(model, data, key, method.starts)
-    rows = data.take(slice(0, DRAWN_ROWS)).rows
+    rows = data.take(slice(0, TRIAL_ROWS)).rows
     rows = jax.tree.map(jnp.asarray, rows[0] if rows[1] is None else rows)
-    found = [_try_thetas(method, model, rows, jax.random.fold_in(key, start)) for start in range(method.starts)]
+    thetas = [_try_thetas(method, model, rows, jax.random.fold_in(key, start)) for start in range(method.starts)]
     dtype = jnp.result_type(float)
-    return jax.tree.map(lambda *leaves: jnp.stack([jnp.asarray(leaf, dtype) for leaf in leaves]), *found)
+    return jax.tree.map(lambda *leaves: jnp.stack([jnp.asarray(leaf, dtype) for leaf in leaves]), *thetas)
 
 
 def _try_thetas(method: Any, model: LatentModel, rows: PyTree, key: jax.Array) -> PyTree:
-    """A θ at which the rows' densities are finite."""
+    """A random θ at which the rows' joint densities are finite; raises ModelError if no try finds one."""
     for attempt in range(ATTEMPTS):
-        here = jax.random.fold_in(key, attempt)
-        theta = model.start(here) if model.start is not None else model.params(tried(model, here, attempt))
-        if bool(_is_finite(method, model, theta, jax.random.fold_in(here, 1), rows)):
+        subkey = jax.random.fold_in(key, attempt)
+        theta = model.start(subkey) if model.start is not None else model.params(tried(model, subkey, attempt))
+        if bool(_is_finite(method, model, theta, jax.random.fold_in(subkey, 1), rows)):
             return theta
     raise ModelError(
         f"In {ATTEMPTS} tries no starting θ was found at which log p(θ) and log p(x, z | θ) of the first rows are "

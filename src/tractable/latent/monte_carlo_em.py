@@ -3,14 +3,16 @@
     E:  z_n1 … z_nS ~ p(z | x_n, θ),  exactly or by chains       M:  θ' = argmax Q̂ (+ log p)
     Q̂(θ') = Σ_n w_n (1/S) Σ_s log p(x_n, z_ns | θ')              gain = Q̂(θ') − Q̂(θ),  its standard error σ̂
 
-Target: a stationary point of Σ_n w_n log p(x_n | θ), as S grows. With S fixed θ wanders about that point for ever, and
-a step may go down (Wei & Tanner 1990). The gain and its error decide when S grows and when to stop (Caffo, Jank & Jones
-2005). Standard errors come from the draws (Louis 1982).
+As S grows, θ climbs to a stationary point of Σ_n w_n log p(x_n | θ). With S fixed, θ wanders about that point for ever,
+and a step may lower the objective (Wei & Tanner 1990). The gain and its error decide when S grows and when to stop
+(Caffo, Jank & Jones 2005). Standard errors come from the draws (Louis 1982).
 
 This file has the M-step, its gain and the standard errors; ``latent_draws`` and ``latent_chains`` draw z. Every datum
-has several chains, independent given θ, so the spread of their means gives σ̂, whatever the correlation within a chain.
+has several chains that are independent given θ. So the spread of their means gives σ̂, whatever the correlation of the
+draws within a chain.
 """
 
+import functools
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -27,7 +29,7 @@ class Improvement(NamedTuple):
     """The result of an M-step, and its gain."""
 
     theta: PyTree
-    gain: jax.Array  # () Q̂(θ') − Q̂(θ) (+ log p(θ') − log p(θ)), nats
+    gain: jax.Array  # () Q̂(θ') − Q̂(θ) (+ log p(θ') − log p(θ)), in nats (natural logarithms)
     error: jax.Array  # () σ̂ of the gain
 
 
@@ -36,7 +38,7 @@ class Information(NamedTuple):
 
     complete: jax.Array  # (d, d) E[−∂² log p(x, z)] − ∂² log p(θ), summed over data
     missing: jax.Array  # (d, d) Cov[∂ log p(x, z)]: observed = complete − missing
-    noise: jax.Array  # (d, d) covariance of the mean score's Monte-Carlo error
+    noise: jax.Array  # (d, d) covariance of the Monte-Carlo error of the score, ∂ log p(x | θ)
 
 
 def drawn_statistics(statistics: Callable, rows: PyTree, weights: jax.Array, draws: Draws) -> PyTree:
@@ -59,7 +61,8 @@ def drawn_m_step(
     Args:
         log_joint: ``(theta, datum, z) -> ()``.
         log_prior: ``theta -> ()`` or None.
-        constrain: maps flat unconstrained values (d,) to θ; ``unconstrain`` is its inverse. The density is that of θ.
+        constrain: maps flat unconstrained values (d,) to θ; ``unconstrain`` is its inverse. Densities are those of θ:
+            no Jacobian is added.
     """
 
     def m_step(theta: PyTree, rows: PyTree, weights: jax.Array, draws: Draws) -> PyTree:
@@ -78,7 +81,7 @@ def expected_log_joint(
 ) -> Callable:
     """``φ -> Σ_n w_n (1/S) Σ_s log p(x_n, z_ns | θ(φ))``.
 
-    Its gradient is summed in the same loop: JAX has no reverse mode for a loop of unknown length.
+    The gradient is summed in the same loop, because JAX cannot differentiate a loop of unknown length in reverse.
     """
 
     def part(position: jax.Array, z: PyTree) -> jax.Array:
@@ -99,15 +102,9 @@ def expected_log_joint(
 
 
 def improve(
-    m_step: Callable,
-    log_joint: Callable,
-    log_prior: Callable | None,
-    theta: PyTree,
-    rows: PyTree,
-    weights: jax.Array,
-    draws: Draws,
-    exact: bool,
-) -> Improvement:
+    m_step: Callable, log_joint: Callable, log_prior: Callable | None, theta: PyTree, rows: PyTree,
+    weights: jax.Array, draws: Draws, exact: bool,
+) -> Improvement:  # fmt: skip
     """An M-step on draws of z, and its gain with a standard error.
 
     Args:
@@ -116,13 +113,13 @@ def improve(
         log_prior: ``theta -> ()`` if the M-step maximises it too, else None.
         weights: (n,) ≥ 0.
         draws: of z given ``theta``.
-        exact: whether all draws are independent; otherwise only the chains are.
+        exact: whether all draws are independent; otherwise only draws of different chains are.
     """
     new = m_step(theta, rows, weights, draws)
     new = jax.tree.map(lambda a, b: jnp.asarray(a, b.dtype), new, theta)
 
     def change(datum: PyTree, z: PyTree) -> jax.Array:
-        # Differences draw by draw: their noise is far smaller than that of either mean.
+        # The difference is taken draw by draw: its noise is far smaller than that of either term.
         return log_joint(new, datum, z) - log_joint(theta, datum, z)
 
     def of(z: PyTree) -> tuple:
@@ -145,36 +142,32 @@ def improve(
 
 
 def observed_information(
-    log_joint: Callable,
-    log_prior: Callable | None,
-    constrain: Callable,
-    position: jax.Array,
-    rows: PyTree,
-    weights: jax.Array,
-    draws: Draws,
-) -> Information:
-    """Louis's identity by draws: −∂² log p(x|θ) = E[−∂² log p(x, z|θ)] − Cov[∂ log p(x, z|θ)], over z | x, θ.
+    log_joint: Callable, log_prior: Callable | None, constrain: Callable, position: jax.Array, rows: PyTree,
+    weights: jax.Array, draws: Draws,
+) -> Information:  # fmt: skip
+    """The observed information by draws of z, from Louis's identity over z | x, θ.
+
+        −∂² log p(x | θ) = E[−∂² log p(x, z | θ)] − Cov[∂ log p(x, z | θ)]
 
     Args:
         log_joint: ``(theta, datum, z) -> ()``.
         log_prior: ``theta -> ()`` or None.
         constrain: maps flat values φ (d,) to θ.
-        position: φ, given which z was drawn.
+        position: φ, (d,), at which z was drawn.
     """
-    here = jnp.where(weights > 0, weights, 0)
+    counted = jnp.where(weights > 0, weights, 0)
 
     def joint(phi: jax.Array, datum: PyTree, z: PyTree) -> jax.Array:
         return log_joint(constrain(phi), datum, z)
 
     def of(z: PyTree) -> tuple:
-        curvature = jax.hessian(
-            lambda phi: weighted_sum(
-                weights, jnp.mean(map_chains(lambda datum, z: joint(phi, datum, z))(rows, z), axis=1)
-            )
-        )(position)
-        scores = map_chains(lambda datum, z: jax.grad(joint)(position, datum, z))(rows, z)  # (n, C, d)
-        scores = jnp.where(here[:, None, None] > 0, scores, 0)
-        return curvature, scores, jnp.einsum("n,ncd,nce->de", here, scores, scores)
+        def mean_log_joint(phi: jax.Array) -> jax.Array:
+            return weighted_sum(weights, jnp.mean(map_chains(functools.partial(joint, phi))(rows, z), axis=1))
+
+        curvature = jax.hessian(mean_log_joint)(position)
+        scores = map_chains(functools.partial(jax.grad(joint), position))(rows, z)  # (n, C, d)
+        scores = jnp.where(counted[:, None, None] > 0, scores, 0)
+        return curvature, scores, jnp.einsum("n,ncd,nce->de", counted, scores, scores)
 
     curvature, total, outer = sum_over_draws(of, draws)
     complete = -curvature / draws.length
@@ -183,20 +176,20 @@ def observed_information(
     chains = total.shape[1]
     count, means = chains * draws.length, total / draws.length
     mean = jnp.mean(means, axis=1)  # (n, d)
-    missing = (outer - count * jnp.einsum("n,nd,ne->de", here, mean, mean)) / (count - 1)
+    missing = (outer - count * jnp.einsum("n,nd,ne->de", counted, mean, mean)) / (count - 1)
     deviations = means - mean[:, None]
-    noise = jnp.einsum("n,ncd,nce->de", jnp.square(here), deviations, deviations) / (chains * (chains - 1))
+    noise = jnp.einsum("n,ncd,nce->de", jnp.square(counted), deviations, deviations) / (chains * (chains - 1))
     return Information((complete + complete.T) / 2, missing, noise)
 
 
 def bridge(
     log_joint: Callable, first: PyTree, second: PyTree, rows: PyTree, at_first: Draws, at_second: Draws
 ) -> jax.Array:
-    """log p(x_n | second) − log p(x_n | first), (n,), from draws of z given each θ: a geometric bridge.
+    """log p(x_n | second) − log p(x_n | first), (n,), by a geometric bridge between draws of z given each θ.
 
         p₂(x)/p₁(x) = E₁[√r] / E₂[1/√r],   r = p₂(x, z)/p₁(x, z)
 
-    Meng & Wong 1996. Good where the two posteriors of z overlap.
+    Meng & Wong 1996. It is accurate where the two posteriors of z overlap.
     """
 
     def log_mean(draws: Draws, power: float) -> jax.Array:

@@ -30,36 +30,39 @@ class MonteCarloEM(Method):
 
         E:  z_ns ~ p(z | x_n, θ), s = 1 … S      M:  θ' = argmax (1/S) Σ_s Σ_n log p(x_n, z_ns | θ') + log p(θ')
 
-    Unlike exact EM, **it need not climb at every step**: with S fixed, θ wanders about the maximum for ever. So S
-    grows. A step is taken if its gain in Q exceeds its Monte-Carlo error, gain − z_level σ̂ > 0; otherwise S doubles,
-    keeping the draws so far, and the step is repeated. The climb ends when gain + z_level σ̂ < tolerance in three steps
-    in a row (Caffo, Jank & Jones 2005). The gain is measured on the sample that chose θ', so it is too high by up to
-    d/(2S) nats, which can hide errors where d is large: S therefore also doubles when the gains of six steps at one S
-    stop shrinking. At S = ``most`` the climb ends after three steps whose gains are within their noise.
+    Unlike exact EM, **a step may lower the objective**: with S fixed, θ wanders about the maximum for ever. So S
+    grows. A step is taken if its gain in Q, whose Monte-Carlo standard error is σ̂, has gain − z_level σ̂ > 0, where
+    z_level is the normal quantile of ``level``. Otherwise S doubles, the draws so far stay, and the step is repeated.
+    The climb ends when gain + z_level σ̂ < tolerance in three steps in a row (Caffo, Jank & Jones 2005). The gain is
+    measured on the draws that chose θ', so for a θ of d numbers it is too high by up to d/(2S) nats (natural
+    logarithms), which can hide errors where d is large. So S also doubles when the gains of six steps at one S stop
+    shrinking. At S = ``most`` the climb ends after three steps whose gains are within their noise.
 
     Args:
-        kernel: draws z given x: "mala", "random-walk", "hmc", "nuts" (four chains per datum, on unconstrained z,
-            continued from step to step), "rejection" (z ~ p(z|θ), needs ``bound``), or a function
-            ``log_density -> Kernel`` of one datum's flat unconstrained z. Ignored where z takes few values: those are
-            drawn exactly.
-        draws: starting S per datum, a multiple of 4; S never shrinks.
+        kernel: how z is drawn given x: "mala", "random-walk", "hmc", "nuts" (four chains per datum, on unconstrained z,
+            which go on from step to step), "rejection" (z ~ p(z|θ); it needs ``bound``), or a function
+            ``log_density -> Kernel`` of one datum's flat unconstrained z. It is ignored where z takes few values,
+            which are drawn exactly.
+        draws: S at the start, draws of z per datum, a multiple of 4; S never shrinks.
         most: largest S; memory is O(rows · S).
-        warmup: steps of the chains at the first θ that find their step size; their draws are thrown away.
-        burn: steps thrown away at every new θ.
-        steps: most EM steps.
-        tolerance: nats of the whole objective (not per datum) that a step may still gain at the end, its error added.
-            Up to 1/(1 − r) times as much is left to climb, where r is the largest share of information that z hides;
-            half a nat below the maximum is one standard error off.
-        level: confidence level of both one-sided bounds on the gain, in (0.5, 1).
+        warmup: steps of the chains at the first θ, which tune their step size; these draws are thrown away.
+        burn: steps of the chains at every new θ whose draws are thrown away.
+        steps: largest number of EM steps.
+        tolerance: nats of the whole objective (not per datum) that a step may still gain at the end, including the
+            gain's error. Up to 1/(1 − r) times as much is left to climb, where r is the largest share of information
+            that z hides. Where the objective is half a nat below its maximum, θ is one standard error off.
+        level: confidence level of the one-sided bounds on the gain, in (0.5, 1).
         starts: climbs from different starting points; the result is the best, and the report says whether they agree.
-        inner: steps of L-BFGS in an M-step without closed form.
-        prior: climb log p(θ) too. False for the likelihood alone; a closed-form M-step must fit the choice.
-        bound: ``(params, datum) -> log M`` with M ≥ sup_z p(x | z, θ), for "rejection"; datum is y, or (y, x). Equality
-            is best; a draw that exceeds the bound raises an error.
+        inner: steps of L-BFGS in an M-step that has no closed form.
+        prior: add log p(θ) to the objective; False climbs the likelihood alone. An M-step in closed form must maximise
+            the same objective.
+        bound: ``(params, datum) -> log M`` with M ≥ sup_z p(x | z, θ), for "rejection"; datum is y, or (y, x). The
+            smallest such M accepts the most proposals; a draw that exceeds the bound raises an error.
 
-    Needs a ``LatentModel`` with ``latent`` and ``likelihood``, and rows in memory. Standard errors come from the
-    observed information, by Louis's identity over the last draws. ``found["monte carlo error"]`` is the sd, for every
-    entry of θ, of the end point over reruns with other draws. ``found["objective"]`` is NaN where z cannot be summed
+    It needs a ``LatentModel`` with ``latent`` and ``likelihood``, and rows in memory. Standard errors come from the
+    observed information, by Louis's identity over the last draws. For every entry of θ,
+    ``found["monte carlo error"]`` is the sd of the end point over reruns with other random draws.
+    ``found["objective"]`` is NaN where z cannot be summed
     out: ``tr.log_evidence`` estimates p(x | θ).
     """
 
@@ -97,9 +100,9 @@ class MonteCarloEM(Method):
         return model.log_prior if self.prior else None
 
     def sampler(self, model: LatentModel) -> Sampler:
-        """The sampler of z; raises ModelError if the model's z cannot be"""
-        given, sums = model.latent, model.sums
-        if given is None:
+        """The sampler of z; raises ModelError if the model has no p(z | θ) to draw from."""
+        latent, sums = model.latent, model.sums
+        if latent is None:
             raise ModelError(
                 "MonteCarloEM draws z from p(z | x, θ), and this model's z is dealt with in closed form: use EM, or "
                 "tr.LatentModel(prior, latent, likelihood)."
@@ -109,7 +112,7 @@ class MonteCarloEM(Method):
 
         def z_of(theta: PyTree, datum: PyTree) -> PyTree:
             has_inputs = isinstance(datum, tuple) and len(datum) == 2
-            return given(theta, datum[1]) if has_inputs else given(theta)
+            return latent(theta, datum[1]) if has_inputs else latent(theta)
 
         if self.kernel == "rejection" and self.bound is not None:
 
@@ -128,9 +131,9 @@ class MonteCarloEM(Method):
         return drawn_m_step(model.log_joint, prior, model.params, model.position_of, self.inner)
 
     def needed(self, model: Model) -> LatentModel:
-        found = expect_latent_model(model, self)
-        self.sampler(found)
-        return found
+        latent = expect_latent_model(model, self)
+        self.sampler(latent)
+        return latent
 
     def learn(self, session: Session) -> Outcome:
         model, data = self.needed(session.model), session.data
@@ -147,11 +150,12 @@ class MonteCarloEM(Method):
                 "Data(..., resident=True) if memory allows."
             )
         rows = observed(whole(data.arrays()))
-        began = time.perf_counter()
+        start_time = time.perf_counter()
         keys = chain_keys(session.key, self.starts)
         thetas = starting_thetas(self, model, data, session.key)
-        begun = time.perf_counter()
-        ends, saved, done, keep = [], restore_states(self, model, rows, thetas, session.resume), [], session.keeper()
+        climb_time = time.perf_counter()
+        saved, keep = restore_states(self, model, rows, thetas, session.resume), session.keeper()
+        ends, done = [], []
         for start in range(self.starts):
             theta = jax.tree.map(lambda a, i=start: a[i], thetas)
             state = saved[start] if start < len(saved) else None
@@ -165,10 +169,11 @@ class MonteCarloEM(Method):
                 break
             done.append(state)
             keep(lambda: done, at_once=True)
-        climbed = time.perf_counter()
-        point, info, found = conclude(self, model, data, rows, ends)
-        seconds = {"starting": begun - began, "climbing": climbed - begun, "errors": time.perf_counter() - climbed}
-        return Outcome(point_belief(point, info, found), found, seconds, ends[-1].state.ended == "interrupted")
+        end_time = time.perf_counter()
+        point, info, figures = conclude(self, model, data, rows, ends)
+        seconds = {"starting": climb_time - start_time, "climbing": end_time - climb_time}
+        seconds |= {"errors": time.perf_counter() - end_time}
+        return Outcome(point_belief(point, info, figures), figures, seconds, ends[-1].state.ended == "interrupted")
 
     def checks(self, posterior: Learnt) -> list[Check]:
         return checks(self, posterior.found, max(1, posterior.rows)) + model_checks(posterior)

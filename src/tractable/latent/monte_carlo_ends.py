@@ -22,47 +22,48 @@ from tractable.latent.latent_draws import Draws
 from tractable.latent.monte_carlo_climb import End, ones
 from tractable.latent.monte_carlo_em import Information, bridge, observed_information
 
-HALF = 0.125  # nats below the maximum at half a standard error off
-WORK = 1 << 36  # rows × draws × parameters up to which Louis's errors are computed
-HIDDEN = 20  # effective draws per datum below which the Monte-Carlo error itself is a guess
+# Nats (natural logarithms) by which the objective is below its maximum where θ is half a standard error off.
+HALF = 0.125
+WORK = 1 << 36  # rows × draws × parameters up to which Louis's standard errors are computed
+FEW = 20  # effective draws per datum below which the Monte-Carlo error itself is a guess
 
 
-def checks(method: Any, found: dict[str, Any], size: int | float) -> list[Check]:
+def checks(method: Any, figures: dict[str, Any], size: int | float) -> list[Check]:
     """The report's checks of the climbs, their draws, and the maximum."""
-    settled = found["ended"] == "settled"
-    # A step gains a share 1 − r of what is left in the slowest direction.
-    left = found["gain bound"] / (1 - found.get("hidden", 0.0))
-    verdict = "reject" if left > 4 else "trust" if settled and left <= HALF else "caution"
-    said = f"nats at most, by the last step's gain; half a standard error is {HALF:g}. It ended: {found['ended']}"
-    sentence = f"a datum at the end; {method.draws} at the start, {method.most} at most"
-    near = f"{max(SAME * size, HALF):.3g} nats"
-    ridge = 1e-2 if "condition" in found else math.inf  # draws are noisier than rounding
+    settled = figures["ended"] == "settled"
+    # In the slowest direction a step gains a share 1 − r of what is left, where r is ``found["hidden"]``.
+    remainder = figures["gain bound"] / (1 - figures.get("hidden", 0.0))
+    verdict = "reject" if remainder > 4 else "trust" if settled and remainder <= HALF else "caution"
+    gain = f"nats at most, by the last gain; half a standard error is {HALF:g} nats. It ended: {figures['ended']}"
+    sizes = f"for each datum at the end; {method.draws} at the start, {method.most} at most"
+    tolerance = f"{max(SAME * size, HALF):.3g} nats"
+    ridge = 1e-2 if "condition" in figures else math.inf  # not 1e-6 as for EM: by draws, eigenvalues are noisy
     by_draws = "smallest eigenvalue of the observed information, by draws; above 0 at a proper maximum"
     return [
-        Check("left to climb", left, verdict, said),
-        Check("draws", found["draws at the end"], "trust" if settled else "caution", sentence),
-        *_checks_of_draws(found),
-        *agreement(found, method.starts, near, found["agreement"]),
-        *curvature(found, ridge, by_draws),
+        Check("left to climb", remainder, verdict, gain),
+        Check("draws", figures["draws at the end"], "trust" if settled else "caution", sizes),
+        *_checks_of_draws(figures),
+        *agreement(figures, method.starts, tolerance, figures["agreement"]),
+        *curvature(figures, ridge, by_draws),
     ]
 
 
-def _checks_of_draws(found: dict[str, Any]) -> list[Check]:
+def _checks_of_draws(figures: dict[str, Any]) -> list[Check]:
     out = []
-    if "worst monte carlo error" in found:
-        share = found["worst monte carlo error"]
+    if "worst monte carlo error" in figures:
+        share = figures["worst monte carlo error"]
         verdict = "trust" if share <= 0.2 else "caution" if share <= 1 else "reject"
         sentence = "in standard errors, of the worst linear combination of θ"
         out.append(Check("Monte-Carlo error", share, verdict, sentence))
-    rate = found["acceptance"]
-    if found["exact draws"]:
+    rate = figures["acceptance"]
+    if figures["exact draws"]:
         out.append(Check("acceptance", rate, "trust", "draws of z are independent"))
     elif math.isfinite(rate):
         out.append(check_share("acceptance", rate, 0.1, 0.98, "share of the E-step's proposals accepted"))
-    if "effective draws" in found:
-        effective = found["effective draws"]
-        sentence = f"a datum at the end, for the score; below {HIDDEN} errors are guesses"
-        out.append(Check("effective draws", effective, "caution" if effective < HIDDEN else "trust", sentence))
+    if "effective draws" in figures:
+        effective = figures["effective draws"]
+        sentence = f"for each datum at the end, of the gradient of log p(x, z | θ); below {FEW}, errors are guesses"
+        out.append(Check("effective draws", effective, "caution" if effective < FEW else "trust", sentence))
     return out
 
 
@@ -98,7 +99,7 @@ def conclude(
         "draws": pad_traces([state.sizes.astype(float) for state in states]),
     }
     finite = values[np.isfinite(values)]
-    found: dict[str, Any] = {
+    figures: dict[str, Any] = {
         "objective": float(values[best]) if summed else math.nan,
         "steps": len(end.gains),
         "evaluations": int(sum(state.drawn for state in states)),
@@ -114,18 +115,18 @@ def conclude(
     }
     point = model.position_of(end.theta)
     if point.size <= INFORMATION and data.size * end.sizes[-1] * point.size <= WORK:
-        found |= _errors(method, model, rows, point, ends[best])
-    return np.asarray(point), info, found
+        figures |= _errors(method, model, rows, point, ends[best])
+    return np.asarray(point), info, figures
 
 
 def _objectives(method: Any, model: LatentModel, rows: PyTree, ends: list[End]) -> np.ndarray:
-    """The objective at every climb's end, nats; up to a constant where z cannot be summed out."""
+    """The objective at every climb's end, nats; where z cannot be summed out, only up to a constant."""
     prior = method.log_prior(model)
     if model.sums is not None:
         values = np.array([float(_log_likelihood(model, end.state.theta, rows)) for end in ends])
     else:
         first, draws = ends[0].state.theta, ends[0].draws
-        values = np.array([float(_bridge(model, first, e.state.theta, rows, draws, e.draws)) for e in ends])
+        values = np.array([float(_bridge(model, first, end.state.theta, rows, draws, end.draws)) for end in ends])
     if prior is not None:
         prior = jax.jit(prior)
         values = values + np.array([float(prior(end.state.theta)) for end in ends])
@@ -133,7 +134,7 @@ def _objectives(method: Any, model: LatentModel, rows: PyTree, ends: list[End]) 
 
 
 def _errors(method: Any, model: LatentModel, rows: PyTree, point: jax.Array, end: End) -> dict[str, Any]:
-    """Louis's standard errors, and the Monte-Carlo error of θ."""
+    """Standard errors by Louis's identity, and the Monte-Carlo error of θ."""
     complete, missing, noise = (np.asarray(a, np.float64) for a in _information(method, model, point, rows, end.draws))
     information = complete - missing
     if not np.all(np.isfinite(information)):
@@ -146,16 +147,18 @@ def _errors(method: Any, model: LatentModel, rows: PyTree, point: jax.Array, end
     slope = np.asarray(jax.jacobian(model.values)(point), np.float64)  # (k, d)
     out["covariance"] = slope @ inverse @ slope.T
     out["information"] = information
-    step = np.linalg.solve(complete, np.linalg.solve(complete, noise).T)  # noise of one M-step at the last S
+    step = np.linalg.solve(
+        complete, np.linalg.solve(complete, noise).T
+    )  # covariance of an M-step's noise at the last S
     rate = np.linalg.solve(complete, missing)  # θ' − θ* ≈ rate (θ − θ*)
     spread = np.zeros_like(step)
-    for size in end.state.sizes:  # a step's noise decays at EM's own rate
+    for size in end.state.sizes:  # the noise of earlier steps decays at EM's own rate
         spread = rate @ spread @ rate.T + step * end.state.sizes[-1] / size
     root = np.linalg.cholesky(information)
     out["monte carlo error"] = np.sqrt(np.maximum(np.diag(slope @ spread @ slope.T), 0))
     out["worst monte carlo error"] = float(np.sqrt(max(0.0, np.linalg.eigvalsh(root.T @ spread @ root)[-1])))
     out["hidden"] = float(np.clip(np.linalg.eigvals(rate).real.max(), 0, 1 - 1e-9))
-    scattered = np.trace(np.linalg.solve(complete, noise))
-    if scattered > 0:
-        out["effective draws"] = float(np.trace(rate) / scattered)
+    noise_share = np.trace(np.linalg.solve(complete, noise))
+    if noise_share > 0:
+        out["effective draws"] = float(np.trace(rate) / noise_share)
     return out

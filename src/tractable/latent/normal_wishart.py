@@ -4,7 +4,8 @@
     full:      Λ_k ~ Wishart(ν_k, C_k⁻¹)               tied:       Λ ~ Wishart(ν, C⁻¹), one for all k
     diagonal:  Λ_ki ~ Gamma(ν_k/2, C_ki/2), Λ_k diag   spherical:  λ_k ~ Gamma(d ν_k/2, d C_k/2), Λ_k = λ_k I
 
-Gammas have shape and rate. N rows of a component turn ν into ν + N, for every kind. Bishop 2006, appendix B.
+A Gamma's parameters are shape and rate. Given N rows of a component, ν becomes ν + N, for every kind. Bishop 2006,
+appendix B.
 """
 
 from typing import Any, NamedTuple, TypeVar
@@ -22,7 +23,7 @@ Array = TypeVar("Array", jax.Array, np.ndarray)
 
 
 class NormalWishart(NamedTuple):
-    """λ for K normals in d dimensions. Functions take its kind as an argument, one of ``mixture.COVARIANCES``."""
+    """λ for K normals in d dimensions. Functions take its kind, one of ``mixture.COVARIANCES``, as an argument."""
 
     means: Any  # (K, d) m
     mean_precision: Any  # (K,) β
@@ -38,10 +39,10 @@ def is_matrix(kind: str) -> bool:
 def inverse_root(q: NormalWishart, kind: str) -> jax.Array:
     """L⁻¹, where E[Λ]⁻¹ = L Lᵀ, (K, d, d) or tied (1, d, d); for other kinds 1/sd, (K, d)."""
     components, features = jnp.shape(q.means)
-    given = jnp.asarray(q.covariances)
+    covariances = jnp.asarray(q.covariances)
     if is_matrix(kind):
-        return root_of(given.reshape(-1, features, features))
-    return jnp.broadcast_to(1 / jnp.sqrt(given.reshape(components, -1)), (components, features))
+        return root_of(covariances.reshape(-1, features, features))
+    return jnp.broadcast_to(1 / jnp.sqrt(covariances.reshape(components, -1)), (components, features))
 
 
 def half_log_det(root: jax.Array) -> jax.Array:
@@ -59,7 +60,7 @@ def log_det_lost(nu: jax.Array, kind: str, features: int) -> jax.Array:
 
 
 def divergence(q: NormalWishart, prior: NormalWishart, kind: str) -> jax.Array:
-    """KL(q ‖ prior) of means and precisions, (), nats; both have the same shapes."""
+    """KL(q ‖ prior) of means and precisions, (), in nats (natural logarithms); both have the same shapes."""
     q, prior = (NormalWishart(*map(jnp.asarray, leaves)) for leaves in (q, prior))
     features, root = q.means.shape[1], inverse_root(q, kind)
     white = _whitened(root, q.means - prior.means)
@@ -73,8 +74,9 @@ def divergence(q: NormalWishart, prior: NormalWishart, kind: str) -> jax.Array:
     scale0 = jnp.reshape(nu0, (-1, 1, 1)) * prior.covariances.reshape(root.shape)  # C₀
     trace = jnp.sum(jnp.einsum("kij,kjl->kil", root, scale0, precision="highest") * root, axis=(1, 2))  # tr C₀ E Λ
     digammas = 2 * log_det_lost(nu, kind, features) + features * jnp.log(nu / 2)  # Σ_i ψ((ν − i)/2)
-    grown = features * jnp.log(nu / nu0) - 2 * half_log_det(root) + 2 * half_log_det(inverse_root(prior, kind))
-    of_precisions = 0.5 * ((nu - nu0) * digammas + nu0 * grown - features * nu + trace)  # grown: log |C|/|C₀|
+    # log |C|/|C₀|
+    log_ratio = features * jnp.log(nu / nu0) - 2 * half_log_det(root) + 2 * half_log_det(inverse_root(prior, kind))
+    of_precisions = 0.5 * ((nu - nu0) * digammas + nu0 * log_ratio - features * nu + trace)
     of_precisions = of_precisions - multigammaln(nu / 2, features) + multigammaln(nu0 / 2, features)
     return 0.5 * jnp.sum(of_means) + jnp.sum(of_precisions)
 
@@ -107,15 +109,15 @@ def sample(key: jax.Array, q: NormalWishart, kind: str, n: int) -> tuple[jax.Arr
 
 
 def predictive_log_prob(q: NormalWishart, kind: str, x: jax.Array) -> jax.Array:
-    """log ∫ N(x; μ_k, Λ_k⁻¹) q(μ_k, Λ_k), (n, K), nats: Student t's.
+    """log ∫ N(x; μ_k, Λ_k⁻¹) q(μ_k, Λ_k), (n, K), nats: log densities of Student t distributions.
 
-    Degrees of freedom: ν − d + 1 for full and tied, d ν for spherical, ν per column for diagonal.
+    Their degrees of freedom are ν − d + 1 for full and tied, d ν for spherical, and ν for each column for diagonal.
     """
     features, root = q.means.shape[1], inverse_root(q, kind)
-    wider = 1 + 1 / q.mean_precision  # (K,), for the uncertainty of the mean
-    nu = jnp.broadcast_to(q.degrees_of_freedom, wider.shape)
-    squares = _whitened(root, x[:, None, :] - q.means[None]) ** 2 / wider[None, :, None]  # (n, K, d)
-    log_det = half_log_det(root) - 0.5 * features * jnp.log(wider)
+    widening = 1 + 1 / q.mean_precision  # (K,) factor of the variance, since the mean is uncertain
+    nu = jnp.broadcast_to(q.degrees_of_freedom, widening.shape)
+    squares = _whitened(root, x[:, None, :] - q.means[None]) ** 2 / widening[None, :, None]  # (n, K, d)
+    log_det = half_log_det(root) - 0.5 * features * jnp.log(widening)
     if is_matrix(kind):
         free = nu - features + 1
         of_scale = log_det + 0.5 * features * jnp.log(free / nu)
@@ -126,22 +128,22 @@ def predictive_log_prob(q: NormalWishart, kind: str, x: jax.Array) -> jax.Array:
 
 
 def second_moment(mean: Array, kind: str) -> Array:
-    """m mᵀ, m² or |m|²/d for each of the means (K, d), in the shape of a C."""
+    """m mᵀ, m² or |m|²/d for each of the means (K, d), in the shape of the kind's C."""
     if is_matrix(kind):
         return mean[:, :, None] * mean[:, None, :]
     return mean**2 if kind == "diagonal" else (mean**2).mean(1)  # pyright: ignore[reportReturnType]
 
 
-def _whitened(root: jax.Array, off: jax.Array) -> jax.Array:
-    """(E Λ)^½ off, for off (..., K, d)."""
+def _whitened(root: jax.Array, deviation: jax.Array) -> jax.Array:
+    """(E Λ)^½ times ``deviation``, (..., K, d)."""
     if root.ndim == 2:
-        return root.reshape((1,) * (off.ndim - 2) + root.shape) * off
-    return jnp.einsum("kij,...kj->...ki", jnp.broadcast_to(root, (off.shape[-2], *root.shape[1:])), off,
+        return root.reshape((1,) * (deviation.ndim - 2) + root.shape) * deviation
+    return jnp.einsum("kij,...kj->...ki", jnp.broadcast_to(root, (deviation.shape[-2], *root.shape[1:])), deviation,
                       precision="highest")  # fmt: skip
 
 
 def _half(kind: str, features: int) -> float:
-    """A Gamma's shape per degree of freedom."""
+    """The shape of a precision's Gamma for each degree of freedom."""
     return 0.5 * (features if kind == "spherical" else 1)
 
 
@@ -151,7 +153,7 @@ def _counting(features: int, like: jax.Array, rank: int) -> jax.Array:
 
 
 def _student(square: jax.Array, free: jax.Array, dimensions: int) -> jax.Array:
-    """Log density, nats, of a Student t with unit scale at squared distance ``square``."""
+    """Log density, nats, of a Student t of unit scale at the squared distance ``square`` from its mean."""
     return (
         gammaln((free + dimensions) / 2)
         - gammaln(free / 2)

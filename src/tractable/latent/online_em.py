@@ -30,17 +30,8 @@ from tractable.engine.drawing import capacity, chain_keys
 from tractable.engine.method import Check, Method, Outcome, Program, Session, not_finite, plan_batches
 from tractable.engine.placement import ONE_DEVICE, OneDevice
 from tractable.engine.search import INFORMATION, standard_errors
+from tractable.latent import em_method
 from tractable.latent.em import expected, online_em
-from tractable.latent.em_method import (
-    CHUNK,
-    FAR,
-    INFORMATION_WORK,
-    SAME,
-    expect_latent_model,
-    initial_thetas,
-    model_checks,
-    shift_point,
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,22 +40,22 @@ class OnlineEM(Method):
 
         S ← (1 − γ_t) S + γ_t (N/n) s̄_t(θ),   θ ← m_step(S),   γ_t = (1 + t)^−κ
 
-    For data of many rows: a few passes bring it near the maximum, while EM takes one pass per step. It does not climb
-    at every step. θ is the mean, in unconstrained coordinates, over the last half of the run, which averages out the
-    batches' noise (Polyak & Juditsky 1992). Cappé & Moulines 2009.
+    It is for data of many rows: a few passes bring θ near the maximum, while EM takes one pass per step. A step may
+    lower the objective. The result is the mean of θ, in unconstrained coordinates, over the last half of the run, which
+    averages out the batches' noise (Polyak & Juditsky 1992). Cappé & Moulines 2009.
 
     Args:
         batch_size: rows per step.
-        epochs: passes over the data; a run ends with a whole block of steps.
+        epochs: passes over the data; the last block of steps is completed.
         step_exponent: κ in (1/2, 1].
         patience: batches before the first M-step: the statistics of few rows may have no maximum.
-        average: False returns the last θ instead of the mean.
-        starts: climbs from different starting points, side by side; the result is the best.
+        average: False returns the last θ in place of the mean.
+        starts: climbs from different starting points, all at once; the result is the best.
         chunk: rows at a time in the exact E-steps at the end.
-        prior: count log p(θ) in the objective; a closed-form M-step must fit the choice.
+        prior: add log p(θ) to the objective; an M-step in closed form must maximise the same objective.
 
-    Needs a ``LatentModel`` with closed-form ``e_step`` and ``m_step``. Data on file are read batch by batch and should
-    be stored in random order. Two passes at the end compute the objective and the gain of one exact step.
+    It needs a ``LatentModel`` with closed-form ``e_step`` and ``m_step``. Data on file are read batch by batch and
+    should be stored in random order. Two passes at the end compute the objective and the gain of one exact step.
     """
 
     label: ClassVar[str] = "online-em"
@@ -76,7 +67,7 @@ class OnlineEM(Method):
     patience: Count = 5
     average: bool = True
     starts: Count = 1
-    chunk: Count = CHUNK
+    chunk: Count = em_method.CHUNK
     prior: bool = True
 
     def log_prior(self, model: Any) -> Callable | None:
@@ -88,64 +79,65 @@ class OnlineEM(Method):
         return schedules.polynomial(1.0, 1.0, float(self.step_exponent))
 
     def needed(self, model: Model) -> LatentModel:
-        found = expect_latent_model(model, self)
-        _halves(found, None)
-        return found
+        latent = em_method.expect_latent_model(model, self)
+        _halves(latent, None)
+        return latent
 
     def learn(self, session: Session) -> Outcome:
         model, data = self.needed(session.model).climbed, session.data
         if data.total == 0:
             raise DataError("EM learns from rows: these data have none.")
-        began = time.perf_counter()
+        start_time = time.perf_counter()
         start_key, run_key = jax.random.split(session.key)
         offset = _offset(model, data)
-        thetas = initial_thetas(model, data, start_key, self.starts)
+        thetas = em_method.initial_thetas(model, data, start_key, self.starts)
         if offset is not None:
             thetas = jax.vmap(lambda theta: model.shifted(theta, -offset))(thetas)
-        begun = time.perf_counter()
+        climb_time = time.perf_counter()
         ends, info, interrupted = run_epochs(self, model, session, thetas, offset, run_key)
-        climbed = time.perf_counter()
-        end, found = _judge_ends(self, model, data, offset, ends)
-        found |= {"steps": info["objective"].shape[1], "evaluations": int(info["objective"].size)}
-        found["settled"] = settled(info["objective"])
-        if data.resident and end.size <= INFORMATION and data.size * end.size**2 <= INFORMATION_WORK:
-            about = data
+        end_time = time.perf_counter()
+        end, figures = _judge_ends(self, model, data, offset, ends)
+        figures |= {"steps": info["objective"].shape[1], "evaluations": int(info["objective"].size)}
+        figures["settled"] = settled(info["objective"])
+        if data.resident and end.size <= INFORMATION and data.size * end.size**2 <= em_method.INFORMATION_WORK:
+            centred = data
             if offset is not None:
-                about = Data(np.asarray(data.y) - np.asarray(offset), weights=data.weights, missing="keep")
-            found |= standard_errors(model, about, end, self.prior)
+                centred = Data(np.asarray(data.y) - np.asarray(offset), weights=data.weights, missing="keep")
+            figures |= standard_errors(model, centred, end, self.prior)
         point = end
         if offset is not None:
-            point = np.asarray(shift_point(model, jax.device_put(end), offset))
-        seconds = {"starting": begun - began, "climbing": climbed - begun, "errors": time.perf_counter() - climbed}
-        return Outcome(point_belief(point, info, found), found, seconds, interrupted)
+            point = np.asarray(em_method.shift_point(model, jax.device_put(end), offset))
+        seconds = {"starting": climb_time - start_time, "climbing": end_time - climb_time}
+        seconds |= {"errors": time.perf_counter() - end_time}
+        return Outcome(point_belief(point, info, figures), figures, seconds, interrupted)
 
     def checks(self, posterior: Learnt) -> list[Check]:
-        found, size = posterior.found, max(1, posterior.rows)
-        gain = found["gain to come"] / size
-        verdict = "trust" if abs(gain) <= SAME else "caution" if abs(gain) <= FAR else "reject"
-        steady = found["settled"]
-        trend = "0 if the noisy objective of the last half shows no upward trend; if it does, raise epochs="
+        figures, size = posterior.found, max(1, posterior.rows)
+        gain = figures["gain to come"] / size
+        verdict = "trust" if abs(gain) <= em_method.SAME else "caution" if abs(gain) <= em_method.FAR else "reject"
+        steady = figures["settled"]
+        trend = "0 if the noisy objective has no upward trend in the last half of the run; if it has, raise epochs="
         return [
-            Check("gain to come", gain, verdict, "nats a datum, in one exact step of EM from the end"),
+            Check("gain to come", gain, verdict, "nats per datum, in one exact step of EM from the end"),
             Check("trend", float(not steady), "trust" if steady else "caution", trend),
-            *agreement(found, self.starts, f"{SAME:g} nats a datum", found["agreement"] / size),
-            *curvature(found, ridge=math.inf),
-            *model_checks(posterior),
+            *agreement(figures, self.starts, f"{em_method.SAME:g} nats per datum", figures["agreement"] / size),
+            *curvature(figures, ridge=math.inf),
+            *em_method.model_checks(posterior),
         ]
 
 
 class OnlineProgram(NamedTuple):
-    """Online EM as a program of the loop: its position is θ itself, and a batch's shapes are known beforehand."""
+    """Online EM as a program that the engine's loop runs; its position is θ itself."""
 
     model: LatentModel
     method: OnlineEM
-    streams: bool
-    width: int
-    structure: Any  # of a batch's rows
-    shapes: tuple  # (shape, dtype) of a row of each leaf
-    size: int | float
+    streams: bool  # whether batches are read from file
+    width: int  # rows of a batch
+    structure: Any  # of the pytree of a batch's rows
+    shapes: tuple  # (shape, dtype) of one row of each leaf
+    size: int | float  # rows of all data
     placement: OneDevice = ONE_DEVICE  # of its batches' rows
-    remedy: str = "Did a component lose its rows or variance? A floor, a prior, larger batches or more patience help."
+    remedy: str = "Did a component lose its rows or variance? A floor, a prior, larger batches or patience= may help."
 
     @classmethod
     def of(cls, model: LatentModel, method: OnlineEM, data: Data, plan: Plan, placement: OneDevice) -> "OnlineProgram":
@@ -158,7 +150,7 @@ class OnlineProgram(NamedTuple):
         leaves = [jax.ShapeDtypeStruct((self.width, *shape), dtype) for shape, dtype in self.shapes]
         mask = jax.ShapeDtypeStruct((self.width,), jnp.result_type(float))
         example: Any = Batch(jax.tree.unflatten(self.structure, leaves), mask, self.size)  # pyright: ignore[reportArgumentType]
-        prior = _about(self.model, offset, self.method.log_prior(self.model))
+        prior = _prior_of_centred(self.model, offset, self.method.log_prior(self.model))
         return online_em(
             *_halves(self.model, offset), self.method.schedule(), self.method.patience,
             example=example, log_prior=prior,
@@ -179,9 +171,10 @@ class OnlineProgram(NamedTuple):
 
 
 def _offset(model: LatentModel, data: Data) -> jax.Array | None:
-    """The rows' mean, if the model shifts with its rows, else None: far from 0 single precision loses digits.
+    """The rows' mean, to be subtracted from them; None if the model has no ``shift`` that undoes this.
 
-    The mean is rounded to single precision, so that it does not depend on the order of the rows.
+    Far from 0 single precision loses digits. The mean is rounded to single precision, so that it does not depend on
+    the order of the rows.
     """
     if model.symmetry.shift is None or data.given is not None:
         return None
@@ -189,9 +182,9 @@ def _offset(model: LatentModel, data: Data) -> jax.Array | None:
     if not isinstance(y, Rows):
         return None
     total, count = np.zeros(y.shape[1:]), np.zeros(y.shape[1:])
-    for start in range(0, data.size, CHUNK):
-        part = np.asarray(y[start : start + CHUNK], np.float64)
-        times = np.ones(len(part)) if data.weights is None else data.weights[start : start + CHUNK]
+    for start in range(0, data.size, em_method.CHUNK):
+        part = np.asarray(y[start : start + em_method.CHUNK], np.float64)
+        times = np.ones(len(part)) if data.weights is None else data.weights[start : start + em_method.CHUNK]
         times = times.reshape(-1, *[1] * (part.ndim - 1))
         total += np.nansum(times * part, axis=0)
         count += np.sum(times * ~np.isnan(part), axis=0)
@@ -199,7 +192,7 @@ def _offset(model: LatentModel, data: Data) -> jax.Array | None:
 
 
 def _halves(model: LatentModel, offset: jax.Array | None) -> tuple[EStep, MStep]:
-    """E-step and M-step for rows minus the offset; raises ModelError if the model has no closed form of both."""
+    """E-step and M-step for rows minus the offset; raises ModelError unless the model has closed forms of both."""
     if model.halves is None:
         raise ModelError(
             "OnlineEM averages statistics, which only a model with e_step and m_step in closed form has: give "
@@ -209,14 +202,14 @@ def _halves(model: LatentModel, offset: jax.Array | None) -> tuple[EStep, MStep]
     if offset is None:
         return e_step, m_step
 
-    def about(theta: PyTree, batch: Batch) -> Expected:
+    def e_step_of_centred(theta: PyTree, batch: Batch) -> Expected:
         y = batch.data[0]
         return e_step(theta, batch._replace(data=(y - offset.astype(y.dtype), None)))
 
-    return about, m_step
+    return e_step_of_centred, m_step
 
 
-def _about(model: LatentModel, offset: jax.Array | None, log_prior: Callable | None) -> Callable | None:
+def _prior_of_centred(model: LatentModel, offset: jax.Array | None, log_prior: Callable | None) -> Callable | None:
     """The log prior as a function of the θ of centred rows."""
     if offset is None or log_prior is None:
         return log_prior
@@ -249,7 +242,7 @@ def run_epochs(
 
 @compiled("model")
 def _positions(model: LatentModel, thetas: PyTree) -> jax.Array:
-    """(start, d), unconstrained."""
+    """The starts' θ as unconstrained numbers, (start, d)."""
     return jax.vmap(model.position_of)(thetas)
 
 
@@ -266,15 +259,15 @@ def _m_step(model: LatentModel, offset: jax.Array | None, statistics: PyTree) ->
 def _judge_ends(
     method: OnlineEM, model: LatentModel, data: Data, offset: jax.Array | None, ends: np.ndarray
 ) -> tuple[np.ndarray, dict]:
-    """The best end point (d,), for centred rows; its objective on all rows, and the gain of one exact step from it."""
+    """The best end point (d,), for centred rows, and figures for the report, such as its objective on all rows."""
     e_step, _ = _halves(model, offset)
-    prior = _about(model, offset, method.log_prior(model))
+    prior = _prior_of_centred(model, offset, method.log_prior(model))
     if not np.any(np.all(np.isfinite(ends), axis=1)):
-        raise RunError("No climb of OnlineEM ended at finite numbers. Larger batches, more patience, or a prior help.")
+        raise RunError("No climb of OnlineEM ended at finite numbers. Try larger batches, more patience, or a prior.")
 
     def objective_and_statistics(theta: PyTree) -> tuple[float, PyTree]:
-        found = expected(e_step, theta, data, method.chunk)
-        return float(found.log_likelihood) + (0.0 if prior is None else float(prior(theta))), found.statistics
+        sums = expected(e_step, theta, data, method.chunk)
+        return float(sums.log_likelihood) + (0.0 if prior is None else float(prior(theta))), sums.statistics
 
     dtype = jnp.result_type(float)
     thetas = [_params(model, jnp.asarray(end, dtype)) for end in ends]
@@ -282,12 +275,13 @@ def _judge_ends(
     values = np.array([value for value, _ in passes])
     best = int(np.argmax(np.where(np.isfinite(values), values, -np.inf)))
     theta = thetas[best]
-    after = jax.tree.map(lambda new, old: jnp.asarray(new, old.dtype), _m_step(model, offset, passes[best][1]), theta)
+    improved = _m_step(model, offset, passes[best][1])
+    improved = jax.tree.map(lambda new, old: jnp.asarray(new, old.dtype), improved, theta)
     finite = values[np.isfinite(values)]
-    found = {
+    figures = {
         "objective": float(values[best]),
-        "gain to come": objective_and_statistics(after)[0] - float(values[best]),
+        "gain to come": objective_and_statistics(improved)[0] - float(values[best]),
         "agreement": float(values[best] - finite.min()) if finite.size else math.nan,
-        "starts that agree": int(np.sum(np.isfinite(values) & (values >= values[best] - SAME * data.total))),
+        "starts that agree": int(np.sum(np.isfinite(values) & (values >= values[best] - em_method.SAME * data.total))),
     }
-    return ends[best], found
+    return ends[best], figures

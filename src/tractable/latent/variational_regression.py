@@ -1,4 +1,4 @@
-"""Linear regression with unknown noise, by mean field; it needs only one pass over the data."""
+"""Linear regression with unknown noise, by mean field, in one pass over the data."""
 
 import math
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ from tractable.core.words import removed
 from tractable.latent import conjugate_variational
 from tractable.latent.conjugate_variational import Conjugate, ConjugateModel
 
-SWEEPS = 1000  # most sweeps of an M-step
+SWEEPS = 1000  # most sweeps over the three factors of q in an M-step
 
 
 class Regression(NamedTuple):
@@ -41,7 +41,7 @@ class RegressionPosterior(NamedTuple):
     shape: Any  # ()
     rate: Any  # ()
     precision_shape: Any  # (); an empty tuple if α is fixed
-    precision_rate: Any  # (); the same
+    precision_rate: Any  # (); an empty tuple if α is fixed
 
 
 class Products(NamedTuple):
@@ -68,11 +68,12 @@ def bayesian_linear_regression(
         q(τ) = Gamma(a₀ + n/2, b₀ + ½ E[Σ (y − xᵀw)²]),    q(α) = Gamma(c₀ + D/2, d₀ + ½ E[wᵀw])
 
     Bishop 2006, section 10.3, with τ unknown as well. The statistics do not depend on λ, so a single pass over the data
-    suffices; the M-step sweeps over the three factors until they converge: one eigendecomposition, then O(D) per sweep.
+    is enough. The M-step updates the three factors in turn until they converge, which takes one eigendecomposition,
+    then O(D) for each sweep.
     There is no intercept: centre y, or give x a column of ones.
 
-    Squares are expanded, so the residual sum of squares loses digits the smaller it is against Σ y². Standardise, and
-    use double precision if the fit leaves less than 1e-4 of the variance.
+    The residual sum of squares is computed from expanded squares, so it loses digits where it is much smaller than Σ
+    y². Standardise the columns, and use double precision if the residuals have less than 1e-4 of the variance of y.
 
     Args:
         features: D ≥ 1, columns of x.
@@ -86,7 +87,7 @@ def bayesian_linear_regression(
         log p(y | x). The same arguments give the same model.
 
     Raises:
-        ModelError: a setting out of range. DataError: rows whose shapes do not fit.
+        ModelError: a setting is out of range. DataError: the shapes of rows do not fit.
 
     >>> bayesian_linear_regression(2).names
     ['weights[0]', 'weights[1]', 'noise_precision']
@@ -95,7 +96,7 @@ def bayesian_linear_regression(
     positive(shape=shape, rate=rate)
     if isinstance(prior_precision, Sequence):
         if len(prior_precision) != 2:
-            raise ModelError(f"prior_precision is a number or (shape, rate); got {prior_precision}.")
+            raise ModelError(f"prior_precision expects a number or (shape, rate); got {prior_precision}.")
         positive(**{"prior_precision's shape": prior_precision[0], "prior_precision's rate": prior_precision[1]})
         gamma = float(prior_precision[0]), float(prior_precision[1])
         alpha = gamma[0] / gamma[1]
@@ -103,7 +104,7 @@ def bayesian_linear_regression(
         positive(prior_precision=prior_precision)
         alpha, gamma = float(prior_precision), None
     beliefs = Beliefs(features, alpha, gamma, float(shape), float(rate))
-    made = Conjugate(
+    forms = Conjugate(
         beliefs.e_step, beliefs.m_step, beliefs.divergence, beliefs.sample, beliefs.mean, beliefs.predictive_log_prob,
         beliefs.prior(),
     )  # fmt: skip
@@ -114,8 +115,9 @@ def bayesian_linear_regression(
     of_alpha = () if gamma is None else np.ones(()), () if gamma is None else constraints.positive
     position = Regression(np.zeros(features), np.ones(()), of_alpha[0])
     support = Regression(constraints.real, constraints.positive, of_alpha[1])
-    model = ConjugateModel.of(made, log_prob, position, support, beliefs.log_prior)
-    Model.__init__(model, model.prior, likelihood, position, support)  # with moments, so that it predicts
+    model = ConjugateModel.of(forms, log_prob, position, support, beliefs.log_prior)
+    # The likelihood as a distribution has moments, which ``predict`` needs.
+    Model.__init__(model, model.prior, likelihood, position, support)
     return model
 
 
@@ -176,35 +178,35 @@ class Beliefs(NamedTuple):
 
     def m_step(self, statistics: Products) -> RegressionPosterior:
         count, xx, xy, yy = jax.tree.map(jnp.asarray, statistics)
-        values, vectors = jnp.linalg.eigh((xx + xx.T) / 2)
-        values, along = jnp.maximum(values, 0), jnp.matmul(xy, vectors, precision="highest")  # by eigenvectors of Σ xxᵀ
+        values, vectors = jnp.linalg.eigh((xx + xx.T) / 2)  # Σ xy is projected on these eigenvectors
+        values, projections = jnp.maximum(values, 0), jnp.matmul(xy, vectors, precision="highest")
         a = jnp.asarray(self.shape + count / 2, yy.dtype)
         c = jnp.asarray(0.0 if self.gamma is None else self.gamma[0] + self.features / 2, yy.dtype)
 
         def of_weights(tau: jax.Array, alpha: jax.Array) -> tuple[jax.Array, jax.Array]:
             """Mean and variances of q(w) given E τ and E α, (D,) each, along the eigenvectors."""
             variances = 1 / (tau * values + alpha)
-            return tau * along * variances, variances
+            return tau * projections * variances, variances
 
-        def again(carry: tuple) -> jax.Array:
+        def continues(carry: tuple) -> jax.Array:
             count, (tau, alpha), (tau_before, alpha_before), _ = carry
-            moved = jnp.maximum(jnp.abs(tau / tau_before - 1), jnp.abs(alpha / alpha_before - 1))
-            return (count == 0) | ((moved > 4 * jnp.finfo(moved.dtype).eps) & (count < SWEEPS))
+            change = jnp.maximum(jnp.abs(tau / tau_before - 1), jnp.abs(alpha / alpha_before - 1))
+            return (count == 0) | ((change > 4 * jnp.finfo(change.dtype).eps) & (count < SWEEPS))
 
         def sweep(carry: tuple) -> tuple:
-            """New E τ and E α, those before, and the rates of q(τ) and q(α) from the q(w) optimal for these."""
+            """The new and the old E τ and E α; and the old ones with the rates of q(τ) and q(α) that they lead to."""
             count, (tau, alpha), _, _ = carry
             mean, variances = of_weights(tau, alpha)
             size = jnp.sum(mean**2 + variances)  # E wᵀw
-            left = yy - 2 * jnp.sum(along * mean) + jnp.sum(values * (mean**2 + variances))  # E Σ (y − xᵀw)²
-            b = self.rate + 0.5 * jnp.maximum(left, 0)
+            squares = yy - 2 * jnp.sum(projections * mean) + jnp.sum(values * (mean**2 + variances))  # E Σ (y − xᵀw)²
+            b = self.rate + 0.5 * jnp.maximum(squares, 0)
             if self.gamma is None:
                 return count + 1, (a / b, alpha), (tau, alpha), (tau, alpha, b, alpha)
             d = self.gamma[1] + 0.5 * size
             return count + 1, (a / b, c / d), (tau, alpha), (tau, alpha, b, d)
 
         first = (a / (self.rate + 0.5 * yy), jnp.asarray(self.alpha, yy.dtype))
-        tau, alpha, b, d = jax.lax.while_loop(again, sweep, (jnp.array(0), first, first, (*first, *first)))[3]
+        tau, alpha, b, d = jax.lax.while_loop(continues, sweep, (jnp.array(0), first, first, (*first, *first)))[3]
         mean, variances = of_weights(tau, alpha)
         covariance = jnp.einsum("ij,j,kj->ik", vectors, variances, vectors, precision="highest")
         of_alpha = ((), ()) if self.gamma is None else (c, d)
@@ -235,10 +237,10 @@ class Beliefs(NamedTuple):
 
     def predictive_log_prob(self, q: RegressionPosterior, rows: PyTree) -> jax.Array:
         y, x = self.cleaned(rows, jnp.result_type(q.mean))
-        off = y - jnp.matmul(x, q.mean, precision="highest")
-        return conjugate_variational.log_normal_of_unknown_precision(off, spread(q, x), q.shape, q.rate)
+        residual = y - jnp.matmul(x, q.mean, precision="highest")
+        return conjugate_variational.log_normal_of_unknown_precision(residual, spread(q, x), q.shape, q.rate)
 
 
 def spread(q: RegressionPosterior, x: jax.Array) -> jax.Array:
-    """xᵀ V x, (n,): the variance of a prediction due to the weights."""
+    """xᵀ V x, (n,): the part of a prediction's variance that comes from the weights."""
     return jnp.sum(jnp.matmul(x, q.covariance, precision="highest") * x, axis=1)
