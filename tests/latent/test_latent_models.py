@@ -297,7 +297,7 @@ def test_a_continuous_z_is_not_summed_out():
         {"m": dist.Normal(0.0, 1.0)}, lambda p: dist.Normal(p["m"], 1.0), lambda p, z: dist.Normal(z, 1.0)
     )
     assert code.causes is None and code.log_prob is None
-    with pytest.raises(ModelError, match="MonteCarloEM draws it"):
+    with pytest.raises(ModelError, match="MonteCarloEM, which draws z"):
         code.log_likelihoods({"m": 0.0}, (jnp.array([0.1]), None))
     with pytest.raises(ModelError, match="MonteCarloEM"):
         tr.infer(code, tr.Data(X), tr.EM())
