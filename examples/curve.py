@@ -11,7 +11,8 @@ ways: by its maximum (MAP), by an ensemble of five maxima, by Bayes by Backprop,
 What to look for: the ratio of the width of the band for a new y at both ends to its width where there are data. The
 ratio is 1.0 for MAP and 1.3 for the ensemble, so their bands hardly widen. It is 3.3 for Bayes by Backprop, and twice
 as much, 6.2, for NUTS. The sd of f by Bayes by Backprop is 2.3 times that of NUTS where there are data, and 0.6 times
-that of NUTS at the ends. No method predicts that the curve turns: a band only covers what the network and the prior allow.
+that of NUTS at the ends. No method predicts that the curve turns: a band only covers what the network and
+the prior allow.
 
 The second table varies Bayes by Backprop. The band widens because of the ReLUs, whose uncertain slopes continue; with
 tanh, which saturates, it becomes narrower (0.9). A wider prior, N(0, 1) for every weight, widens the band more (22).
