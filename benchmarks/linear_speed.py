@@ -2,10 +2,11 @@
 
     python benchmarks/linear_speed.py [--quick] [--rows 500000] [--columns 50]
 
-Half of the columns are normal, the others every level of one categorical column, one-hot, so that with an intercept the
-design has a ridge which only the prior closes. Processor seconds of a second fit, of one thread; sds beside exact ones:
-of linear regression (XᵀX/σ² + 1/s²)⁻¹ at the posterior mean of σ, of logistic regression the inverse information at
-the posterior mean, both in double precision.
+Half of the columns are normal. The others are the one-hot codes of all levels of one categorical column; together with
+an intercept they are collinear, and in that direction only the prior bounds the posterior. The table shows processor
+seconds of a second fit, with one thread, and the ratio of the sds to exact ones. For linear regression the exact
+covariance is (XᵀX/σ² + 1/s²)⁻¹ at the posterior mean of σ; for logistic regression it is the inverse information at
+the posterior mean. Both are computed in double precision.
 """
 
 import os
@@ -33,7 +34,7 @@ def one_hot(rows: int, columns: int) -> np.ndarray:
 
 
 def seconds(fit: Any) -> float:
-    """Of the processor, of a second call."""
+    """Processor seconds of a second call."""
     fit()
     began = time.process_time()
     fit()
@@ -41,7 +42,7 @@ def seconds(fit: Any) -> float:
 
 
 def exact(model: Any, x: np.ndarray, curvature: Any) -> np.ndarray:
-    """(D,) sds of the weights: the inverse of the information, prior and all, of standardised columns."""
+    """(D,) sds of the standardised columns' weights, by the inverse of the information with the prior's."""
     design = np.column_stack([model._scaling.inputs(x), np.ones(len(x))])
     scales = np.append(np.full(x.shape[1], model.weight_scale or 2.5), model.intercept_scale)
     precision = design.T @ (design * curvature) + np.diag(scales**-2.0)

@@ -1,4 +1,4 @@
-"""What the scripts here share: fair timing, markdown tables, records of figures, and where the data sets are."""
+"""Functions that the scripts here share: timing, markdown tables, records of figures, and the data sets' folder."""
 
 import argparse
 import datetime
@@ -16,7 +16,7 @@ from typing import Any
 import jax
 
 RESULTS = pathlib.Path(__file__).with_name("results")  # a JSON file for each script, from which RESULTS.md is made
-DIGITS = 4  # of a figure, as it is recorded
+DIGITS = 4  # significant digits of a recorded figure
 
 
 def arguments(doc: str, *, data: bool = False) -> argparse.ArgumentParser:
@@ -31,7 +31,7 @@ def arguments(doc: str, *, data: bool = False) -> argparse.ArgumentParser:
 
 
 def data_folder(named: str | None, wanted: str) -> pathlib.Path:
-    """DIR/wanted, or a sentence and exit 2."""
+    """The path DIR/wanted; if it does not exist, prints a message and exits with code 2."""
     if named is None or not (pathlib.Path(named) / wanted).exists():
         where = "No folder of data sets was named" if named is None else f"There is no {wanted} in {named}"
         print(f"{where}: pass --data DIR, or set TRACTABLE_DATA, to a folder that holds {wanted}.", file=sys.stderr)
@@ -42,9 +42,9 @@ def data_folder(named: str | None, wanted: str) -> pathlib.Path:
 def medians(
     candidates: dict[str, Callable], repeats: int, clock: Callable[[], float] = time.perf_counter
 ) -> dict[str, float]:
-    """Median seconds a call. All are called once to compile, then in turn, so that a slow minute is everybody's.
+    """Median seconds a call. All are called once to compile, and then in turn, so that a slow minute affects all.
 
-    By ``time.process_time`` they are a processor's, whoever else works on the machine.
+    With ``time.process_time`` they are processor seconds, which do not count other processes on the machine.
     """
     for run in candidates.values():
         jax.block_until_ready(run())
@@ -86,7 +86,7 @@ def _shown(cell: Any) -> str:
 
 
 def say_where(title: str) -> None:
-    """A heading, and the machine the numbers are of: only ratios carry over to another."""
+    """Print a heading, and the machine that is measured: on other machines only the ratios hold."""
     device = jax.devices()[0]
     digits = "float64" if jax.config.jax_enable_x64 else "float32"
     print(f"## {title}\n")
@@ -111,9 +111,9 @@ def record(
     Args:
         script: the script's ``__file__``.
         head, rows: as for ``table``.
-        names: so many of the first columns name a row, with commas between them.
-        columns: those to record; by default all that name nothing.
-        keep: whether rows of earlier runs stay that this run did not measure; the file lists them under "older".
+        names: number of first columns that, joined by commas, form a row's name.
+        columns: the columns to record; by default all except those of the name.
+        keep: whether to keep rows of earlier runs that this run did not measure; the file lists them under "older".
     """
     if "--quick" in sys.argv:
         return
@@ -146,7 +146,7 @@ def record(
 
 
 def _rounded_figure(cell: Any) -> Any:
-    """A figure as JSON holds it: text, a whole number, a number of few digits, or null where there is none."""
+    """A figure as JSON: text, a whole number, a number rounded to ``DIGITS``, or null if it is missing."""
     if isinstance(cell, str | int):
         return cell
     return None if cell is None or cell != cell else float(f"{float(cell):.{DIGITS}g}")
