@@ -136,7 +136,7 @@ def unlike_fits(times: int) -> str:
 
 
 def long_run(minutes: float) -> str:
-    """SGLD whose draws are written to a folder, in ten runs of a tenth of the time each."""
+    """SGLD for so many minutes, with draws written to a folder: growth of memory after the first fifth of the time."""
     import tractable as tr
     from tractable.core.errors import TractableError
     from tractable.gallery.models import EXAMPLES
