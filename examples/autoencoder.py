@@ -41,7 +41,7 @@ ladder = tr.models.latent_gaussian(64, 2, hidden=(100, 50))
 settings = {"epochs": 30 if options.quick else 300, "learning_rate": 3e-3}
 methods = {"ELBO": tr.AutoEncoding(**settings), "20 draws": tr.ImportanceWeighted(samples=20, **settings)}
 
-print(f"{len(train):,} digits, {len(test)} held out; {settings['epochs']} epochs; nats a digit, up is better\n")
+print(f"{len(train):,} digits, {len(test)} held out; {settings['epochs']} epochs; nats a digit, higher is better\n")
 print(f"{'climbed':10}{'ELBO':>8}{'of 1000':>9}{'ESS %':>7}{'seconds':>9}  verdict   held out")
 learnt = {}
 for name, method in methods.items():

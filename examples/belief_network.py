@@ -49,7 +49,7 @@ methods = {
 
 share = np.clip(train.y.mean(0), 1e-3, 1 - 1e-3)
 independent = np.mean(np.sum(test.y * np.log(share) + (1 - test.y) * np.log1p(-share), 1))
-print(f"{train.size:,} digits, {test.size} held out; {settings['epochs']} epochs; nats a digit, up is better")
+print(f"{train.size:,} digits, {test.size} held out; {settings['epochs']} epochs; nats a digit, higher is better")
 print(f"independent pixels, held out: {independent:.2f}\n")
 print(f"{'':12}{'learnt':>16}{'held out':>18}{'nats of':>14}")
 print(f"{'':12}{'ELBO':>8}{'of 100':>8}{'ELBO':>10}{'of 1000':>8}", end="")

@@ -80,8 +80,10 @@ if options.quick:
     runs = {name: runs[name] for name in ("linear, σ = 1", "linear, σ = 0.5", "linear, σ learnt")}
 settings = {"epochs": 500, "batch_size": 250, "learning_rate": 2e-2}
 
-print(f"{len(x):,} digits, {UNITS} units; {settings['epochs']} epochs; nats a digit, up is better")
-print(f"eigenvalues {', '.join(f'{v:.2f}' for v in eigenvalues[:6])} …; right σ {right:.3f}\n")
+print(f"{len(x):,} digits, {UNITS} units; {settings['epochs']} epochs; nats a digit, higher is better")
+print(
+    f"eigenvalues {', '.join(f'{v:.2f}' for v in eigenvalues[:6])} …; right σ {right:.3f}; law: predicted by the eigenvalues\n"
+)
 print(f"{'':19}{'':>5}{'active units':>15}{'KL':>15}{'ELBO':>17}")
 print(f"{'':19}{'σ':>5}" + f"{'found':>9}{'law':>6}" * 2 + f"{'found':>10}{'law':>8}{'seconds':>9}  verdict")
 fits, paid, noise = {}, {}, {}
@@ -113,7 +115,7 @@ def away(rows: np.ndarray) -> float:
     return float(np.sqrt(np.mean((rows - middle) ** 2)))
 
 
-print(f"\nfrom the mean digit, a pixel: digits {away(shown):.3f}")
+print(f"\ndistance from the mean digit, for each pixel: digits {away(shown):.3f}")
 for name in pictured:
     print(f"{name:19}reconstructed {away(again[name]):.3f}, drawn {away(drawn[name]):.3f}")
 check = next(c for c in fits["linear, σ = 1"].report().checks if "collapsed" in c.sentence)
@@ -144,7 +146,7 @@ for name, colour in colours.items():
     lower.plot(np.arange(1, UNITS + 1), costs(linear[name]), color=colour, linewidth=1)
 for name in (name for name in runs if name.startswith("network")):
     upper.plot(noise[name], np.sum(paid[name] > ACTIVE), "o", color="0.2", markerfacecolor="none", markersize=9)
-upper.set_title("Found (dots; rings of networks) and foretold (lines)", fontsize=11)
+upper.set_title("Found (dots; rings for networks) and predicted (lines)", fontsize=11)
 upper.set(xscale="log", xlabel="σ", ylabel="active units")
 upper.set_xticks([0.1, 0.2, 0.35, 0.5, 1], ["0.1", "0.2", "0.35", "0.5", "1"])
 upper.minorticks_off()

@@ -75,8 +75,8 @@ swapped = {"good": 1 - theta["good"], "bad": theta["bad"] + theta["lift"], "lift
 logs = np.asarray(model.log_prob(theta, ratings), np.float64)  # (n,) nats
 exact, other = logs.sum(), np.asarray(model.log_prob(swapped, ratings), np.float64).sum()
 print(
-    f"\nWith the moods' names exchanged log p(x | θ) is {other:.3f} instead of {exact:.3f}: the data do not name them."
-    "\nlift > 0 in the prior does, or chains would switch and their average mean nothing."
+    f"\nWith the moods' names exchanged log p(x | θ) is {other:.3f} instead of {exact:.3f}: the data do not tell which is good."
+    "\nThe prior's lift > 0 does; without it chains would switch labels, and their mean would mean nothing."
 )
 
 # What is z? One probability for each evening.
@@ -97,7 +97,7 @@ of_mood = np.stack(
 weights = np.exp(of_mood - logs)  # p(x | z) / p(x)
 squares = good * weights[1] ** 2 + (1 - good) * weights[0] ** 2  # E[(p(x | z) / p(x))²]
 repeats = 100
-print(f"\nHow likely is it all? log p(x | θ) = {exact:.2f} nats, two terms an evening. By K draws of z its error is")
+print(f"\nHow likely are all ratings? log p(x | θ) = {exact:.2f} nats. If K draws of z estimate it, the error is")
 print(f"{'':>6}{'K for each evening':>30}{'K for all at once':>26}")
 print(f"{'K':>6}{'mean':>12}{'sd':>8}{'Jensen':>10}{'mean':>18}{'sd':>8}")
 for count in (10, 100, 1000):
@@ -111,7 +111,7 @@ for count in (10, 100, 1000):
     print(f"{count:6}{each.mean():12.2f}{each.std():8.2f}{jensen:10.2f}{whole.mean():18.1f}{whole.std():8.1f}")
 needed = np.sum(np.log10(squares))
 print(
-    "A mean of p(x | z) is right on average; its log is low. With all moods drawn at once, it takes about"
+    "A mean of p(x | z) is unbiased, but its log is too low. If each draw holds all evenings' moods, it takes about"
     f"\n10^{needed:.0f} draws to know p(x | θ) within a factor of two or so."
 )
 
