@@ -81,9 +81,7 @@ if options.quick:
 settings = {"epochs": 500, "batch_size": 250, "learning_rate": 2e-2}
 
 print(f"{len(x):,} digits, {UNITS} units; {settings['epochs']} epochs; nats a digit, higher is better")
-print(
-    f"eigenvalues {', '.join(f'{v:.2f}' for v in eigenvalues[:6])} …; right σ {right:.3f}; law: predicted by the eigenvalues\n"
-)
+print(f"eigenvalues {', '.join(f'{v:.2f}' for v in eigenvalues[:6])} …; right σ {right:.3f}; law: what they predict\n")
 print(f"{'':19}{'':>5}{'active units':>15}{'KL':>15}{'ELBO':>17}")
 print(f"{'':19}{'σ':>5}" + f"{'found':>9}{'law':>6}" * 2 + f"{'found':>10}{'law':>8}{'seconds':>9}  verdict")
 fits, paid, noise = {}, {}, {}

@@ -75,7 +75,7 @@ swapped = {"good": 1 - theta["good"], "bad": theta["bad"] + theta["lift"], "lift
 logs = np.asarray(model.log_prob(theta, ratings), np.float64)  # (n,) nats
 exact, other = logs.sum(), np.asarray(model.log_prob(swapped, ratings), np.float64).sum()
 print(
-    f"\nWith the moods' names exchanged log p(x | θ) is {other:.3f} instead of {exact:.3f}: the data do not tell which is good."
+    f"\nWith the moods' names exchanged log p(x | θ) is {other:.3f} instead of {exact:.3f}: the data do not name them."
     "\nThe prior's lift > 0 does; without it chains would switch labels, and their mean would mean nothing."
 )
 

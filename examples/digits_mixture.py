@@ -50,7 +50,7 @@ if options.quick:
     candidates = [("full", 10), ("diagonal", 30)]
 
 print(
-    f"{len(x)} digits, {len(held_out)} held out; nats a digit; BIC = 2 log p(x | θ) − numbers · log n, higher is better\n"
+    f"{len(x)} digits, {len(held_out)} held out; nats a digit; BIC = 2 log p(x | θ) − numbers · log n, up is better\n"
 )
 print(f"{'':12}{'K':>4}{'numbers':>9}{'learnt':>9}{'held out':>10}{'BIC':>10}{'purity':>8}{'seconds':>9}  verdict")
 found = {}
