@@ -111,9 +111,9 @@ def record(
     Args:
         script: the script's ``__file__``.
         head, rows: as for ``table``.
-        names: number of first columns that, joined by commas, form a row's name.
-        columns: the columns to record; by default all except those of the name.
-        keep: whether to keep rows of earlier runs that this run did not measure; the file lists them under "older".
+        names: so many of the first columns name a row, with commas between them.
+        columns: those to record; by default all that name nothing.
+        keep: whether rows of earlier runs stay that this run did not measure; the file lists them under "older".
     """
     if "--quick" in sys.argv:
         return
