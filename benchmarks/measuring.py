@@ -16,7 +16,7 @@ from typing import Any
 import jax
 
 RESULTS = pathlib.Path(__file__).with_name("results")  # a JSON file for each script, from which RESULTS.md is made
-DIGITS = 4  # significant digits of a recorded figure
+DIGITS = 4  # of a figure, as it is recorded
 
 
 def arguments(doc: str, *, data: bool = False) -> argparse.ArgumentParser:
