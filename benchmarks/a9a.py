@@ -1,13 +1,14 @@
 """How fast does SGLD learn to predict, in passes over the data?
 
 Logistic regression with Laplace(0, 1) priors on a9a (32,561 rows, 123 binary columns, 16,281 test rows), as in
-Welling & Teh 2011, section 5.2, but on the standard test set: test accuracy and mean test log likelihood of the
-running posterior average (ε_t-weighted, over the later half of the draws so far) after 0.1 to 10 passes, for
-batches of 10 with a polynomial schedule from random starts, beside SGLD("auto"), the mode (MAP) and a short NUTS
-run. "auto" climbs to a mode first, which takes passes of its own; they are not counted.
+Welling & Teh 2011, section 5.2, but on the standard test set. Measured are the test accuracy and the mean test log
+likelihood of the running posterior average (weighted by ε_t, over the later half of the draws so far) after 0.1 to 10
+passes, for batches of 10 with a polynomial schedule from random starts. They are compared with SGLD("auto"), the mode
+(MAP) and a short NUTS run. "auto" first climbs to a mode; the passes of this climb are not counted.
 
-Predicted: 0.84 to 0.85, within about 1 % of the end after less than one pass and stable by ten (the paper, on a
-split of its own); the average at least as good as the last draw in log likelihood; MAP and NUTS within 0.002 of it.
+Predicted: an accuracy of 0.84 to 0.85, which is within about 1 % of its final value after less than one pass and stable
+after ten (as in the paper, on a split of its own). The average has at least the log likelihood of the last draw. MAP
+and NUTS are within 0.002 of the average.
 
     python benchmarks/a9a.py --data DIR [--quick] [--no-nuts]
 
@@ -30,7 +31,7 @@ from tractable.glm.linear import generalised_linear, with_priors
 
 PASSES = (0.1, 0.3, 1.0, 3.0, 10.0)
 FIGURE = pathlib.Path(__file__).parent / "figures" / "a9a.png"
-FIRST, LAST = 4e-5, 4e-6  # ε at the first and the last step; stable up to 4 over the largest curvature, about 1e4
+FIRST, LAST = 4e-5, 4e-6  # ε at the first and the last step; stable below 4 / largest curvature, which is about 1e4
 
 
 def load(named: str | None) -> tuple[tr.Data, tr.Data]:
@@ -149,7 +150,7 @@ def main() -> None:
     batch = 10
     thin = max(1, round(0.01 * train.size / batch))
     steps = int(passes * train.size / batch)
-    # Curvature grows with N: what is stable on all rows is small on few.
+    # The curvature grows with N, so a step size that is stable on all rows is needlessly small on few.
     schedule = tr.schedules.polynomial_between(FIRST * 32561 / train.size, LAST * 32561 / train.size, steps)
     label, rows = sgld(
         "SGLD, batch 10, polynomial",

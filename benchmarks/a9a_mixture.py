@@ -2,14 +2,14 @@
 
     p(x | θ) = Σ_k π_k Π_i μ_ki^{x_i} (1 − μ_ki)^{1 − x_i},    μ_ki ~ Beta(2, 2)
 
-32,561 training rows of 123 columns, 16,281 held out; EM from four starts for every K. The columns are one-of-m codes
-of 14 questions: K = 1, where columns are independent, is far from the truth, and no K can say that exactly one of m
-holds.
+There are 32,561 training rows of 123 columns, and 16,281 held-out rows; EM runs from four starts for every K. The
+columns are one-hot codes of the answers to 14 questions. K = 1, with independent columns, is therefore far from the
+truth, and no K can express that exactly one of the m columns of a question is 1.
 
-Predicted: held-out log p(x) rises steeply to K = 10 and by ever less after, and still rises at K = 100 (12,399 numbers,
-2.6 rows each), since every cell has prior counts; BIC, which counts numbers, is best between 20 and 50. From K = 5 on
-starts end in maxima of their own, some tenths of a nat a row apart (so it was on 2,000 rows), and few agree. Seconds
-grow as K times steps.
+Predicted: held-out log p(x) rises steeply up to K = 10 and more slowly after, and still rises at K = 100 (12,399
+parameters, one for 2.6 rows), because every probability has prior counts. BIC, which penalises the number of
+parameters, is best between 20 and 50. From K = 5 on, the four starts end at different maxima, some tenths of a nat a
+row apart (as they did on 2,000 rows), and few agree. The time grows as K times the number of steps.
 
     python benchmarks/a9a_mixture.py --data DIR [--quick]
 
@@ -46,7 +46,7 @@ class Fitted(NamedTuple):
 
 
 def fitted(components: int, train: np.ndarray, test: np.ndarray) -> Fitted:
-    """EM's best of four, and what it makes of rows held out."""
+    """The best of EM's four climbs, and its scores on training and held-out rows."""
     model = tr.models.mixture.bernoulli_mixture(components, train.shape[1])
     began = time.perf_counter()
     with warnings.catch_warnings():

@@ -1,11 +1,11 @@
 """Does choosing a batch cost more when there are more rows, and does memory grow with the number of steps?
 
-A step is timed at N = 1e4 to 1e7 rows of four numbers: choosing and slicing alone, and a whole SGLD step with a
-gradient that costs next to nothing; a gather of random rows stands beside it. Then the peak memory of fresh
-processes after 1e5 and 1e6 steps, with draws thinned, reduced to moments, or streamed to a folder.
+A step is timed at N = 1e4 to 1e7 rows of four numbers: choosing a batch and slicing its rows alone, and a whole SGLD
+step whose gradient costs almost nothing. They are compared with a gather of random rows. Then the peak memory of new
+processes is measured after 1e5 and 1e6 steps, with draws thinned, reduced to moments, or streamed to a folder.
 
-Predicted: the cost of choosing does not depend on N (O(1) a step: a Feistel permutation of blocks; slicing touches
-the same number of cache lines); memory is flat in the number of steps, to 50 MB.
+Predicted: the cost of choosing does not depend on N (a Feistel permutation of blocks takes O(1) a step, and slicing
+reads the same number of cache lines). Memory does not grow with the number of steps, up to 50 MB.
 
     python benchmarks/batch_selection.py [--quick] [--only time|memory]
 """
@@ -37,7 +37,7 @@ MODEL = tr.Model(
 
 
 def slices(plan: Plan, rows, steps: int):
-    """Choosing and slicing by our plan; the sum keeps the compiler from leaving the slice out."""
+    """Choosing and slicing as the library does it; the sum prevents the compiler from removing the slice."""
 
     @jax.jit
     def go(key, rows):
@@ -129,7 +129,7 @@ MODES = {
     "draws=FOLDER, thin=10": {"thin": 10, "draws": "folder"},
     "draws=FOLDER, thin=1000": {"thin": 1000, "draws": "folder"},
 }
-WIDE = 50  # parameters of the model whose memory is watched: at thin=1, 1e6 draws of it would be 200 MB
+WIDE = 50  # parameters of the model whose memory is measured: at thin=1, its 1e6 draws would take 200 MB
 
 
 def child(mode: str, steps: int) -> None:
@@ -148,7 +148,7 @@ def child(mode: str, steps: int) -> None:
             draws = settings.get("draws")
             kept = tr.infer(model, tr.Data(y), method, progress=False, draws=folder if draws == "folder" else draws)
         assert kept is not None
-    # ru_maxrss survives exec, so it would tell of the parent's memory; the kernel's own mark does not.
+    # ru_maxrss keeps its value over exec, so it would show the parent's memory; the kernel's VmHWM does not.
     status = pathlib.Path("/proc/self/status").read_text()
     print(json.dumps(int(re.search(r"VmHWM:\s+(\d+)", status).group(1)) / 1024))
 

@@ -1,15 +1,16 @@
 """Is SGLD's bias the one predicted, over step sizes and batch sizes?
 
-A coin (100 flips, Beta(5, 5) prior, moved in logit space) and a normal mean (100 readings): the inflation of the
-posterior sd, measured on a few hundred long chains that begin at the posterior, beside the prediction from the
-curvature h and the gradient's noise V for independent batches and for batches that visit every row once an epoch.
+Two models are used: a coin (100 flips, Beta(5, 5) prior, sampled in logit space) and a normal mean (100 readings). The
+inflation of the posterior sd is measured on a few hundred long chains that begin at the posterior. It is compared with
+the prediction from the curvature h and the gradient's noise V, for independent batches, and for batches that visit
+every row once in an epoch of M batches.
 
-Predicted: for the normal mean exactly the formula, |z| ≤ 5.33, at every ε and n; for the coin, whose curvature and
-noise change with θ, the formula to leading order in the inflation: z grows where it passes some tens of per cent.
-Epoch batches inflate less than independent ones, and the more so the smaller M is.
+Predicted: for the normal mean the formula is exact at every step size ε and batch size n, |z| ≤ 5.33. For the coin,
+whose curvature and noise change with θ, the formula holds to leading order in the inflation, so z grows when the
+inflation exceeds some tens of per cent. Epoch batches inflate less than independent ones, most of all for small M.
 
-The last rows are the circulating settings of this example: a coin moved in θ itself, not its logit, batches of one
-and ε_t = a (b + t)^−0.55 with a = 1 and b = 1e8, which over any run one would make is a constant ε = 3.98e-5.
+The last rows use the published settings of this example: a coin sampled in θ itself, not its logit, with batches of one
+and ε_t = a (b + t)^−0.55 with a = 1 and b = 1e8. For any run of realistic length this is a constant ε = 3.98e-5.
 
     python benchmarks/bias_table.py [--quick]
 """
@@ -34,18 +35,18 @@ from tractable.gallery.models import ALPHA, BETA, coin, flips
 from tractable.sgmcmc import bias
 
 FRACTIONS = (0.02, 0.1, 0.5, 1.0, 2.0)  # εh
-THIN = 3  # no divisor of an epoch's length: all its phases count
+THIN = 3  # steps between draws; it does not divide an epoch's length, so draws come from all parts of an epoch
 
 
 class Target(NamedTuple):
-    """A posterior whose mean and sd are known, in the space the chain moves in."""
+    """A posterior whose mean and sd are known, in the space in which the chain runs."""
 
     name: str
     model: tr.Model
     data: tr.Data
     mean: float
     sd: float
-    quantiles: np.ndarray  # where h and V are averaged, and chains begin
+    quantiles: np.ndarray  # of the posterior: h and V are averaged over them, and chains begin there
 
 
 class Bare(NamedTuple):
@@ -106,7 +107,7 @@ def natural() -> Target:
 
 
 def measured_inflation(target: Target, plan: Plan, step: float, chains: int, steps: int) -> tuple[float, float]:
-    """sd over the exact sd, less 1, and its Monte-Carlo error; the first tenth of the run is left out."""
+    """sd / exact sd − 1, and its Monte Carlo error; the first tenth of the run is left out."""
     program = Bare(target.model)
     tuned = {"step_size": jnp.asarray(step, jnp.result_type(float))}
     keys = chain_keys(jax.random.key(0), chains)
@@ -134,7 +135,7 @@ def measured_inflation(target: Target, plan: Plan, step: float, chains: int, ste
 def predicted(target: Target, plan: Plan, step: float) -> tuple[float, float, float, float]:
     """Inflation for independent and for epoch batches, h and V, both averaged over the posterior."""
     found = bias.measure(target.model, target.data, plan, target.quantiles[8::16, None], jax.random.key(0))
-    # From the averaged h the normal approximation's own sd may differ a little from the exact one; inflation is of it.
+    # The sd of a normal with the averaged h may differ a little from the exact sd; the inflation is relative to it.
     independent = bias.stationary(found, step).inflation[0]
     epoch = bias.stationary(found, step, epoch=plan.count).inflation[0]
     return float(independent), float(epoch), float(found.curvature[0, 0]), float(found.noise[0, 0])

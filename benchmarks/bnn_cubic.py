@@ -1,13 +1,14 @@
 """How far is each method's predictive from the truth, where the truth can be had?
 
-Twenty points and a network of 20 tanh units with known noise; the reference is a long NUTS run (8,000 draws, R-hat at
-most 1.001) of f on a grid of 81 inputs. For each method, over the grid: the root-mean-square error of the mean of f in
-units of its reference sd, and the ratio of its sd to the reference's, averaged over inputs within the data and outside.
-For a run of NUTS the first should be what its own Monte-Carlo error is, about √(1/ESS).
+The data are twenty points, and the model is a network f of 20 tanh units with known noise. The reference is a long NUTS
+run (8,000 draws, R-hat at most 1.001) of f on a grid of 81 inputs. For each method the table shows the
+root-mean-square error of the mean of f, in units of its reference sd, and the ratio of f's sd to the reference's. Both
+are averaged over the inputs within the range of the data and over those outside. For a run of NUTS the first should
+equal its own Monte Carlo error, about √(1/ESS) with ESS the effective sample size.
 
-Predicted: sampling methods within a few per cent; mean fields too narrow outside the data, where the band is made of
-correlations between weights; a linearised Laplace right inside and too wide outside; ensembles of maxima too narrow
-everywhere but where they disagree.
+Predicted: sampling methods are right within a few per cent. Mean fields are too narrow outside the data, where the
+band's width comes from correlations between weights. A linearised Laplace is right inside and too wide outside.
+Ensembles of maxima are too narrow except where their members disagree.
 
     python benchmarks/bnn_cubic.py --data DIR [--quick] [--methods nuts,laplace]
 
@@ -95,7 +96,7 @@ def main() -> None:
 
 
 def draw(grid, mean, sd, reference, bands) -> None:
-    """Bands of two sds, a panel a method, the reference behind."""
+    """Bands of two sds, one panel for each method, with the reference in the background."""
     import matplotlib
 
     matplotlib.use("Agg")

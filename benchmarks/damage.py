@@ -1,14 +1,16 @@
 """What is made of files that were damaged, swapped or forged?
 
-Every kind of folder that the library writes and every kind of file that it reads is made twice, of two seeds. A copy
-of the first is hurt in one place, and read. Accidents: a flipped bit, a cut, a block of zeros or of garbage, a file
-that is empty, gone, a folder, or another file of the folder. Swaps: the same file of the other run. Forgeries: a
-JSON manifest with one entry changed (paths that climb, are absolute or 300 letters long, sizes of terabytes, other
-types) and its seal made anew; a link that leads out.
+Every kind of folder that the library writes and every kind of file that it reads is made twice, with two seeds. A copy
+of the first is damaged in one place, and then read. There are three kinds of damage. Accidents: a flipped bit, a cut, a
+block of zeros or of random bytes, or a file that is empty, missing, replaced by a folder, or replaced by another file
+of the folder. Swaps: the same file from the other run. Forgeries: a JSON manifest with one entry changed (paths that
+lead upwards, are absolute or 300 letters long, sizes of terabytes, other types) and a checksum computed again (its
+seal), or a link that leads out of the folder.
 
-"refused": in a sentence. "harmless": what is read is what was written. "other": another answer where nothing can tell
-it from the right one: a forgery whose seal holds, or a file without a checksum (.npy, .csv, Parquet, TOML). "wrong",
-"traceback" and "crash" are faults.
+The outcomes are: "refused", with an error message of the library; "harmless", if the values read are those written;
+"other", if the values differ but nothing could detect it, because a forgery's checksum is right or the file has none
+(.npy, .csv, Parquet, TOML). "wrong" (values that differ although it could be detected), "traceback" and "crash" are
+faults.
 
 Predicted: no fault.
 
@@ -45,12 +47,12 @@ VALUES = [
 
 
 class Kind(NamedTuple):
-    """What is written, and how it is read."""
+    """One kind of folder or file: how it is written, and how it is read."""
 
     make: Callable[[Path, int], None]  # (folder, seed)
-    told: Callable[[Path], object]  # all that is read, to be compared
+    told: Callable[[Path], object]  # all values that are read, for the comparison
     summed: bool = True  # whether everything in it has a checksum
-    swaps: bool = True  # whether another run's files could be told
+    swaps: bool = True  # whether files of another run can be recognised
 
 
 # -- kinds -------------------------------------------------------------------------------------------
@@ -208,7 +210,7 @@ def file_of(name: str) -> Callable[[Path, int], None]:
 
 
 def rows_read(path: Path) -> object:
-    """By every reader that takes the file."""
+    """What every reader that accepts the file reads from it."""
     import jax
 
     import tractable as tr
@@ -252,7 +254,7 @@ KINDS = {
 }
 
 
-# -- harm --------------------------------------------------------------------------------------------
+# -- damage ------------------------------------------------------------------------------------------
 
 
 def files(folder: Path) -> list[Path]:
@@ -262,7 +264,7 @@ def files(folder: Path) -> list[Path]:
 
 
 def forged(content: bytes, rng: np.random.Generator) -> bytes:
-    """JSON with one entry changed, or gone, and every seal in it made anew."""
+    """JSON with one entry changed or removed, and every checksum in it computed again."""
     from tractable.core.sealed import sealed
 
     whole = json.loads(content)
@@ -370,7 +372,7 @@ def child(name: str, count: int, seed: int, scratch: str, pipe) -> None:
 
 
 def harmed(name: str, count: int, seed: int = 0) -> tuple[Counter, list[tuple]]:
-    """How often what came of it, and the faults."""
+    """How often each outcome occurred, and the list of faults."""
     context, seen, faults = multiprocessing.get_context("spawn"), Counter(), []
     done = 0
     while done < count:
@@ -400,7 +402,7 @@ def harmed(name: str, count: int, seed: int = 0) -> tuple[Counter, list[tuple]]:
 
 
 def main() -> None:
-    """Harm, read, tell."""
+    """Damage copies, read them, and print the outcomes."""
     parser = arguments(__doc__)
     parser.add_argument("--mutants", type=int, default=1000, help="in all")
     parser.add_argument("--only", nargs="*", metavar="KIND")

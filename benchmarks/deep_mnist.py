@@ -1,9 +1,9 @@
 """How good are deep ladders of binary digits, by the methods that climb them?
 
-Belief networks of one to three layers of 200 units on MNIST binarised once, by NVIL, VIMCO, wake–sleep and reweighted
-wake–sleep; variational autoencoders and their importance-weighted kin, one and two layers, on MNIST whose pixels are
-drawn afresh at every visit. Nats a digit of the test set, ELBO and K-sample bound (K = 1000, or 5000 by --samples);
-q's own unit counts and costs are in the report.
+Belief networks of one to three layers of 200 units are learnt on MNIST binarised once, by NVIL, VIMCO, wake–sleep and
+reweighted wake–sleep. Variational and importance-weighted autoencoders of one and two layers are learnt on MNIST whose
+pixels are drawn again each time that a row is used. The table shows nats a digit of the test set: the evidence bound
+ELBO and the K-sample bound (K = 1000, or 5000 by --samples). The report has the active units and the KL of each layer.
 
 Published. Mnih & Gregor 2014 (table 1, bounds, NVIL / wake–sleep): 200 113.1 / 116.3, 200-200 99.8 / 106.9,
 200-200-200 96.7 / 101.3. Maddison et al. 2017 (K-sample estimates, NVIL, VIMCO of 5): 200 104.4, 101.9; 200-200 92.9,
@@ -11,14 +11,14 @@ Published. Mnih & Gregor 2014 (table 1, bounds, NVIL / wake–sleep): 200 113.1 
 estimates, drawn pixels, VAE / IWAE): one layer 86.76 / 86.76 (k = 1), 86.47 / 85.54 (5), 86.35 / 84.78 (50); two layers
 85.33 / 85.33, 85.01 / 83.89, 84.78 / 82.90. These took hundreds to thousands of epochs.
 
-The binarisation here is a draw of its own and not Salakhutdinov & Murray's: the same law of the pixels, other pixels.
+The binarisation is not that of Salakhutdinov & Murray: the pixels are another draw from the same distribution.
 
     python benchmarks/deep_mnist.py --data DIR [--ladders sbn-200,sbn-200-200] [--methods nvil,vimco] [--epochs 100]
         [--samples 1000] [--rows 10000] [--checkpoint DIR] [--out FILE.csv]
 
 DIR holds mnist.npz (x_train, x_test: grey, 0 … 255) and mnist_binarised.npz (the same, packed bits). With --checkpoint
-a run that was stopped goes on; it is saved under LADDER-METHOD-EPOCHS. ``--openml`` fetches MNIST through scikit-learn,
-which needs a network.
+a run that was stopped continues; it is saved under LADDER-METHOD-EPOCHS. ``--openml`` fetches MNIST through
+scikit-learn, which needs a network.
 """
 
 import csv
@@ -43,9 +43,7 @@ LADDERS: dict[str, Callable[[], tr.models.Ladder]] = {
     "vae-50": lambda: tr.models.latent_gaussian(784, 50, hidden=(200, 200), redraw=True),
     "vae-100-50": lambda: tr.models.hierarchical(784, (100, 50), hidden=((200, 200), (100, 100)), redraw=True),
 }
-RATE = (
-    3e-3  # of Adam, falling to 0 along half a cosine; of 1e-3, 3e-3 and 1e-2 the best for NVIL after 20 and 100 epochs
-)
+RATE = 3e-3  # Adam's first rate, which falls to 0 along half a cosine; the best of 1e-3, 3e-3 and 1e-2 for NVIL
 METHODS: dict[str, Callable[..., Method]] = {
     "nvil": lambda **run: tr.NVIL(learning_rate=RATE, **run),
     "vimco": lambda **run: tr.VIMCO(samples=5, learning_rate=RATE, **run),

@@ -1,14 +1,15 @@
 """Does a run survive being stopped, and a checkpoint a flipped bit?
 
-Stops: a process that learns with ``checkpoint=`` is stopped at a random instant of its life, started again on the same
-folder, stopped again, until ``--kills`` of a method are spent; then it may finish. Every time it comes to its end, its
-numbers must be those of a run that nobody touched, bit for bit. Eight stops of ten are SIGKILL, one is Ctrl-C (SIGINT),
-one SIGTERM. All methods of ``tests/every_method.py`` with up to a hundred times their draws, steps or epochs, and runs
-of the command line gone on with by ``--resume``. Flips: one random bit of a random file of the newest checkpoint is
-flipped, or the file cut short at random; what ``load`` gives must be the checkpoint before, or this one's very arrays,
-never anything else.
+Stops: a process that learns with ``checkpoint=`` is stopped at a random instant, started again on the same folder and
+stopped again, until it was stopped ``--kills`` times; then it may finish. Each time that a run finishes, its numbers
+must equal those of a run without stops, bit for bit. Eight stops of ten are by SIGKILL, one by Ctrl-C (SIGINT) and one
+by SIGTERM. All methods of ``tests/every_method.py`` are run with up to a hundred times their draws, steps or epochs,
+and also runs of the command line, which continue by ``--resume``.
 
-Predicted: no failure of either kind; a flip that goes unnoticed sits where the archive holds nothing that is read.
+Flips: one random bit of a random file of the newest checkpoint is flipped, or the file is cut at a random place. Then
+``load`` must return the previous checkpoint, or exactly the arrays of the newest one.
+
+Predicted: no failure of either kind. A flip that is not detected is in a part of the archive that is never read.
 
     python -W ignore benchmarks/endurance.py [--kills 20] [--only NAME ...] [--flips 200] [--quick]
 """
@@ -35,7 +36,7 @@ from tractable.engine import checkpoint
 
 TESTS = pathlib.Path(__file__).parents[1] / "tests"
 STOPS = [signal.SIGKILL] * 8 + [signal.SIGINT, signal.SIGTERM]
-LONGER = {"draws": 100, "steps": 50, "epochs": 20}  # times as many as in the tests: a run of about a second
+LONGER = {"draws": 100, "steps": 50, "epochs": 20}  # factors over the numbers in the tests: a run of about a second
 COMMANDS = {
     f"tractable fit, {method}": ["--example", "beta-bernoulli", "--method", method, "--set", f"draws={draws}"]
     for method, draws in {"nuts": 20_000, "sgld": 20_000, "random-walk": 200_000, "meanfield": 100_000}.items()
@@ -43,7 +44,7 @@ COMMANDS = {
 
 
 def names() -> list[str]:
-    """Methods and commands; asked in a process of its own, for this one starts no device so that it can fork."""
+    """Methods and commands, from another process: this process starts no JAX device, so that it can fork."""
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         return [*pool.apply(methods), *COMMANDS]
 
@@ -56,7 +57,7 @@ def methods() -> list[str]:
 
 
 def learn(name: str, folder: pathlib.Path | None, answer: pathlib.Path) -> None:
-    """A run from where it stands to its end, and the digest of its numbers."""
+    """Run from the checkpoint to the end, and return the digest of the numbers."""
     warnings.simplefilter("ignore")
     found = command(name, folder or answer.with_suffix(".run")) if name in COMMANDS else method(name, folder)
     answer.write_text(hashlib.sha256(np.ascontiguousarray(found).tobytes()).hexdigest())
@@ -69,7 +70,7 @@ def method(name: str, folder: pathlib.Path | None) -> np.ndarray:
     case = CASES[name]
     of = {field.name: getattr(case.method, field.name) for field in dataclasses.fields(case.method)}
     more = {field: of[field] * times for field, times in LONGER.items() if of.get(field)}
-    if of.get("most"):  # Monte Carlo EM's draws are those of a step, up to so many
+    if of.get("most"):  # for Monte Carlo EM, "draws" counts the draws of one step, and "most" is their largest number
         del more["draws"]
     longer = dataclasses.replace(case.method, **more)
     run = tr.infer(case.model, case.rows, longer, seed=5, progress=False, checkpoint=folder, verify=None)
@@ -93,7 +94,7 @@ def command(name: str, folder: pathlib.Path) -> np.ndarray:
 
 
 def stopped(name: str, stops: int, scratch: pathlib.Path, rng: random.Random) -> tuple[int, int, int, int]:
-    """Of a method's runs: stops, those of them with a checkpoint there, runs that ended, those of them the same."""
+    """Counts for a method: stops, stops that left a checkpoint, runs that finished, and those with equal numbers."""
     context = multiprocessing.get_context("forkserver")
     folder, answer, whole = scratch / "run", scratch / "answer", scratch / "whole"
 
@@ -102,7 +103,7 @@ def stopped(name: str, stops: int, scratch: pathlib.Path, rng: random.Random) ->
         process.start()
         return process
 
-    for _ in range(2):  # the second finds its programs compiled
+    for _ in range(2):  # the second run finds its compiled programs in the cache
         shutil.rmtree(whole.with_suffix(".run"), ignore_errors=True)
         began = time.monotonic()
         begun(None, whole).join()
@@ -115,7 +116,7 @@ def stopped(name: str, stops: int, scratch: pathlib.Path, rng: random.Random) ->
             os.kill(process.pid or 0, rng.choice(STOPS))
             process.join()
             spent, saved, interrupted = spent + 1, saved + bool(list(folder.rglob("step-*"))), True
-        if answer.exists() or not interrupted:  # it came to its end, or failed by itself
+        if answer.exists() or not interrupted:  # the run finished, or failed by itself
             right = answer.exists() and answer.read_text() == whole.read_text()
             ended, same = ended + 1, same + right
             if not right:
@@ -127,7 +128,7 @@ def stopped(name: str, stops: int, scratch: pathlib.Path, rng: random.Random) ->
 
 
 def flipped(count: int, rng: random.Random) -> dict[str, int]:
-    """How many flips and cuts were refused (the checkpoint before was taken), harmless, or wrong."""
+    """How many flips and cuts were refused (the previous checkpoint was used), harmless, or wrong."""
     seen = {"refused": 0, "harmless": 0, "wrong": 0}
     with tempfile.TemporaryDirectory() as scratch:
         folder = pathlib.Path(scratch)
@@ -151,7 +152,7 @@ def flipped(count: int, rng: random.Random) -> dict[str, int]:
                     warnings.simplefilter("ignore")
                     found = checkpoint.load(folder / "hurt")
             except CheckpointError:
-                seen["wrong"] += 1  # the one before is sound: it was to be taken
+                seen["wrong"] += 1  # the previous checkpoint is undamaged, and should have been used
                 continue
             step, arrays, manifest = found if found is not None else (-1, {}, {})
             same = step in (0, 1) and manifest.get("written") == step and arrays.keys() == states[step].keys()
@@ -161,7 +162,7 @@ def flipped(count: int, rng: random.Random) -> dict[str, int]:
 
 
 def main() -> None:
-    """Stop, flip, tell."""
+    """Stop runs, flip bits, and print what happened."""
     parser = arguments(__doc__)
     parser.add_argument("--kills", type=int, default=20, help="of each method")
     parser.add_argument("--only", nargs="*", metavar="NAME", help="methods as tests/every_method.py calls them")

@@ -1,13 +1,14 @@
 """Which estimates of the evidence fail, and how: models whose log p(y) is known, by every method.
 
-Exact: Beta–Bernoulli, normal and linear-regression formulas; a grid for the two modes; normalised densities whose
-constant was taken off for a funnel and a Student t, which have no prior and no data (log Z of a log density).
+The exact values come from the formulas for Beta–Bernoulli, normal and linear-regression models, and from a grid for the
+two modes. The funnel and the Student t are normalised densities from which a constant was subtracted; they have no
+prior and no data, and the evidence is their log Z.
 
-Error is estimate − truth in nats; "±" the method's own standard error; z the one over the other. A method is honest
-where a large error comes with "reject" or "caution". Expected: plain Monte Carlo is fine in one parameter and nats too
-low in many, with a ± below 1 and "reject"; Laplace is exact for normal posteriors, short by up to log 2 at two modes
-and wrong on tails; importance sampling is as good as its Student t; the sandwich holds the truth, and its gap says how
-well.
+"Error" is estimate − truth in nats, "±" is the method's own standard error, and z is their ratio. A method does its
+work if a large error comes with "reject" or "caution". Predicted: plain Monte Carlo is good for one parameter, and for
+many parameters nats too low, with a ± below 1 and "reject". Laplace is exact for normal posteriors, too low by up to
+log 2 for two modes, and wrong for heavy tails. Importance sampling is as good as its Student t proposal. The lower and
+upper bounds of annealing hold the truth between them.
 
     python benchmarks/evidence_table.py [--quick]
 """
@@ -89,7 +90,7 @@ def funnel(size: int = 4) -> Problem:
 
 
 def student(size: int = 5) -> Problem:
-    """Independent Student t of 2 degrees: no variance."""
+    """Independent Student t's of 2 degrees of freedom, whose variance is infinite."""
     log_z = -float(dist.StudentT(2.0).log_prob(0.0)) * size
 
     def density(z: jax.Array) -> jax.Array:

@@ -1,11 +1,12 @@
 """Do formulas give the posteriors that bambi gives, and in what time?
 
-Five of bambi's published examples: sleepstudy (varying intercepts and slopes), radon (many small groups), votes
-(logistic, an interaction), absences (negative binomial, an interaction), blossoms (splines). Their tables are not
-shipped: ours are drawn here from models of the same shape and size. Both libraries take the formula, their own default
-priors (bambi's of logistic regression are narrower than ours: there both get the same by name) and NUTS, 4 chains of
-1000 after 1000; bambi by PyMC, on as many cores. Time is wall time from the table to the
-draws, compilation included, once, with ours without the second look (``verify=None``), which bambi has none of.
+Five of bambi's published examples are used: sleepstudy (varying intercepts and slopes), radon (many small groups),
+votes (logistic, an interaction), absences (negative binomial, an interaction), blossoms (splines). Their tables are not
+part of bambi, so ours are simulated from models of the same shape and size. Both libraries get the same formula, use
+their own default priors, and run NUTS with 4 chains of 1000 draws after 1000 steps of warm-up; bambi does so by PyMC,
+on the same number of cores. Only for logistic regression, where bambi's default priors are narrower than ours, both get
+the same priors by name. Time is the wall time from the table to the draws, with compilation, of one run. Ours runs
+without verification (``verify=None``), which bambi does not have.
 
     python benchmarks/formulas.py --bambi /path/to/python    # of an environment with bambi
 """
@@ -86,7 +87,7 @@ def ours(name: str, table: pd.DataFrame) -> dict[str, Any]:
 
 
 def theirs(folder: Path, names: list[str]) -> None:
-    """Run by bambi's Python: what ``ours`` returns, of the tables in a folder, as JSON."""
+    """A program for bambi's Python: prints, as JSON, what ``ours`` returns, for the tables in a folder."""
     import arviz
     import bambi
 
@@ -108,7 +109,7 @@ def theirs(folder: Path, names: list[str]) -> None:
 
 
 def alike(name: str) -> str:
-    """bambi's name of what we call ``name``; "" of a parameter that means another thing there."""
+    """bambi's name for our parameter ``name``; "" if that parameter has another meaning there."""
     if name.startswith("sd("):
         return f"{name[3:-1]}_sigma"
     levels, bare = re.findall(r"\[(.*?)\]", name), re.sub(r"\[.*?\]", "", name)  # prog[b]:x is prog:x[b]

@@ -2,10 +2,10 @@
 
     python benchmarks/gibbs_speed.py [rows]
 
-Both draw allocations of N rows and then Dirichlet, normal and inverse Wishart parameters of K = 5 normals in d = 4. The
-loop is what one would write in JAX for this one model: with ``jax.random.categorical``, and once more with one uniform
-a row in its place. The library draws θ from the model's own statistics, and once more from conditionals that
-derivatives find, as it does for models that it knows nothing of.
+Both draw the allocations of N rows, and then the Dirichlet, normal and inverse Wishart parameters of K = 5 normals in
+d = 4. The loop is what one would write in JAX for this one model. It is timed with ``jax.random.categorical``, and with
+one uniform number for each row instead. The library is timed twice too: drawing θ from the model's own statistics, and
+from conditionals that it finds by derivatives, as it does for a user's models.
 """
 
 import sys
@@ -72,7 +72,7 @@ def by_hand(x: jax.Array, keys: jax.Array, one_uniform: bool) -> jax.Array:
 
 
 def best_of(run: Callable, times: int = 5) -> float:
-    """Milliseconds a sweep, the least of several."""
+    """Milliseconds for each sweep, the smallest of several measurements."""
     jax.block_until_ready(run())
     found = []
     for _ in range(times):

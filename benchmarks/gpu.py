@@ -2,9 +2,10 @@
 
     python benchmarks/gpu.py [--quick] [--platforms cpu cuda cuda:tensorfloat32 cuda:highest]
 
-The same jobs by ``infer``'s defaults in float32, each platform in a process of its own; after a colon, the precision of
-matrix products that the user asks for. Regressions are held to their posterior in double precision, in posterior sds:
-columns of mean 3 and sd 1, so that a rounded product shows. Give a GPU one process at a time.
+The same jobs run with ``infer``'s defaults in float32, on each platform in a process of its own. The word after a colon
+is the precision of matrix products that the user asks for. Regressions are compared with their posterior in double
+precision, and errors are in posterior sds; the columns have mean 3 and sd 1, so that rounded products have an effect.
+Run only one process at a time on a GPU.
 """
 
 import argparse
@@ -65,7 +66,7 @@ def regression(family: str, method: str, rows: int, columns: int) -> Job:
 
 
 def trained(make: Callable[[int], tuple[Any, Any, Callable[[int], Any]]], rows: int, epochs: int) -> Job:
-    """Seconds of one epoch with all that a run does around it, and milliseconds of each step more."""
+    """Seconds of a run of one epoch, and milliseconds for each further step."""
 
     def job(quick: bool) -> dict[str, Any]:
         import tractable as tr
@@ -104,7 +105,7 @@ def autoencoder(rows: int) -> tuple[Any, Any, Callable[[int], Any]]:
 
 
 def mixture(quick: bool) -> dict[str, Any]:
-    """Nats a row, as the estimator scores what it found."""
+    """The score of the fitted estimator, in nats a row."""
     from tractable.estimators import GaussianMixture
 
     rng = np.random.default_rng(0)
@@ -143,7 +144,7 @@ def here(asked: argparse.Namespace) -> None:
     for name in asked.only or JOBS:
         try:
             found = JOBS[name](asked.quick)
-        except Exception as error:  # the other jobs have their answers
+        except Exception as error:  # a job that fails does not end the others
             found = {"says": f"{type(error).__name__}: {error}"[:200]}
         print(
             json.dumps({"job": name} | {k: v if isinstance(v, str) else float(v) for k, v in found.items()}), flush=True

@@ -1,16 +1,17 @@
 """Does a step cost more, or a run more memory, where there are more groups; and is what defaults find right?
 
-Counts in G = 1e3, 1e4 and 1e5 groups of 1 to 10 rows, y ~ Poisson(exp(a_g + w·x)), a_g ~ N(μ, τ²): in a fresh process
-each the gradient on a batch of 100 groups, then a whole run of the mean field, with the
-peak memory of the process and how far its means lie from the parameters that made the data.
+The first table is about counts in G = 1e3, 1e4 and 1e5 groups of 1 to 10 rows, y ~ Poisson(exp(a_g + w·x)),
+a_g ~ N(μ, τ²). For each G a new process times the gradient on a batch of 100 groups, and then makes a whole run of the
+mean field. The table shows the peak memory of the process, and how far the means lie from the true parameters.
 
-Predicted: a step looks at its batch's groups alone, so that its time is flat in G; memory grows by the rows themselves,
-some 300 bytes a group, and what looks at all groups (the report, ``posterior.local()``) takes them some at a time.
+Predicted: a step reads only its batch's groups, so its time does not depend on G. Memory grows only by the rows, some
+300 bytes a group, because functions of all groups (the report, ``posterior.local()``) process a part of them at a time.
 
-Then normal random intercepts, y ~ N(a_g + w·x, σ²), a_g ~ N(μ, τ²), by each method's defaults in batches, of the most
-groups. There p(y | θ) is closed: sums over groups of one size are quadratic in (μ, w), so that the exact posterior is
-20,000 weighted draws around its mode, by NumPy. Predicted: means within 0.2 sd and sds within 0.8 to 1.25, or a
-verdict that does not say "trust". MeanField and BayesByBackprop correct their batches by an anchor.
+The second table is about normal random intercepts, y ~ N(a_g + w·x, σ²), a_g ~ N(μ, τ²), by each method's defaults in
+batches, for the largest G. Here p(y | θ) has a closed form: sums over groups of one size are quadratic in (μ, w). So
+NumPy computes the exact posterior, from 20,000 weighted draws around its mode. Predicted: means are within 0.2 sd, and
+sds are 0.8 to 1.25 times the exact ones, or the verdict is not "trust". MeanField and BayesByBackprop correct their
+batches by control variates around an anchor near the mode.
 
     python benchmarks/groups.py [--quick]
 """
@@ -41,7 +42,7 @@ MODEL = tr.Model(
 
 
 def rows(groups: int) -> tr.Data:
-    """Rows of so many groups, which lie anywhere."""
+    """Rows of so many groups, in random order."""
     rng = np.random.default_rng(0)
     group = rng.permutation(np.repeat(np.arange(groups), rng.integers(1, 11, groups)))
     own, x = rng.normal(TRUE["mu"], TRUE["tau"], groups), rng.normal(size=(len(group), 2))
@@ -68,7 +69,7 @@ def step_time(data: tr.Data) -> float:
 
 
 def measured(groups: int) -> dict:
-    """What one process of so many groups came to."""
+    """The results of one process for so many groups."""
     data = rows(groups)
     took = step_time(data)
     began = time.perf_counter()
@@ -146,7 +147,7 @@ def exact(group: np.ndarray, x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, 
 
 
 def beside_exact(groups: int, name: str, seed: int) -> dict:
-    """A method's defaults on so many groups, held against the exact posterior."""
+    """A method with its defaults on so many groups, compared with the exact posterior."""
     group, x, y = intercepts(groups)
     mean, sd = exact(group, x, y)
     data, began, worked = tr.Data(y, given=x, group=group), time.perf_counter(), time.process_time()
@@ -163,7 +164,7 @@ def beside_exact(groups: int, name: str, seed: int) -> dict:
 
 
 def alone(*given: str) -> dict:
-    """A row, by a process of its own."""
+    """A row of the table, computed by a process of its own."""
     ran = subprocess.run([sys.executable, __file__, "--one", *given], stdout=subprocess.PIPE, text=True, check=True)
     return json.loads(ran.stdout.splitlines()[-1])
 

@@ -1,12 +1,13 @@
 """Does a K-sample bound cost more than the products it needs, and does its memory grow with rows or draws?
 
-log (1/K) Σ_k p(x, h_k) / q(h_k | x) of held-out images, for a belief network 784-200 and a variational autoencoder
-784-200-200-50. `limit` is the products of as many draws with the generative weights, in parts of the size that ours
-takes, by themselves; `and sigmoids` adds the log σ of every pixel, which no bound can do without. Then the peak memory
-of fresh processes above that of one row.
+The bound is log (1/K) Σ_k p(x, h_k) / q(h_k | x) of held-out images, for a belief network 784-200 and a variational
+autoencoder 784-200-200-50. `limit` is the time of the matrix products alone: of as many draws with the generative
+weights, in parts of the same size as ours. `and sigmoids` adds the log σ of every pixel, which every such bound needs.
+Then the peak memory of new processes is measured, above that of a bound of one row.
 
-Predicted: the belief network twice its product, as a pixel's log σ costs about what its 200 multiplications do; the
-autoencoder, whose products are twice as many, 1.5; memory the same for all sizes.
+Predicted: the belief network takes twice the time of its products, because a pixel's log σ costs about as much as its
+200 multiplications. The autoencoder, which has twice as many products, takes 1.5 times. Memory is the same for all
+sizes.
 
     python benchmarks/k_sample.py [--quick] [--only time|memory] [--rows N] [--samples K]
 """
@@ -36,7 +37,7 @@ LADDERS: dict[str, tuple[Callable[[], tr.models.Ladder], tuple[int, ...]]] = {
 
 
 def images(rows: int) -> np.ndarray:
-    """Binary pixels; what they show does not matter to a clock."""
+    """Random binary pixels; their values do not change the time."""
     return (np.random.default_rng(0).random((rows, PIXELS)) < 0.2).astype(np.float32)
 
 
@@ -48,7 +49,7 @@ def evaluated(name: str, rows: int, samples: int) -> Callable:
 
 
 def products(name: str, rows: int, samples: int, sigmoids: bool) -> Callable:
-    """Nothing but the products of the generative network; the sums keep the compiler from leaving them out."""
+    """Only the products of the generative network; the sums prevent the compiler from removing the products."""
     widths = (*LADDERS[name][1], PIXELS)
     keys = jax.random.split(jax.random.key(0), len(widths))
     weights = [jax.random.normal(k, (a, b)) / a**0.5 for k, a, b in zip(keys[1:], widths[:-1], widths[1:], strict=True)]

@@ -34,7 +34,7 @@ def one_hot(rows: int, columns: int) -> np.ndarray:
 
 
 def seconds(fit: Any) -> float:
-    """Of the processor, of a second call."""
+    """Processor seconds of a second call."""
     fit()
     began = time.process_time()
     fit()
@@ -42,7 +42,7 @@ def seconds(fit: Any) -> float:
 
 
 def exact(model: Any, x: np.ndarray, curvature: Any) -> np.ndarray:
-    """(D,) sds of the weights: the inverse of the information, prior and all, of standardised columns."""
+    """(D,) sds of the standardised columns' weights, by the inverse of the information with the prior's."""
     design = np.column_stack([model._scaling.inputs(x), np.ones(len(x))])
     scales = np.append(np.full(x.shape[1], model.weight_scale or 2.5), model.intercept_scale)
     precision = design.T @ (design * curvature) + np.diag(scales**-2.0)

@@ -1,11 +1,11 @@
 """How much can one process hold: rows, parameters, classes, columns, fits, time?
 
-Each case runs in a process of its own and tells seconds, the peak of memory above what importing takes, and what came
-of it: a verdict, or the sentence in which it was refused. "flat" cases tell how far memory grew from the first fifth of
-the work to its end.
+Each case runs in a process of its own. It reports the seconds, the peak of memory above the memory after the imports,
+and the outcome: a verdict, or the message of the error. "flat" cases report how much memory grew from the first fifth
+of the work to its end.
 
-Predicted: memory in proportion to the data (two copies: the caller's and the device's); nothing grows with fits or
-time; what does not fit is refused before it begins.
+Predicted: memory is proportional to the data (two copies: the caller's and the device's). It does not grow with the
+number of fits or with time. Work that does not fit in memory is refused before it begins.
 
     python -W ignore benchmarks/load.py [--only CASE ...] [--minutes 10] [--quick]
 """
@@ -108,7 +108,7 @@ def growth(work: Callable[[int], None], times: int) -> str:
 
 
 def equal_fits(times: int) -> str:
-    """Fresh models that are alike."""
+    """New models that are equal."""
     import numpyro.distributions as dist
 
     import tractable as tr
@@ -123,7 +123,7 @@ def equal_fits(times: int) -> str:
 
 
 def unlike_fits(times: int) -> str:
-    """An estimator on tables of other sizes."""
+    """An estimator on tables of different sizes."""
     from tractable.estimators import BayesianLinearRegression
 
     rng = np.random.default_rng(0)
@@ -136,7 +136,7 @@ def unlike_fits(times: int) -> str:
 
 
 def long_run(minutes: float) -> str:
-    """SGLD whose draws go to a folder, in stretches of a tenth of the time."""
+    """SGLD for so many minutes, with draws written to a folder: growth of memory after the first fifth of the time."""
     import tractable as tr
     from tractable.core.errors import TractableError
     from tractable.gallery.models import EXAMPLES
@@ -213,7 +213,7 @@ def main() -> None:
             process.join(0.05)
         try:
             taken, before, found = here.recv()
-        except EOFError:  # killed, or an error that is no sentence
+        except EOFError:  # the process was killed, or ended by an error that is not the library's
             taken, before, found = float("nan"), 0.0, f"ended with {process.exitcode}"
         rows.append([name, taken, highest - before, found])
         print(*rows[-1], file=sys.stderr, flush=True)

@@ -2,10 +2,10 @@
 
     python benchmarks/many_rows.py [--quick] [--rows 50000 200000 1000000] [--columns 10]
 
-Regressions whose posterior is nearly a normal N(m, S), by Newton's steps in double precision; every tenth column is 1
-in fifty rows, whatever their number, and 0 elsewhere. Judged are N(m, S) itself, and four that are wrong: all means
-0.35 sds aside, sds 0.7 and 1.4 times the right ones, and all means 3 sds aside. Seconds are of a second look; "run" is
-Laplace's.
+The models are regressions whose posterior is nearly a normal N(m, S), which is computed by Newton steps in double
+precision. Every tenth column is 1 in fifty rows, however many rows there are, and 0 elsewhere. The library verifies
+N(m, S) itself and four wrong posteriors: all means moved by 0.35 sds, sds 0.7 and 1.4 times the right ones, and all
+means moved by 3 sds. The seconds are those of a second verification, with compiled programs; "run" is that of Laplace.
 """
 
 import time
@@ -61,7 +61,7 @@ def exact(name: str, x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarr
 
 
 def said_to_be(model: tr.Model, data: tr.Data, mean: np.ndarray, root: np.ndarray) -> Posterior:
-    """The posterior that a q = N(mean, root rootᵀ) is said to be."""
+    """The posterior that claims to be q = N(mean, root rootᵀ)."""
     draws = mean + np.random.default_rng(1).standard_normal((4000, len(mean))) @ root.T
     phi = jax.tree.map(np.asarray, of_root(jnp.asarray(mean, float), jnp.asarray(root, float)))
     belief = Fitted(positions=draws[None], family="full rank", phi=phi, log_weights=None)

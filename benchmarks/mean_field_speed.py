@@ -1,14 +1,16 @@
 """How soon is a mean field fitted, warm and cold, beside NumPyro and BlackJAX?
 
-Logistic regression on the breast cancer data (569 × 31, prior N(0, 1)). Reached is a bound within 0.05 nat of the best
-a mean field has, told without noise, by quadrature. Peers climb with Adam on the bound's reparameterised gradient, ten
-draws a step, in one scan, at the rate of 0.1, 0.03, 0.01 or 0.003 that is there first, and stop at the step at which
-they are: nobody tells them so in practice. Ours with the same Adam and the same draws is held to the same. ``infer``
-finds its own end, and does all else it does: looks the model over before, and weighs draws of q after. Cold is a fresh
-process from the end of the imports to the fitted q, compilation included; peers do their steps there in one go.
+The model is a logistic regression on the breast cancer data (569 × 31, prior N(0, 1)). The goal is a bound within 0.05
+nat of the best bound of a mean field, measured by quadrature, without noise. The other libraries climb with Adam by the
+bound's reparameterised gradient, with ten draws a step, in one scan. Each uses that rate of 0.1, 0.03, 0.01 and 0.003
+which reaches the goal first, and stops at the step at which it does, which in practice nobody knows. Our climb with the
+same Adam and the same number of draws is stopped in the same way. ``infer`` decides by itself when to stop, inspects
+the model before, and weights draws of q after. "Cold" is the time of a new process from the end of the imports to the
+fitted q, with compilation; there the other libraries take all steps in one call.
 
-Predicted: by quadrature ten times NumPyro warm, since 50 evaluations do the work of thousands of steps; the plain
-gradient no slower than a peer's; cold, the compiler is all that counts, and a quarter more code costs a quarter more.
+Predicted: warm, quadrature is ten times as fast as NumPyro, because 50 evaluations replace thousands of steps, and the
+plain gradient is no slower than the others'. Cold, only compilation matters, and a quarter more code takes a quarter
+more time.
 
     python benchmarks/mean_field_speed.py [--quick]
 """
@@ -39,12 +41,12 @@ from tractable.vi import quadrature
 SAMPLES = 10
 RATES = (0.1, 0.03, 0.01, 0.003)
 NEAR = 0.05  # nats
-LOOK = 50  # steps between looks for the first that is near
+LOOK = 50  # steps between two evaluations of the bound, which find the first step that is near
 MOST = 30_000
 
 
 class Climber(NamedTuple):
-    """A peer's climb: ``go(state, steps)``, ``first(rate)`` and q's mean and sd of a state."""
+    """Another library's climb: ``go(state, steps)``, ``first(rate)``, and q's mean and sd from a state."""
 
     begin: Callable
     go: Callable
@@ -122,7 +124,7 @@ def blackjax_climber(rate: float) -> Climber:
 
 
 def our_climber(rate: float) -> Climber:
-    """The library's objective and kernel, noise by blocks of ``LOOK`` steps, nothing decided by the library."""
+    """Our objective and kernel, with noise drawn for ``LOOK`` steps at a time; the caller decides when to stop."""
     model, data = problem()
     family = approximations.mean_field(model.space.size)
     target = tr.log_density(model, data.arrays(), flat=True)
@@ -156,7 +158,7 @@ METHODS: dict[str, dict[str, Any]] = {
 
 
 def reached(make: Callable, best: float, most: int) -> tuple[float, int | None]:
-    """The rate that is near first, and its steps; None where no rate is within ``most``."""
+    """The rate that reaches the goal first, and its steps; None if no rate reaches it within ``most`` steps."""
     found: tuple[float, int | None] = (RATES[0], None)
     for rate in RATES:
         climber = make(rate)
@@ -194,7 +196,7 @@ def one_cold(name: str, rate: float, steps: int) -> None:
 
 
 def main() -> None:
-    """Find everybody's steps, then time them in turn, then cold."""
+    """Find the number of steps of each climb, time the climbs in turn, and then time cold processes."""
     if sys.argv[1:2] == ["--cold"]:
         one_cold(sys.argv[2], float(sys.argv[3]), int(sys.argv[4]))
         return

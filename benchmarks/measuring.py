@@ -1,4 +1,4 @@
-"""What the scripts here share: fair timing, markdown tables, records of figures, and where the data sets are."""
+"""Functions that the scripts here share: timing, markdown tables, records of figures, and the data sets' folder."""
 
 import argparse
 import datetime
@@ -32,7 +32,7 @@ def arguments(doc: str, *, data: bool = False) -> argparse.ArgumentParser:
 
 
 def data_folder(named: str | None, wanted: str) -> pathlib.Path:
-    """DIR/wanted, or a sentence and exit 2."""
+    """The path DIR/wanted; if it does not exist, prints a message and exits with code 2."""
     if named is None or not (pathlib.Path(named) / wanted).exists():
         where = "No folder of data sets was named" if named is None else f"There is no {wanted} in {named}"
         print(f"{where}: pass --data DIR, or set TRACTABLE_DATA, to a folder that holds {wanted}.", file=sys.stderr)
@@ -43,9 +43,9 @@ def data_folder(named: str | None, wanted: str) -> pathlib.Path:
 def medians(
     candidates: dict[str, Callable], repeats: int, clock: Callable[[], float] = time.perf_counter
 ) -> dict[str, float]:
-    """Median seconds a call. All are called once to compile, then in turn, so that a slow minute is everybody's.
+    """Median seconds a call. All are called once to compile, and then in turn, so that a slow minute affects all.
 
-    By ``time.process_time`` they are a processor's, whoever else works on the machine.
+    With ``time.process_time`` they are processor seconds, which do not count other processes on the machine.
     """
     for run in candidates.values():
         jax.block_until_ready(run())
@@ -87,7 +87,7 @@ def _shown(cell: Any) -> str:
 
 
 def say_where(title: str) -> None:
-    """A heading, and the machine the numbers are of: only ratios carry over to another."""
+    """Print a heading, and the machine that is measured: on other machines only the ratios hold."""
     device = jax.devices()[0]
     digits = "float64" if jax.config.jax_enable_x64 else "float32"
     print(f"## {title}\n")
@@ -155,7 +155,7 @@ def circumstances(script: str) -> dict[str, Any]:
 
 
 def _rounded_figure(cell: Any) -> Any:
-    """A figure as JSON holds it: text, a whole number, a number of few digits, or null where there is none."""
+    """A figure as JSON: text, a whole number, a number rounded to ``DIGITS``, or null if it is missing."""
     if isinstance(cell, str | int):
         return cell
     return None if cell is None or cell != cell else float(f"{float(cell):.{DIGITS}g}")

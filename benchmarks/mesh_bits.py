@@ -2,9 +2,10 @@
 
     python benchmarks/mesh_bits.py [NAME ...]
 
-Rows of each method that sums them lie over 1, 2, 4 and 8 devices of this host, chains of the others over 1 and 2.
-``tests/every_method.py`` has the methods and what they learn; the tests have real processes. Predicted: 2, 4 and 8 are
-equal to the last bit, and one device, which XLA compiles otherwise, is for most.
+For methods that sum over rows, the rows are spread over 1, 2, 4 and 8 devices of this host; for the others, the chains
+are spread over 1 and 2. ``tests/every_method.py`` has the methods and their models. Runs over several processes are in
+the tests. Predicted: runs on 2, 4 and 8 devices are equal to the last bit. For most methods a run on one device, for
+which XLA compiles other programs, is equal too.
 """
 
 import os
@@ -20,7 +21,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "tests"))
 
 
 def looked(names: list[str]) -> None:
-    """A line for each method: in which numbers of devices it differs from two, and by how much at most."""
+    """Print for each method on which numbers of devices the result differs from that of two, and by how much."""
     import jax
     import numpy as np
     from every_method import CASES, numbers

@@ -1,13 +1,14 @@
 """How fast do random walk, MALA and NUTS draw, beside BlackJAX and a hand-written loop?
 
-Four chains. Random walk: a 10-dimensional Gaussian. MALA and NUTS: logistic regression on the breast cancer data
-(569 × 31). Every step is kept on both sides unless a row says otherwise; ESS is the least bulk ESS of a parameter.
-BlackJAX runs as its documentation shows: vmap over chains of a scan with a key split a step. Both use the same log
-density. Without a preconditioner both use the step at which BlackJAX's acceptance is 0.234 (random walk) or 0.574
-(MALA).
+Four chains run. The random walk's target is a 10-dimensional Gaussian; that of MALA and NUTS is a logistic regression
+on the breast cancer data (569 × 31). Both libraries keep every step unless a row says otherwise. ESS is the smallest
+bulk effective sample size of a parameter. BlackJAX runs as its documentation shows: vmap over chains of a scan, with a
+new key for each step. Both use the same log density. Without a preconditioner both use the step at which BlackJAX's
+acceptance is 0.234 (random walk) or 0.574 (MALA).
 
-Predicted: random walk ≥ 3 × and MALA ≥ 1.8 × BlackJAX in chain-steps a second, because noise is drawn by blocks of
-steps; MALA ≥ 5 × in min ESS a second through its adapted preconditioner. NUTS is BlackJAX's own: about 1 ×.
+Predicted: in chain-steps a second the random walk is ≥ 3 × and MALA ≥ 1.8 × as fast as BlackJAX, because noise is drawn
+for blocks of steps. In min ESS a second MALA is ≥ 5 × as fast, because its preconditioner is adapted. NUTS is
+BlackJAX's own, so its ratio is about 1.
 
     python benchmarks/metropolis_speed.py [--quick] [--only random-walk|mala|nuts]
 """
@@ -55,7 +56,7 @@ def peer(make: Callable, starts: jax.Array, steps: int):
 def tuned(
     make: Callable, starts: jax.Array, first: float, target: float, falls: float = 1.0
 ) -> tuple[float, jax.Array]:
-    """The step size at which acceptance is ``target``, and where the chains are by then."""
+    """The step size at which acceptance is ``target``, and the chains' positions at the end of the search."""
     log_step, steps = np.log(first), 300
     go = jax.jit(lambda key, at, s: _probe(make(s), key, at, steps))
     for i in range(60):
@@ -78,7 +79,7 @@ def _probe(algorithm, key, starts, steps):
 
 
 def by_hand(log_density: Callable, starts: jax.Array, step: float, steps: int, *, gradient: bool, block: int = 50):
-    """The limit: one scan, noise by blocks, the current gradient carried; nothing reported but positions."""
+    """The fastest loop: one scan, noise drawn in blocks, the current gradient carried; it returns positions only."""
     root = np.sqrt(step).astype(np.float32)
     value_and_grad = jax.value_and_grad(log_density)
 
@@ -133,7 +134,7 @@ def least(draws) -> float:
 
 
 def inferred(model, data, method, repeats: int) -> tuple[float, float, float]:
-    """Seconds of drawing and of warm-up, and min ESS, of ``infer``: medians once all is compiled."""
+    """Seconds of drawing and of warm-up, and min ESS, of ``infer``: medians over runs with compiled programs."""
     found = [tr.infer(model, data, method, progress=False, seed=i) for i in range(repeats + 1)][1:]
     drawing = np.median([p.seconds["drawing"] for p in found])
     warming = np.median([p.seconds["warm-up"] for p in found])

@@ -1,20 +1,21 @@
 """Does EM of a Gaussian mixture go through a file in bounded memory and linear time?
 
-2,000,000 and 20,000,000 rows, d = 8, K = 10, full covariances, float32: files of 64 MB and 640 MB, written in chunks to
-a temporary folder and taken away at the end. ``tr.infer(model, tr.Data(file, resident=False), EM(starts=1, steps=s))``
-makes one pass a step and one more for the value at the end; seconds a pass are the difference between a run of many
-passes and a run of few, over the passes between, so that compiling and checking the rows cancel. Beside it EM with all
-2,000,000 rows in memory, by the same chunks, from the same start.
+There are 2,000,000 and 20,000,000 rows, d = 8, K = 10, full covariances, float32. The files of 64 MB and 640 MB are
+written in chunks to a temporary folder and removed at the end. ``tr.infer(model, tr.Data(file, resident=False),
+EM(starts=1, steps=s))`` makes one pass a step, and one more for the value at the end. The seconds of a pass are the
+difference between a run of many passes and a run of few, divided by the difference in passes, so that compiling and
+checking the rows cancel. For comparison, EM runs with all 2,000,000 rows in memory, in the same chunks, from the same
+start.
 
-Memory: every run is a process of its own, which looks at its anonymous pages (RssAnon of /proc/self/status) every
-10 ms. Pages of the mapped file are not among them: they belong to the file cache, and the system takes them back as it
-likes. Two figures: the peak of everything above what the process held before it opened the data, which is mostly
-compiling; and the peak of the timed runs above what it held after one on the first 65,536 rows, whose chunk is as
-large, but for what the allocator had already and used again.
+Memory: every run is a process of its own, which reads the size of its anonymous pages (RssAnon of /proc/self/status)
+every 10 ms. Pages of the mapped file are not among them: they belong to the file cache, and the system can reclaim them
+at any time. There are two figures. The first is the peak of the whole process above its memory before it opened the
+data; this is mostly compiling. The second is the peak of the timed runs above the memory after a run on the first
+65,536 rows, whose chunk has the same size; it does not count memory that the allocator already had and used again.
 
-Predicted: on file both peaks are the same at both sizes, the second a few chunks' worth (65,536 rows of 45 features are
-11 MiB): some tens of MiB; in memory the second is above the rows' own 61 MiB. Seconds a pass × 10 for 10 × the rows; on
-file a pass takes at most 1.3 times one in memory.
+Predicted: on file both peaks are the same at both sizes, and the second is a few chunks (65,536 rows of 45 features are
+11 MiB), some tens of MiB. In memory the second is above the rows' own 61 MiB. Ten times the rows take ten times the
+seconds a pass, and a pass on file takes at most 1.3 times as long as one in memory.
 
     python benchmarks/mixture_out_of_core.py [--quick] [--rows N ...] [--folder DIR]
 """
@@ -35,15 +36,15 @@ from measuring import arguments, record, say_where, table
 FEATURES, COMPONENTS = 8, 10
 CHUNK = 1 << 16
 MIB = 2**20
-REPEATS = 2  # of which the faster counts: other work on the machine only adds
+REPEATS = 2  # the faster one counts, because other work on the machine only adds time
 FEW, MANY = 1, 6  # steps; a run of s steps passes s + 1 times over a file
 
 
 class Told(NamedTuple):
-    """What a run says of itself."""
+    """The figures of a run."""
 
     peak: float  # MiB of anonymous memory above what was held before the data were opened
-    beside: float  # MiB above what was held once a run on one chunk was over
+    beside: float  # MiB above the memory held after a run on one chunk
     seconds: float  # a pass
     value: float  # log likelihood a row, nats, at the end
     evaluations: int
@@ -63,7 +64,7 @@ def write(path: pathlib.Path, rows: int) -> None:
 
 
 def anonymous() -> int:
-    """Bytes of this process's memory that no file stands behind."""
+    """Bytes of this process's anonymous memory, which is not mapped from a file."""
     for line in pathlib.Path("/proc/self/status").read_text().splitlines():
         if line.startswith("RssAnon:"):
             return int(line.split()[1]) * 1024
@@ -71,7 +72,7 @@ def anonymous() -> int:
 
 
 class Peak:
-    """The most anonymous memory from entering to leaving, looked at every 10 ms."""
+    """The largest anonymous memory between entering and leaving the context, measured every 10 ms."""
 
     def __enter__(self) -> "Peak":
         self.base = self.most = anonymous()
@@ -98,14 +99,14 @@ def run(path: pathlib.Path, resident: bool) -> Told:
     from tractable.latent.mixture import Gaussians, gaussian_mixture
 
     def begin(_: object, rows: np.ndarray) -> Gaussians:
-        """Ten rows, evenly spaced: the same ten of all rows and of those that are looked at of a file."""
+        """Ten evenly spaced rows: the same ten for rows in memory and for rows on file."""
         chosen = np.arange(COMPONENTS) * (len(rows) // COMPONENTS)
         return Gaussians(
             np.full(COMPONENTS, 1 / COMPONENTS), rows[chosen], np.stack([5 * np.eye(FEATURES)] * COMPONENTS)
         )
 
     model = gaussian_mixture(COMPONENTS, FEATURES).with_steps(begin=begin)
-    jnp.zeros(1).block_until_ready()  # the backend is there before anything is counted
+    jnp.zeros(1).block_until_ready()  # starts the backend before memory is measured
 
     def fit(data: tr.Data, steps: int) -> tuple[float, tr.Posterior]:
         posterior = tr.infer(
@@ -119,7 +120,7 @@ def run(path: pathlib.Path, resident: bool) -> Told:
         with Peak() as later:
             data = tr.Data(str(path), resident=resident)
             for steps in (FEW, MANY) if resident else ():
-                fit(data, steps)  # programs for all rows at once know how many those are, and their steps
+                fit(data, steps)  # compiles: programs for all rows at once depend on the numbers of rows and steps
             again = [(fit(data, FEW), fit(data, MANY)) for _ in range(REPEATS)]
     (_, before), (_, after) = again[0]
     few, many = (min(pair[i][0] for pair in again) for i in (0, 1))
@@ -134,7 +135,7 @@ def run(path: pathlib.Path, resident: bool) -> Told:
 
 
 def told(path: pathlib.Path, resident: bool) -> Told:
-    """Of a fresh process, since memory that was once had is not all given back."""
+    """The figures of a new process, because a process does not return all memory that it used before."""
     command = [sys.executable, __file__, "--run", str(path), *(["--resident"] if resident else [])]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:

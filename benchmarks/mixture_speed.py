@@ -1,13 +1,14 @@
 """How fast is EM of a Gaussian mixture, beside scikit-learn's, and how much memory does it take?
 
-n = 200,000 rows, d = 8, K = 10, full covariances, 50 iterations from equal parameters; float32 and float64 in one run.
-One covariance has a condition of 4e6. scikit-learn's GaussianMixture with tol=0, max_iter=50 and the same start (its
-own initialisation is the cheapest it has, and is overwritten); ours is the kernel in one compiled loop, all rows at
-once or in chunks of 4096, on what ``EM`` climbs. Memory above the data: ours is what the compiler reserves,
-scikit-learn's the traced peak of two iterations.
+There are n = 200,000 rows, d = 8, K = 10, full covariances, and 50 iterations from the same parameters, in float32 and
+float64 in one run. One covariance has a condition number of 4e6. scikit-learn's GaussianMixture has tol=0, max_iter=50
+and the same start (its own initialisation is the cheapest one, and is overwritten). Ours is the kernel in one compiled
+loop, with all rows at once or in chunks of 4096, in the parameters that ``EM`` uses. Memory is counted above the data:
+ours is what the compiler reserves, and scikit-learn's is the traced peak of two iterations.
 
-A speed counts only with the right answer: the log likelihood a row, told in double precision, is scikit-learn's in
-double to 1e-4 nats in float32 and to 1e-8 in float64, and no step falls by more than rounding; else this fails.
+A speed counts only if the answer is right: the log likelihood a row, computed in double precision, must equal that of
+scikit-learn in double precision within 1e-4 nats in float32 and 1e-8 in float64, and no step may fall by more than
+rounding. Otherwise the script fails.
 
     python benchmarks/mixture_speed.py [--quick]
 """
@@ -32,12 +33,12 @@ from tractable.latent.mixture import Gaussians, gaussian_mixture
 
 CHUNK = 4096
 FLOOR = 1e-6
-OFF = {"float32": 1e-4, "float64": 1e-8}  # nats a row that a log likelihood may be off, and that a step may fall
+OFF = {"float32": 1e-4, "float64": 1e-8}  # largest error of a log likelihood and largest fall of a step, nats a row
 MIB = 2**20
 
 
 def draw(rows: int, features: int, components: int) -> tuple[np.ndarray, Gaussians]:
-    """Overlapping components, and a start that none of them is."""
+    """Rows of overlapping components, and a start that differs from all of them."""
     rng = np.random.default_rng(0)
     means = 2 * rng.normal(size=(components, features))
     roots = 0.5 * rng.normal(size=(components, features, features)) + np.eye(features)
@@ -49,7 +50,7 @@ def draw(rows: int, features: int, components: int) -> tuple[np.ndarray, Gaussia
 
 
 def theirs(x: np.ndarray, start: Gaussians, steps: int) -> GaussianMixture:
-    """Not fitted; its k-means start is left out, so that only iterations are timed."""
+    """scikit-learn's mixture before the fit, without its k-means start, so that only iterations are timed."""
     return GaussianMixture(
         len(start.weights), tol=0, reg_covar=FLOOR, max_iter=steps, init_params="random_from_data", random_state=0,
         weights_init=start.weights.astype(x.dtype), means_init=start.means.astype(x.dtype),
@@ -105,8 +106,8 @@ def of_precision(dtype: type, x: np.ndarray, start: Gaussians, steps: int) -> di
 
 
 def wrong(precision: str, name: str, nats: float, wanted: float, fall: float) -> str | None:
-    """What is wrong with an answer, in a sentence."""
-    if abs(nats - wanted) <= OFF[precision] and fall <= OFF[precision]:  # of NaN neither is
+    """A sentence that says what is wrong with an answer."""
+    if abs(nats - wanted) <= OFF[precision] and fall <= OFF[precision]:  # both are False for NaN
         return None
     return (
         f"{precision}, {name}: {nats:.6f} nats a row and steps that fall by up to {fall:.2g}, where scikit-learn in "
@@ -144,7 +145,7 @@ def compared(rows: int, features: int, components: int, steps: int, repeats: int
 def main() -> None:
     args = arguments(__doc__ or "").parse_args()
     jax.config.update("jax_enable_x64", True)
-    warnings.simplefilter("ignore", ConvergenceWarning)  # tol=0 is asked for
+    warnings.simplefilter("ignore", ConvergenceWarning)  # with tol=0 scikit-learn always warns
     say_where("How fast is EM of a Gaussian mixture?")
     compared(*((20_000, 8, 10, 5, 1) if args.quick else (200_000, 8, 10, 50, 3)))
 

@@ -1,22 +1,24 @@
 """Do weights with a distribution classify digits as well as dropout does, and do they know a letter when they see one?
 
-MNIST as in Blundell et al. 2015, section 5.1: a 784-400-400-10 ReLU network, pixels / 126, no augmentation, batches of
-128, the first 50,000 images to learn from, the other 10,000 to choose settings by, and the test set looked at only to
-be printed. Four methods: momentum SGD, the same with dropout (inputs 0.2, hidden units 0.5), and Bayes by Backprop
-(``networks.bayes_by_backprop`` climbed by ``engine.ascend``) under a normal prior and under a scale mixture. An
-epoch is one compiled scan over ``Data.windows``: contiguous rows of a copy shuffled once, in a new order and at a new
-offset each time. Then, of the fitted q, what is left of it when weights of small |μ|/σ are removed
-(``Posterior.pruned``); and of every method the entropy of its predictions on digits against letters (notMNIST).
+The set-up is that of Blundell et al. 2015, section 5.1: a 784-400-400-10 ReLU network, pixels / 126, no augmentation
+and batches of 128. The first 50,000 images are learnt from, the other 10,000 serve to choose settings, and the test set
+is used only for the printed results. There are four methods: momentum SGD, the same with dropout (inputs 0.2, hidden
+units 0.5), and Bayes by Backprop (``networks.bayes_by_backprop`` climbed by ``engine.ascend``) with a normal prior and
+with a scale mixture as prior. An epoch is one compiled scan over ``Data.windows``: contiguous rows of a copy shuffled
+once, in a new order and at a new offset each time. Then weights of small |μ|/σ are removed from the fitted q
+(``Posterior.pruned``), and its error is measured again. For every method the entropy of its predictions on digits is
+compared with that on letters (notMNIST).
 
-Settings come from validation errors, seed 0, standard error 0.13 to 0.15. SGD, after five epochs: momentum 0.95 and a
-rate of 0.01 for both (0.001, 0.01, 0.03 gave 4.33, 2.33, 2.16 without dropout; 0.01, 0.03 gave 3.32, 3.57 with it).
-Bayes by Backprop, of 10 draws after thirty: one shared draw a step, σ = 0.02 to begin with, Adam whose rate falls from
-0.001 to 0 along half a cosine over the epochs asked for. Mixture of π = ¾, −log σ₁ = 0, −log σ₂ = 6: 1.75 (rates of
-0.0003 and 0.003 2.36, 1.96; σ = 0.05 2.22; local reparameterisation 2.09; −log σ₂ = 8 1.81; −log σ₁ = 2 and π = ½ or ¼
-2.47, 2.53). Normal prior of sd 1: 1.83 (0.4 and 3 1.92, 1.82; 1/√fan-in 3.79).
+Settings were chosen by validation errors in per cent, with seed 0; their standard error is 0.13 to 0.15. For SGD, after
+five epochs: momentum 0.95, and a rate of 0.01 with and without dropout (without dropout the rates 0.001, 0.01, 0.03
+gave 4.33, 2.33, 2.16; with dropout 0.01, 0.03 gave 3.32, 3.57). For Bayes by Backprop, by 10 draws after thirty epochs:
+one shared draw a step, σ = 0.02 at the start, and Adam with a rate that falls from 0.001 to 0 along half a cosine
+over the epochs asked for. The mixture with π = ¾, −log σ₁ = 0, −log σ₂ = 6 gave 1.75. (With one setting changed: rates
+of 0.0003 and 0.003 gave 2.36 and 1.96; σ = 0.05 gave 2.22; local reparameterisation 2.09; −log σ₂ = 8 1.81; −log σ₁ = 2
+and π = ½ or ¼ 2.47 and 2.53.) The normal prior of sd 1 gave 1.83 (sds of 0.4 and 3 gave 1.92 and 1.82; 1/√fan-in 3.79).
 
-Published test errors in per cent, for 400, 800 and 1200 units. [M] from memory of the paper's table 1, not verified;
-[R] last epoch of 600 in the result files of an independent reproduction
+Published test errors in per cent follow, for 400, 800 and 1200 units. Those with [M] are from memory of the paper's
+table 1, not verified. Those with [R] are the last of 600 epochs in the result files of an independent reproduction
 (saxena-mayur/Weight-Uncertainty-in-Neural-Networks):
 
     SGD                    1.83  1.84  1.88 [M]    2.11  1.96  1.94 [R]
@@ -25,9 +27,10 @@ Published test errors in per cent, for 400, 800 and 1200 units. [M] from memory 
     BBB, scale mixture     1.36  1.34  1.32 [M]    1.75  1.71  1.58 [R]
     scale mixture, pruned  1.24, 1.24, 1.24, 1.29, 1.39 with 0, 50, 75, 95, 98 % removed [M]; did not reproduce [R]
 
-Predicted: dropout first, below 1.5; the scale mixture between its reproduction and the paper's figure, 1.4 to 1.75; the
-normal prior and SGD near 1.8. Half of the weights go for nothing, 95 % for at most 0.1. Letters have more entropy than
-digits under every method, with the largest AUROC for Bayes by Backprop; SGD is the worst calibrated.
+Predicted: dropout is best, below 1.5; the scale mixture lies between its reproduction and the paper's figure, 1.4 to
+1.75; the normal prior and SGD are near 1.8. Half of the weights can be removed at no cost, and 95 % for at most 0.1
+more errors. Letters have more entropy than digits under every method, with the largest AUROC for Bayes by Backprop; SGD
+is the worst calibrated.
 
     python benchmarks/mnist.py --data DIR [--epochs 600] [--units 400] [--methods sgd,mixture] [--out FILE.csv]
 
@@ -62,7 +65,7 @@ from tractable.networks.network import Network
 FIGURE = pathlib.Path(__file__).parent / "figures" / "mnist.png"
 UNITS = (400, 800, 1200)
 BATCH, MOMENTUM, DRAWS = 128, 0.95, 10
-KEEP = (0.8, 0.5, 0.5)  # of the inputs and of each hidden layer
+KEEP = (0.8, 0.5, 0.5)  # shares of the inputs and of each hidden layer's units that dropout keeps
 SHARES = (0.0, 0.5, 0.75, 0.95, 0.98)
 COLUMNS = ("method", "units", "seed", "epoch", "test error, mean", "test error, draws", "validation error", "seconds",
            "objective a row")  # fmt: skip
@@ -79,13 +82,13 @@ COLOURS = {"sgd": "#555555", "dropout": "#E69F00", "gaussian": "#0072B2", "mixtu
 
 @dataclass(frozen=True)
 class Settings:
-    """How one method climbs; chosen on the validation images."""
+    """The optimiser's settings of one method, chosen on the validation images."""
 
-    rate: float  # of SGD on the mean over a batch, of Adam for Bayes by Backprop
+    rate: float  # learning rate: of SGD on the mean over a batch, or of Adam for Bayes by Backprop
     prior: Any = None
     sd: float = 0.02  # σ of every weight to begin with
     noise: str = "shared"
-    decay: bool = False  # of the rate to 0 along half a cosine over all epochs
+    decay: bool = False  # whether the rate falls to 0 along half a cosine over all epochs
 
 
 METHODS = {
@@ -97,7 +100,7 @@ METHODS = {
 
 
 class Images(NamedTuple):
-    """Pixels / 126 (n, 784) and classes (n,); letters None where they are not to be had."""
+    """Pixels / 126 (n, 784) and classes (n,); letters are None if there is no file of them."""
 
     train: tr.Data
     validation: tr.Data
@@ -110,8 +113,8 @@ class Way(NamedTuple):
 
     kernel: tr.Kernel
     position: Any
-    point: Callable  # (key, position, x (n, 784)) -> logits (n, 10), nothing drawn
-    drawn: Callable | None  # the same, from one draw
+    point: Callable  # (key, position, x (n, 784)) -> logits (n, 10), without any draw
+    drawn: Callable | None  # the same, from one draw of the weights or of dropout's masks
     model: tr.Model
 
 
@@ -153,7 +156,7 @@ def scaled(images: np.ndarray) -> np.ndarray:
 
 
 def dropout(network: Network, width: int) -> tuple[objectives.Objective, Callable]:
-    """N/n Σ log p(y|x, masks): units dropped at random for every row, those left scaled up. And one random pass."""
+    """N/n Σ log p(y|x, masks), with random units of every row dropped and the others scaled up; and one random pass."""
 
     def masks(key: jax.Array, shape: tuple[int, ...], x_width: int) -> list[jax.Array]:
         layers = network.params.values()
@@ -247,7 +250,7 @@ def averaged(one: Callable, position: Any, keys: jax.Array, x: jax.Array) -> jax
 
 
 def predicted(way: Way, position: Any, x: jax.Array, seed: int = 0) -> np.ndarray:
-    """The method's own prediction: of 10 draws where it has any, else of the point. Log probabilities (n, 10)."""
+    """Log probabilities (n, 10) of the method's prediction: by 10 draws if it has draws, otherwise by the point."""
     if way.drawn is None:
         return np.asarray(averaged(way.point, position, jax.random.split(jax.random.key(0), 1), x))
     return np.asarray(averaged(way.drawn, position, jax.random.split(jax.random.key(seed), DRAWS), x))
@@ -268,7 +271,7 @@ def looked_at(number: int, epochs: int) -> bool:
 
 
 def trained(label: str, way: Way, images: Images, plan: Plan, epochs: int, seed: int, note: Callable) -> tuple:
-    """Where a method ends, and seconds an epoch; ``note`` takes a row for every epoch evaluated."""
+    """A method's final state, and seconds an epoch; ``note`` gets a row for every epoch that is evaluated."""
     windows = images.train.windows(plan.width)
     test, validation = (jnp.asarray(part.given) for part in (images.test, images.validation))
     state = way.kernel.init(jax.random.key(seed), jax.tree.map(jnp.copy, way.position))
@@ -294,7 +297,7 @@ def trained(label: str, way: Way, images: Images, plan: Plan, epochs: int, seed:
 
 
 def pruned(way: Way, phi: Any, images: Images, seed: int) -> list[tuple[float, float, float]]:
-    """Share removed, and test error of what is left: of its mean, and of 10 draws."""
+    """For each share of weights removed, the test error of q's mean and of 10 draws."""
     ravel, unravel = way.model.space.ravel, way.model.space.unravel
     flat = {name: np.asarray(ravel(part)) for name, part in phi.items()}
     q = tr.Posterior(
@@ -327,7 +330,7 @@ def judged(log_p: np.ndarray, y: np.ndarray, of_letters: np.ndarray | None) -> d
 
 
 def main() -> None:
-    """Train in turn, then print and draw."""
+    """Train the methods in turn, then print the tables and draw the figure."""
     parser = arguments(__doc__ or "", data=True)
     parser.add_argument("--epochs", type=int, default=600)
     parser.add_argument("--units", type=int, default=400, choices=UNITS, help="in each of two hidden layers")

@@ -1,15 +1,16 @@
 """How many single faults in a line of src do the tests catch?
 
-Lines are drawn by seed, in proportion to the lines of each folder, and each gets one fault: a sign, a factor, a number
-or comparison that is off by one, a dropped term, or swapped arguments. A copy of the repository with that fault runs
-the tests that ``tests/laws_of.toml`` declares for the file: first those of ``make test``, then, where these pass, all
-of its laws. A fault that ends in an error of Python or of shapes says nothing about the laws, and is counted apart.
+Random lines are drawn, in proportion to the number of lines of each folder, and each gets one fault (a "mutant"): a
+wrong sign or factor, a number or comparison that is off by one, a dropped term, or swapped arguments. A copy of the
+repository with that fault runs the tests that ``tests/laws_of.toml`` lists for the file: first those of ``make test``
+and, if these pass, all other tests of the file (its "laws"). A fault that ends in an error of Python or of shapes tells
+nothing about the tests, and is counted separately.
 
     python benchmarks/mutants.py [--count 230] [--seed 0] [--only FILE:LINE] [--lived]
 
-The table is written to ``benchmarks/results/mutants.json``. Faults that are known to change nothing (equivalent
+The table is written to ``benchmarks/results/mutants.json``. Faults that are known not to change any result (equivalent
 mutants) are listed in ``benchmarks/results/equivalent.toml``, by their text without the line's number, each with a
-sentence that says why.
+sentence that gives the reason.
 """
 
 import argparse
@@ -36,7 +37,7 @@ FOLDERS = ("core", "diagnostics", "mcmc", "sgmcmc", "vi", "networks", "latent", 
 KINDS = ("sign", "factor", "off by one", "dropped term", "swapped arguments")
 sys.path.insert(0, str(ROOT / "tests"))
 
-# Errors that Python, JAX or the checks of types raise where a program does not fit together.
+# Errors that Python, JAX or the type checks raise if the types or shapes of a program do not match.
 MISFITS = (
     "TypeError", "NameError", "AttributeError", "UnboundLocalError", "IndexError", "KeyError", "ImportError",
     "ModuleNotFoundError", "SyntaxError", "ZeroDivisionError", "RecursionError", "BeartypeCallHint",
@@ -47,7 +48,7 @@ SHAPES = re.compile(r"shape|broadcast|dimension|rank|dtype|axis|operands|reshape
 
 
 class Mutant(NamedTuple):
-    """A line of a file, as it is and with its fault."""
+    """A line of a file, in its original form and with a fault."""
 
     file: str
     line: int
@@ -61,12 +62,12 @@ class Mutant(NamedTuple):
 
 
 def without_line(name: str) -> str:
-    """A mutant's name without its line's number, which moves as the file is edited."""
+    """A mutant's name without the line's number, which changes when the file is edited."""
     return re.sub(r":\d+ ", " ", name, count=1)
 
 
 def faults(node: ast.AST) -> list[tuple[str, ast.AST]]:
-    """What may be put in the place of an expression, with its kind."""
+    """Faulty replacements of an expression, each with the kind of its fault."""
     found: list[tuple[str, ast.AST]] = []
     if isinstance(node, ast.BinOp):
         swap = {ast.Add: ast.Sub, ast.Sub: ast.Add}
@@ -85,7 +86,7 @@ def faults(node: ast.AST) -> list[tuple[str, ast.AST]]:
     elif isinstance(node, ast.Compare) and len(node.ops) == 1:
         turn = {ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt}
         whole = re.search(r"(?<![\w.])\d+(?![\w.])|len\(|\.size\b|\.shape\b|count", ast.unparse(node))
-        if type(node.ops[0]) in turn and whole:  # of two real numbers that are never equal it would change nothing
+        if type(node.ops[0]) in turn and whole:  # would change nothing for real numbers, never equal
             found.append(("off by one", ast.Compare(node.left, [turn[type(node.ops[0])]()], node.comparators)))
     elif isinstance(node, ast.Call) and len(node.args) >= 2:
         first, second, *rest = node.args
@@ -116,7 +117,7 @@ def sites(path: pathlib.Path) -> list[Mutant]:
         if isinstance(node, ast.Raise | ast.JoinedStr | ast.Assert | ast.Import | ast.ImportFrom):
             return
         if isinstance(node, ast.Call) and re.search(r"(Error|Warning|warn|Check)$", ast.unparse(node.func)):
-            return  # sentences
+            return  # text of messages
         here = getattr(node, "lineno", 0)
         if inside and isinstance(node, ast.expr) and here == node.end_lineno and not is_text(node):
             line = lines[here - 1]
@@ -130,7 +131,7 @@ def sites(path: pathlib.Path) -> list[Mutant]:
             if name in ("annotation", "returns", "decorator_list", "defaults", "kw_defaults"):
                 continue  # a default is a setting, not a formula
             if isinstance(node, ast.Call) and re.search(r"(default_rng|key|seed)$", ast.unparse(node.func)):
-                continue  # another seed is as good
+                continue  # another seed would not be a fault
             for child in value if isinstance(value, list) else [value]:
                 if isinstance(child, ast.AST):
                     visit(child, inside)
@@ -140,7 +141,7 @@ def sites(path: pathlib.Path) -> list[Mutant]:
 
 
 def draw(count: int, seed: int) -> list[Mutant]:
-    """Mutants of each folder in proportion to its lines; each draws its kind, then its place."""
+    """Mutants of each folder in proportion to its lines; for each, first the kind is drawn, and then the place."""
     files = {folder: sorted((SOURCE / folder).rglob("*.py")) for folder in FOLDERS}
     lines = {f: sum(len(p.read_text(encoding="utf-8").splitlines()) for p in paths) for f, paths in files.items()}
     found: list[Mutant] = []
@@ -159,7 +160,7 @@ def draw(count: int, seed: int) -> list[Mutant]:
 
 
 def died_of(output: str) -> str:
-    """'law', 'misfit' or 'nothing': how the tests met a mutant."""
+    """How the tests responded to a mutant: 'law' (a test failed), 'misfit' (a type or shape error) or 'nothing'."""
     errors = re.findall(
         r"^(?:E  |.*?:\d+:) +([\w.]*(?:Error|Exception|Failed|Violation|Exit|Warning)\b.*)", output, re.M
     )
@@ -173,7 +174,7 @@ def died_of(output: str) -> str:
 
 
 def copy_of_repository() -> pathlib.Path:
-    """A folder with the tests and the source, where a mutant may be written."""
+    """A folder with a copy of tests and source, in which a mutant can be written."""
     folder = pathlib.Path(tempfile.mkdtemp(prefix="mutant-"))
     for name in ("src", "tests", "docs", "examples", "benchmarks", "README.md", "CHANGELOG.md", "CONTRIBUTING.md",
                  "pyproject.toml", "constraints.txt", "Makefile"):  # fmt: skip
@@ -209,7 +210,7 @@ def run(folder: pathlib.Path, tier: str, targets: list[str], seconds: float) -> 
 
 
 def judge(folder: pathlib.Path, mutant: Mutant, targets: list[str], laws: bool) -> dict[str, Any]:
-    """What the tests make of a mutant."""
+    """The tests' response to a mutant."""
     path = folder / "src" / "tractable" / mutant.file
     original = path.read_text(encoding="utf-8")
     lines = original.splitlines(keepends=True)
@@ -231,7 +232,7 @@ def judge(folder: pathlib.Path, mutant: Mutant, targets: list[str], laws: bool) 
 
 
 def table(found: list[dict[str, Any]], equivalent: dict[str, str]) -> dict[str, Any]:
-    """Counts by folder: mutants that fit together, and who caught them."""
+    """Counts by folder: mutants without type or shape errors, and which tests caught them."""
     rows = {}
     for folder in (*FOLDERS, "all"):
         here = [f for f in found if folder in (f["folder"], "all")]

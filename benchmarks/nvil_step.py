@@ -1,12 +1,12 @@
 """What does a step of NVIL cost in our loop, beside the least that JAX could do?
 
-A belief network 784-200 with a baseline of 100 tanh units, batch 100, Adam, everything switched on: milliseconds a
-step, side by side in one run. The limit is one scan written by hand for this network alone, with the same draws,
-running statistics and Adam. Ours is the kernel in a bare scan, and ``tr.infer``'s own loop. Pyro's TraceGraph_ELBO, a
-Python loop, runs beside where it is installed.
+Milliseconds for each step of a belief network 784-200 with a baseline of 100 tanh units, batches of 100, Adam and all
+variance reductions; all variants are timed in turn in one run. The lower limit is one scan written by hand for this
+network alone, with the same draws, running statistics and Adam. Ours is timed as the kernel in a bare scan, and in
+``tr.infer``'s own loop. Pyro's TraceGraph_ELBO, a Python loop, is timed too if it is installed.
 
-Predicted: the loop within 1.15 of the scan by hand, as the same products are in both and log p and log q are computed
-once; Pyro five times ours and more.
+Predicted: the loop takes at most 1.15 times as long as the scan by hand, because both have the same products and
+compute log p and log q once. Pyro takes at least five times as long as ours.
 
     python benchmarks/nvil_step.py [--quick]
 """
@@ -34,7 +34,7 @@ VISIBLE, HIDDEN, UNITS, BATCH, RATE, DECAY = 784, 200, 100, 100, 1e-3, 0.8
 
 
 def by_hand(x: jax.Array, steps: int) -> Callable:
-    """One scan that knows its network: every line of it is needed."""
+    """One scan written for this network alone, without any line that it does not need."""
     rng = np.random.default_rng(0)
 
     def normal(*shape: int) -> jax.Array:
@@ -169,7 +169,7 @@ def pyro_steps(x: np.ndarray, steps: int) -> Callable:
 def main() -> None:
     """Time them in turn."""
     options = arguments(__doc__).parse_args()
-    # Whole groups of the loop, so that all take as many steps.
+    # A multiple of the loop's groups of steps, so that all variants take the same number of steps.
     steps, size, repeats = (50, 500, 1) if options.quick else (300, 12_800, 7)
     x = (np.random.default_rng(0).random((size, VISIBLE)) < 0.2).astype(np.float32)
     runs = {"by hand, one scan": by_hand(jnp.asarray(x), steps)} | ours(x, steps)

@@ -1,12 +1,12 @@
 """How fast does ``tr.pack`` bring rows into random order, and in how much memory?
 
-Rows of 100 numbers of 32 bits in a .npy, and a Parquet table with a target, ten numbers and a column of text, each
-packed in a process of its own; beside it ``cp`` of the same bytes, both synced to the disk. Memory is what the process
-holds of its own above what importing takes, without pages of mapped files, which the system takes back when it needs
-them.
+Packed are rows of 100 32-bit numbers in a .npy file, and a Parquet table with a target, ten numbers and a column of
+text, each in a process of its own. The time is compared with ``cp`` of the same bytes; both are synced to the disk.
+Memory is the process's own memory above that after the imports, without pages of mapped files, which the system can
+reclaim.
 
-Predicted: an array takes four to six times what a copy takes, as its bytes are read twice and written twice, with two
-checksums; memory stays below 600 MB whatever the rows; a table takes as long as pandas and the encoder do.
+Predicted: an array takes four to six times as long as a copy, because its bytes are read twice and written twice, with
+two checksums. Memory stays below 600 MB, however many rows there are. A table takes as long as pandas and the encoder.
 
     python -W ignore benchmarks/pack.py [--quick] [--folder DIR]
 """
@@ -54,7 +54,7 @@ def write_table(path: Path, rows: int) -> None:
 
 def packed(source: Path, out: Path, target: str | None, told: multiprocessing.Queue) -> None:
     import tractable as tr
-    from tractable.tables import packing  # imported before memory is looked at
+    from tractable.tables import packing  # imported before memory is measured
 
     process, most, going = psutil.Process(), 0, True
 

@@ -1,11 +1,11 @@
-"""The population of targets with exact answers on which verdicts are measured, and how it is cut into two halves.
+"""The population of targets with exact answers on which verdicts are measured, and its division into two halves.
 
-A *variant* is one ``tr.Model``, whose members differ only in numbers that come in as data, so that every method
-compiles once for all of them; a *family* is the variants that are reported together. A member's numbers are drawn by a
-generator seeded with the variant's name and the member's index; half of the members, in expectation, are hard.
+A *variant* is one ``tr.Model``. Its members differ only in numbers that are passed as data, so every method compiles
+once for all of them. A *family* is a set of variants that are reported together. A member's numbers are drawn by a
+generator seeded with the variant's name and the member's index. Half of the members, in expectation, are hard.
 
-The half of a target (``tune`` or ``publish``) is a bit of a hash of its variant, index and numbers: a target whose
-numbers change is a new target.
+A bit of a hash of a target's variant, index and numbers determines its half (``tune`` or ``publish``). So a target
+whose numbers change is a new target.
 """
 
 import functools
@@ -53,13 +53,13 @@ class Target(NamedTuple):
 
 @functools.cache
 def variants() -> dict[str, Variant]:
-    """All, by name."""
+    """All variants, by name."""
     every = [*population_models.variants(), *population_transports.variants()]
     return {variant.name: variant for variant in every}
 
 
 def target(variant: Variant, index: int) -> Target:
-    """Member ``index`` of a variant; the same whoever asks."""
+    """Member ``index`` of a variant; every call gives the same one."""
     rng = np.random.default_rng([SEED, zlib.crc32(variant.name.encode()), index])
     hard = bool(rng.random() < 0.5)
     numbers = variant.draw(rng, hard)
@@ -67,9 +67,10 @@ def target(variant: Variant, index: int) -> Target:
 
 
 def half_of(name: str, index: int, numbers: dict[str, Any]) -> str:
-    """By the first bit of a hash of the variant, the index and the numbers, to six digits.
+    """A target's half, by the first bit of a hash of the variant, the index and the numbers, to six digits.
 
-    Matrices A and their inverses are left out: their last digits are the machine's, and their determinant is there.
+    Matrices A and their inverses do not enter the hash, because their last digits depend on the machine; their
+    determinant does.
     """
     digest = hashlib.sha256(f"{name}/{index}".encode())
     told = {key: value for key, value in numbers.items() if key not in DERIVED}
@@ -79,5 +80,5 @@ def half_of(name: str, index: int, numbers: dict[str, Any]) -> str:
 
 
 def members(variant: Variant, half: str, count: int = MEMBERS, first: int = 0) -> list[Target]:
-    """Those of the ``count`` members from ``first`` on that lie in a half."""
+    """Those of the ``count`` members from ``first`` on that belong to a half."""
     return [t for t in (target(variant, first + index) for index in range(count)) if t.half == half]

@@ -1,8 +1,8 @@
-"""Targets that are models of data: conjugate ones in closed form, others by quadrature over one or two numbers.
+"""Targets that are models of data: conjugate ones in closed form, others by quadrature over one or two parameters.
 
-Members differ in their rows only: how many there are, and the priors, are the variant's. Easy members have data of the
-kind a textbook shows; hard ones are rare events, nearly separable classes, collinear columns, few counts, two clusters
-under a robust likelihood, or groups that hardly differ.
+Members of a variant differ only in the values of their rows; the number of rows and the priors belong to the variant.
+Easy members have data as in a textbook. Hard ones have rare events, nearly separable classes, collinear columns, few
+counts, two clusters under a robust likelihood, or groups that hardly differ.
 """
 
 from typing import Any
@@ -65,7 +65,7 @@ def gamma_poisson(a: float, b: float, rows: int = 20) -> Variant:
 
 
 def normal_sample(rows: int) -> Variant:
-    """y_i ~ N(μ, v), v ~ InverseGamma(1, 1), μ | v ~ N(0, 100 v). Hard: far from the origin in sds, or v small."""
+    """y_i ~ N(μ, v), v ~ InverseGamma(1, 1), μ | v ~ N(0, 100 v). Hard: μ many sds from the origin, or v small."""
     shape, rate, strength = 1.0, 1.0, 0.01
 
     def draw(rng: np.random.Generator, hard: bool) -> Numbers:
@@ -188,7 +188,7 @@ def poisson_regression(rows: int) -> Variant:
             eta = w @ n["x"].T
             return eta @ n["y"] - np.exp(eta).sum(1) - 0.125 * np.square(w).sum(1)
 
-        # Without a second row that counts, the slope runs away with the intercept.
+        # Unless a second row has a count above 0, slope and intercept can go to infinity together.
         likely = np.count_nonzero(n["y"]) > 0 and not one_sided(n)
         return by_grid(log_density, lambda w: w, [(-16.0, 16.0)] * 2, likely=likely)
 
@@ -251,10 +251,10 @@ def switching(rows: int) -> Variant:
 
 
 def groups(centred: bool, count: int = 8, *, flat: bool = False) -> Variant:
-    """y_j ~ N(θ_j, s_j), θ_j ~ N(μ, τ), μ ~ N(0, 5²), τ ~ HalfNormal(5); given τ all is normal, τ is integrated over.
+    """y_j ~ N(θ_j, s_j), θ_j ~ N(μ, τ), μ ~ N(0, 5²), τ ~ HalfNormal(5); given τ all else is normal; τ by quadrature.
 
-    Easy: τ of 1 … 3 times the errors; hard: of 0.03 … 1, a funnel where θ is centred. ``flat``: log τ has a constant
-    prior instead, and there is no posterior: all mass escapes to τ = 0.
+    Easy: τ is 1 … 3 times the errors; hard: 0.03 … 1 times, which is a funnel if θ is centred. ``flat``: log τ has a
+    constant prior instead, and there is no posterior, because the mass near τ = 0 is infinite.
     """
 
     def draw(rng: np.random.Generator, hard: bool) -> Numbers:
@@ -320,7 +320,7 @@ def groups(centred: bool, count: int = 8, *, flat: bool = False) -> Variant:
 
 
 def inside(y: np.ndarray, s2: np.ndarray) -> bool:
-    """Whether the joint mode of (μ, τ, z) has τ > 0: the profile over μ and z, on a grid of τ, peaks beside 0."""
+    """Whether the joint mode of (μ, τ, z) has τ > 0: on a grid of τ, the profile over μ and z has its peak above 0."""
     tau2 = np.square(np.linspace(0, 15, 3001))[:, None]
     spread = s2 + tau2
     mu = (y / spread).sum(1) / (1 / 25 + (1 / spread).sum(1))
@@ -329,7 +329,7 @@ def inside(y: np.ndarray, s2: np.ndarray) -> bool:
 
 
 def no_maximum(rows: int) -> Variant:
-    """Logistic regression on separable classes over a constant prior: neither posterior nor maximum.
+    """Logistic regression on separable classes with a constant prior: there is neither a posterior nor a maximum.
 
     Easy: the classes lie far apart; hard: a narrow gap.
     """
@@ -346,7 +346,7 @@ def no_maximum(rows: int) -> Variant:
 
 
 def variants() -> list[Variant]:
-    """All of this file."""
+    """All variants of this file."""
     return [
         beta_binomial(1.0, 1.0), beta_binomial(0.5, 0.5), gamma_poisson(2.0, 1.0), gamma_poisson(0.5, 0.5),
         normal_sample(5), normal_sample(400), linear(60, 3), linear(400, 15),

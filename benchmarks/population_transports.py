@@ -1,9 +1,10 @@
 """Targets z = m + A t, t = T(ε) with ε standard normal or a mixture: densities by the Jacobian, moments in closed form.
 
-One model serves all members of a variant: m, A⁻¹ and the numbers of T come in as the ``given`` of one row of data,
-whose log likelihood is log p(z) itself (over a constant prior), or log p(z) − log N(z; 0, 10²) over a wide normal
-prior, so that prior times likelihood is p(z) again. Half of the members are hard: matrices A of a condition up to 1,000
-in a random basis, where easy ones have axes of their own within a factor 3; and the far end of each T's range.
+One model serves all members of a variant: m, A⁻¹ and the numbers of T are passed as the ``given`` of one row of data.
+With a constant prior the row's log likelihood is log p(z) itself. With a wide normal prior it is
+log p(z) − log N(z; 0, 10²), so that prior times likelihood is p(z) again. Half of the members are hard: their
+matrices A have a condition number of up to 1,000 in a random basis, while those of easy members are diagonal and have a
+condition number of at most 3; and the numbers of T come from the difficult end of their range.
 """
 
 import math
@@ -26,14 +27,14 @@ COMPONENTS = 4  # of mixtures, at most
 
 
 class Shape(NamedTuple):
-    """A law of t.
+    """A distribution of t.
 
     Attributes:
-        numbers: ``(rng, d, hard) -> `` what it depends on.
+        numbers: ``(rng, d, hard) -> `` the numbers on which the distribution depends.
         log_density: ``(t (d,), numbers) -> ()``, in JAX, normalised.
-        moments: ``(numbers, d) -> (mean (d,), covariance (d, d))`` of t; NaN where there are none.
+        moments: ``(numbers, d) -> (mean (d,), covariance (d, d))`` of t; NaN where they do not exist.
         sample: ``(rng, numbers, n, d) -> (n, d)``.
-        axes: whether A is diagonal, as its numbers have a meaning each.
+        axes: whether A is diagonal, because each coordinate of t has a meaning of its own.
         light: whether tails are lighter than those of the wide prior, so that the likelihood is bounded.
     """
 
@@ -59,7 +60,7 @@ NORMAL = Shape(
 )
 
 
-# Skewed: t = sinh((asinh ε + g)/δ), Jones and Pewsey's sinh-arcsinh law in every number.
+# Skewed: t = sinh((asinh ε + g)/δ), Jones and Pewsey's sinh-arcsinh distribution in every coordinate.
 def _skew_numbers(rng: np.random.Generator, d: int, hard: bool) -> Numbers:
     g = rng.uniform(0.3, 1.2, d) * rng.choice([-1, 1], d) if hard else rng.uniform(-0.3, 0.3, d)
     return {"g": g, "delta": rng.uniform(0.7, 1.4, d) if hard else rng.uniform(0.9, 1.2, d)}
@@ -118,7 +119,7 @@ def _banana_sample(rng: np.random.Generator, n: Numbers, count: int, d: int) -> 
 BANANA = Shape(_banana_numbers, _banana_log_density, _banana_moments, _banana_sample)
 
 
-# Heavy tails: the multivariate t of ν degrees; a second moment from ν > 2.
+# Heavy tails: the multivariate t of ν degrees of freedom; it has a second moment if ν > 2.
 def _heavy_numbers(rng: np.random.Generator, d: int, hard: bool) -> Numbers:
     return {"nu": rng.choice([1.0, 1.5, 2.0, 2.5, 3.0]) if hard else log_uniform(rng, 4.0, 50.0)}
 
@@ -141,7 +142,7 @@ def _heavy_sample(rng: np.random.Generator, n: Numbers, count: int, d: int) -> n
 HEAVY = Shape(_heavy_numbers, _heavy_log_density, _heavy_moments, _heavy_sample, light=False)
 
 
-# Mixtures of normals, each as wide in every direction.
+# Mixtures of normals, each with the same sd in every direction.
 def _modes_far(rng: np.random.Generator, d: int, hard: bool) -> Numbers:
     return _modes(rng, d, rng.uniform(9.0, 25.0) if hard else rng.uniform(5.0, 9.0), hard)
 
@@ -151,7 +152,7 @@ def _modes_near(rng: np.random.Generator, d: int, hard: bool) -> Numbers:
 
 
 def _modes(rng: np.random.Generator, d: int, distance: float, hard: bool) -> Numbers:
-    """Two to four normals, neighbours ``distance`` apart in units of the mean sd; weights 0.1 and more."""
+    """Two to four normals whose neighbours are ``distance`` mean sds apart, with weights of at least 0.1."""
     count = int(rng.integers(2, COMPONENTS + 1)) if hard else 2
     sds = np.ones(COMPONENTS)
     sds[:count] = log_uniform(rng, 0.4, 2.5, count) if hard else log_uniform(rng, 0.8, 1.25, count)
@@ -165,7 +166,7 @@ def _modes(rng: np.random.Generator, d: int, distance: float, hard: bool) -> Num
 
 
 def _spike_numbers(rng: np.random.Generator, d: int, hard: bool) -> Numbers:
-    """A narrow normal inside a wide one, of an sd 1/2 … 1/5 or 1/5 … 1/100 of it."""
+    """A narrow normal inside a wide one, whose sd is 1/2 … 1/5 (easy) or 1/5 … 1/100 (hard) of the wide one's."""
     sds, weights, places = np.ones(COMPONENTS), np.zeros(COMPONENTS), np.zeros((COMPONENTS, d))
     sds[1] = log_uniform(rng, 0.01, 0.2) if hard else log_uniform(rng, 0.2, 0.5)
     weights[1] = rng.uniform(0.1, 0.9)
@@ -179,7 +180,7 @@ def _mixture(places: np.ndarray, sds: np.ndarray, weights: np.ndarray) -> Number
 
 
 def _mixture_log_density(t: jax.Array, n: Numbers) -> jax.Array:
-    # A component that is not there has the log weight of one nobody will meet.
+    # An absent component has a log weight so low that it adds nothing to the density.
     logs = jnp.where(n["weights"] > 0, n["logs"], -1e9)
     squares = jnp.sum(jnp.square((t - n["places"]) / n["sds"][:, None]), 1)
     return jax.nn.logsumexp(logs - 0.5 * squares - t.size * jnp.log(n["sds"]) - 0.5 * t.size * math.log(2 * math.pi))
@@ -263,7 +264,7 @@ def placed(rng: np.random.Generator, d: int, hard: bool, axes: bool, wide: bool)
 
 
 def transport(family: str, shape: Shape, d: int, *, wide: bool = False, rejected: bool = False) -> Variant:
-    """The variant of a law in d numbers, over a constant or a wide prior."""
+    """The variant of a distribution in d dimensions, with a constant or a wide prior."""
 
     def likelihood(params: Any, x: Numbers) -> dist.Distribution:
         z = params["z"]
@@ -302,12 +303,12 @@ def transport(family: str, shape: Shape, d: int, *, wide: bool = False, rejected
 
 
 def as_row(n: Numbers) -> tr.Data:
-    """One row, whose input is a member's numbers."""
+    """One row of data, whose input is a member's numbers."""
     kept = {key: np.asarray(value, np.float64)[None] for key, value in n.items() if key != "A"}
     return tr.Data(np.zeros((1, 0)), kept)
 
 
-# Laws on half-lines and on (0, 1): the user's numbers are not those in which methods move.
+# Distributions on half-lines and on (0, 1), whose parameters the methods transform to an unconstrained space.
 def gammas(d: int = 3) -> Variant:
     """x_i ~ Gamma(a_i, b_i): shapes of 2 … 50, or of 0.3 … 2, whose density may have no maximum."""
 
@@ -352,10 +353,10 @@ def betas(d: int = 3) -> Variant:
 
 
 def rays() -> Variant:
-    """Densities that do not integrate: a u₁ − k log(1 + e^(b u₁)) − p log(1 + u₁²) − (u₂/s)²/2.
+    """Densities with an infinite integral, with log density a u₁ − k log(1 + e^(b u₁)) − p log(1 + u₁²) − (u₂/s)²/2.
 
-    A ray that rises for ever, a half-line that stays flat, an unused parameter (all three without a maximum of their
-    own), or tails that fall too slowly (p ≤ 1/2; this one has a maximum).
+    The kinds are: a ray along which it rises for ever, a half-line on which it is constant, an unused parameter (these
+    three have no single maximum), or tails that fall too slowly (p ≤ 1/2; this kind has a maximum).
     """
 
     def draw(rng: np.random.Generator, hard: bool) -> Numbers:
@@ -378,7 +379,7 @@ def rays() -> Variant:
 
 
 def variants() -> list[Variant]:
-    """All of this file."""
+    """All variants of this file."""
     return [
         transport("normal", NORMAL, 1, wide=True, rejected=True), transport("normal", NORMAL, 10),
         transport("normal", NORMAL, 30, wide=True), transport("normal", NORMAL, 100),

@@ -1,4 +1,4 @@
-"""What is known of a target: its moments, its quantiles where it has none, whether it and its maximum exist."""
+"""The exact answers for a target: its moments, or else its quantiles, and whether it and its maximum exist."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,8 +9,8 @@ import numpy as np
 import tractable as tr
 
 LEVELS = (0.05, 0.5, 0.95)
-SPAN = 30.0  # nats below the top that quadrature still looks at
-FINE = 301  # points a side of the last grid
+SPAN = 30.0  # nats below the maximum down to which quadrature goes
+FINE = 301  # points along each side of the last grid
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,10 +21,10 @@ class Truth:
         mean, sd: (k,); NaN where a second moment does not exist, or where no posterior does.
         quantiles: (3, k) at 5, 50 and 95 %, where they are needed.
         half: (k,) half the width of the middle 68 %.
-        proper: the density integrates.
-        peaked: the density of the user's parameters has a maximum that is attained.
-        likely: so has the likelihood alone.
-        sample: ``(rng, n) -> (n, k)`` exact draws; of a grid they are its points. None where there is no posterior.
+        proper: whether the density has a finite integral.
+        peaked: whether the density of the user's parameters attains its maximum.
+        likely: whether the likelihood alone attains its maximum.
+        sample: ``(rng, n) -> (n, k)`` exact draws, or points of the quadrature's grid; None if there is no posterior.
     """
 
     mean: np.ndarray
@@ -38,16 +38,16 @@ class Truth:
 
 
 class Variant(NamedTuple):
-    """One model object, hence one compilation, and how members are drawn for it.
+    """One model object, which is compiled once, and the function that draws its members.
 
     Attributes:
-        family: under which its results are counted.
-        name: of the variant, unique.
-        model: whose numbers all come in as data.
+        family: the family under which its results are counted.
+        name: the variant's unique name.
+        model: the model; all numbers of a member are passed to it as data.
         draw: ``(rng, hard) -> numbers``; hard ones are drawn for half of the members.
         data: ``numbers -> Data``.
         truth: ``numbers -> Truth``.
-        methods: labels of methods that apply beside those that apply to any log density.
+        methods: labels of further methods that apply, besides those that apply to any log density.
     """
 
     family: str
@@ -60,7 +60,7 @@ class Variant(NamedTuple):
 
 
 def nowhere(size: int, *, peaked: bool = False, likely: bool = False) -> Truth:
-    """What is known where there is no posterior."""
+    """The truth about a target without a posterior."""
     nothing = np.full(size, np.nan)
     return Truth(mean=nothing, sd=nothing, proper=False, peaked=peaked, likely=likely)
 
@@ -71,15 +71,15 @@ def by_grid(
     box: list[tuple[float, float]],
     **known: bool,
 ) -> Truth:
-    """Moments by the trapezoidal rule over one or two unconstrained numbers.
+    """Moments by the trapezoidal rule over one or two unconstrained parameters.
 
-    The rule converges faster than any power of the spacing where the density dies out at the edges. The box is narrowed
-    to what lies within 30 nats of the top, five times.
+    If the density falls to 0 at the edges, the rule converges faster than any power of the spacing. Five times, the box
+    is narrowed to the region within 30 nats of the maximum.
 
     Args:
-        log_density: (n, d) -> (n,), of the unconstrained numbers.
-        values: (n, d) -> (n, k), the user's.
-        box: where to begin, for each number.
+        log_density: (n, d) -> (n,), of the unconstrained parameters.
+        values: (n, d) -> (n, k), the numbers that the model reports.
+        box: the first interval of each parameter.
         known: further fields of the ``Truth``.
     """
     sides = list(box)

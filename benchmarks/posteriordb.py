@@ -1,12 +1,12 @@
 """Do our methods agree with the reference posteriors of posteriordb?
 
-For NUTS: the largest |z| of a mean and of an sd, over both sides' Monte-Carlo errors. For every method: the largest
-error of a mean in reference sds, the sd ratio furthest from 1, and the verdict that the report gave without knowing the
-reference. All in float64.
+For NUTS the table shows the largest |z| of a mean and of an sd, where z is the difference divided by the Monte Carlo
+error of both sides. For every method it shows the largest error of a mean in reference sds, the sd ratio furthest from
+1, and the verdict of the report, which does not know the reference. All runs are in float64.
 
-Predicted: NUTS within |z| ≤ 5.33 on every posterior; random walk and MALA within a tenth of an sd wherever their
-verdict is trust; SGLD("auto") within its tolerance of 5 % of an sd wherever its verdict is trust, and where it is not
-(few rows, funnels, heavy tails) a verdict that says so.
+Predicted: NUTS has |z| ≤ 5.33 on every posterior. Random walk and MALA are within a tenth of an sd wherever their
+verdict is trust. SGLD("auto") is within its tolerance of 5 % of an sd wherever its verdict is trust; where it is not
+(few rows, funnels, heavy tails), its verdict is not trust.
 
     python benchmarks/posteriordb.py --data DIR [--only NAME ...] [--methods nuts,mala,random-walk,sgld] [--quick]
 
@@ -28,7 +28,7 @@ WRONG_MEAN, WRONG_SD = 0.25, 0.07  # in sds, and of an sd, from which on no resu
 
 
 def method(name: str, problem: Problem, quick: bool) -> tr.Method | None:
-    """The settings of each method; None where it cannot be had."""
+    """The settings of each method; None if it does not apply."""
     if name == "nuts":
         return tr.NUTS(draws=200 if quick else 2500, warmup=300 if quick else 1000, **problem.nuts)
     if name == "mala":
@@ -42,7 +42,7 @@ def method(name: str, problem: Problem, quick: bool) -> tr.Method | None:
 
 
 def compared(values: np.ndarray, reference: Reference) -> dict[str, float]:
-    """Draws (chain, draw, k) against the reference."""
+    """Compares draws (chain, draw, k) with the reference."""
     seen = diagnose(values)
     flat = values.reshape(-1, values.shape[-1])
     mean, sd = flat.mean(0), flat.std(0)
@@ -81,7 +81,7 @@ def main() -> None:
                     warnings.simplefilter("ignore")
                     posterior = tr.infer(problem.model, problem.data, chosen, seed=args.seed, progress=False)
                     report = posterior.report()
-            except Exception as error:  # a sentence is a result too
+            except Exception as error:  # an error message is a result too
                 rows.append([name, label, None, None, None, None, None, None, "error", str(error)[:80]])
                 print(f"{name}, {label}: {error}", flush=True)
                 continue

@@ -1,8 +1,8 @@
 """The posteriors of posteriordb as models, in the parameters of their reference draws.
 
-``load(name, folder)`` reads ``folder/data.json`` and gives a Problem: the model, its data, and how the model's
-parameters become the numbers that the reference lists. Where every row has a likelihood of its own the model is a
-``Model`` with data, so that minibatch methods can have it too; elsewhere it is a log density."""
+``load(name, folder)`` reads ``folder/data.json`` and returns a Problem: the model, its data, and the function from the
+model's parameters to the numbers that the reference lists. If the likelihood is a product over rows, the model is a
+``Model`` with data, so that minibatch methods apply too; otherwise it is a log density."""
 
 import json
 import pathlib
@@ -22,7 +22,7 @@ PyTree = Any
 
 
 class Problem(NamedTuple):
-    """A model, its data, and the way to the reference's numbers."""
+    """A model, its data, and the function from its parameters to the reference's numbers."""
 
     model: tr.Model
     data: tr.Data | None
@@ -30,15 +30,15 @@ class Problem(NamedTuple):
     nuts: Mapping[str, Any] = MappingProxyType({})  # settings of NUTS that this posterior needs
 
     def values(self, draws: PyTree) -> np.ndarray:
-        """(chain, draw, k) the reference's numbers, of draws shaped like the parameters."""
+        """(chain, draw, k) the reference's numbers for draws of the parameters."""
         return np.asarray(jax.jit(jax.vmap(jax.vmap(self.reference)))(jax.tree.map(jnp.asarray, draws)))
 
 
 class Reference(NamedTuple):
-    """What a long run found; see the data's README."""
+    """The result of a long run; see the data's README."""
 
     names: list[str]
-    draws: np.ndarray  # (1000, k), every tenth, chain after chain
+    draws: np.ndarray  # (1000, k), every tenth draw, chain after chain
     mean: np.ndarray
     sd: np.ndarray
     mcse_mean: np.ndarray
@@ -51,8 +51,9 @@ def read_reference(folder: pathlib.Path) -> Reference:
     with np.load(folder / "reference.npz") as file:
         found = {name: file[name] for name in file.files}
     draws, mean, sd = found["draws"].astype(np.float64), found["mean"], found["std"]
-    # sd/√(2 ESS) holds for normal tails; kurtosis κ in place of 3 where they are heavier. The ESS of squares can be
-    # lower than that of the mean, on both sides, and we only know the latter.
+    # The standard error sd/√(2 ESS) of an sd holds for normal tails; for heavier tails it uses the kurtosis instead
+    # of 3. The effective sample size of squares can be lower than that of the mean, on both sides, but only the latter
+    # is known.
     kurtosis = np.maximum(3.0, np.mean(((draws - mean) / sd) ** 4, axis=0))
     return Reference(
         [str(name) for name in found["names"]], draws, mean, sd, found["mcse_mean"],
@@ -78,7 +79,7 @@ def regression(
     prior: Callable[[PyTree], jax.Array] = flat,
     nuts: dict[str, Any] | None = None,
 ) -> Problem:
-    """y ~ N(xᵀβ, σ), started near least squares; the numbers are β, σ."""
+    """y ~ N(xᵀβ, σ), with starts near least squares; the numbers are β, σ."""
     x, y = np.asarray(x, np.float64), np.asarray(y, np.float64)
     beta, *_ = np.linalg.lstsq(x, y, rcond=None)
     sigma = float(np.std(y - x @ beta))

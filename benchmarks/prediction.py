@@ -1,10 +1,11 @@
 """Does predicting cost more than the matrix products it needs, and does its memory grow with the rows?
 
-Draws of a 784-400-400-10 classifier predict rows on the host. `limit` is the three products of every draw with chunks
-of the same rows, by themselves; then the peak memory of fresh processes. A network of one output with noise, whose
-intervals need drawn data and a sort, stands beside it.
+Draws of a 784-400-400-10 classifier predict rows on the host. `limit` is the time of the three matrix products alone,
+of every draw with chunks of the same rows. Then the peak memory of new processes is measured. A network with one output
+and noise, whose intervals need simulated data and a sort, is measured too.
 
-Predicted: within a third of the products, whatever the rows; memory grows by the rows of the answer alone.
+Predicted: predicting takes at most a third more time than the products, however many rows there are, and memory grows
+only by the rows of the answer.
 
     python benchmarks/prediction.py [--quick] [--only time|memory] [--rows N] [--draws S]
 """
@@ -31,7 +32,7 @@ CHUNK = 2048  # rows of a bare product
 
 
 def network(outputs: int) -> tr.Model:
-    """Two hidden layers; classes, or one number with noise."""
+    """A network with two hidden layers, for classes or for one number with noise."""
     widths = (*WIDTHS, outputs)
     prior = {f"w{i}": dist.Normal(jnp.zeros(shape), 1.0) for i, shape in enumerate(itertools.pairwise(widths))}
 
@@ -53,7 +54,7 @@ def draws_of(outputs: int, draws: int) -> dict[str, np.ndarray]:
 
 
 def products(params: dict[str, np.ndarray], x: np.ndarray):
-    """The same products and nothing else; the sums keep the compiler from leaving them out."""
+    """Only the same products; the sums prevent the compiler from removing them."""
     params = jax.tree.map(jnp.asarray, params)
 
     @jax.jit
@@ -91,11 +92,11 @@ def times(rows: int, draws: int, repeats: int) -> None:
 
 
 def child(rows: int, draws: int) -> None:
-    """One prediction in a process of its own; prints its peak memory, and what the inputs and draws are."""
+    """One prediction in a process of its own; prints its peak memory, and the memory of the inputs and draws."""
     x = np.random.default_rng(1).standard_normal((rows, WIDTHS[0]), dtype=np.float32)
     params = draws_of(10, draws)
     predict(network(10), params, np.full(draws, 1 / draws), x)
-    # ru_maxrss survives exec, so it would tell of the parent's memory; the kernel's own mark does not.
+    # ru_maxrss keeps its value over exec, so it would show the parent's memory; the kernel's VmHWM does not.
     status = pathlib.Path("/proc/self/status").read_text()
     given = x.nbytes + sum(a.nbytes for a in params.values())
     print(json.dumps([int(re.search(r"VmHWM:\s+(\d+)", status).group(1)) / 1024, given / 2**20]))

@@ -1,13 +1,14 @@
 """What do the defaults of `tractable fit` make of tables that nobody here made?
 
-Tables that statsmodels and scikit-learn ship (`pip install statsmodels`), each fitted by a fresh process with no option
-but the target; a fifth of the rows is held out. "family" is what the target's values looked like, "inside 50 %" and
-"90 %" the shares of held-out rows within those intervals. Where the family has a maximum likelihood in statsmodels and
-there are ten rows or more a column, "means off" is the largest difference of an effect's mean from it, in standard
-errors, and "sds" the range of posterior sds over standard errors: priors are wide, so that both should be near 0 and 1.
+The tables are those that statsmodels and scikit-learn ship (`pip install statsmodels`). Each is fitted by a new process
+with no option but the target; a fifth of the rows is held out. "family" is the family guessed from the target's values;
+"inside 50 %" and "90 %" are the shares of held-out rows within those intervals. If statsmodels can maximise the
+family's likelihood and there are ten rows or more for each column, effects are compared with maximum likelihood. "means
+off" is the largest difference of a posterior mean from the maximum, in standard errors; "sds" is the range of posterior
+sds divided by standard errors. Priors are wide, so these should be near 0 and 1.
 
-Predicted: no tables end in an error; trusted but where few rows leave a posterior skewed; means off by less than 0.3
-and sds within 0.9 and 1.1 where rows are many.
+Predicted: no table ends in an error. All are trusted except those whose few rows leave a skewed posterior. With many
+rows, means are off by less than 0.3 and the ratios of sds are between 0.9 and 1.1.
 
     python benchmarks/real_tables.py [--quick] [--out DIR]
 """
@@ -53,7 +54,7 @@ def frame_of(source: str) -> pd.DataFrame:
 
 
 def likeliest(frame: pd.DataFrame, target: str, family: str) -> tuple[pd.Series, pd.Series] | None:
-    """Maximum likelihood and standard errors of each column's effect, by statsmodels; None of another family."""
+    """Maximum likelihood and standard errors of each column's effect, by statsmodels; None for other families."""
     import statsmodels.api as sm
 
     x, y = frame.drop(columns=target), frame[target]
@@ -112,7 +113,7 @@ def main() -> None:
 
 
 def judged(frame: pd.DataFrame, target: str, run: Path) -> list[str]:
-    """Family, verdict, coverage of the rows held out, and effects beside maximum likelihood, of a run."""
+    """A run's family, verdict, coverage of held-out rows, and effects compared with maximum likelihood."""
     from tractable.cli.reading import as_rows
 
     spec = read_run(run)["problem"]

@@ -2,7 +2,8 @@
 
     python benchmarks/results_page.py
 
-Pages quote a figure between two comments, which name script, row and column (no column where the row is a figure):
+Pages quote a figure between two comments. The first names script, row and column, or no column if the row is one
+figure:
 
     It takes <!-- figure linear_speed / linear, posterior alone / s -->1.78<!-- end --> s.
 
@@ -44,7 +45,7 @@ A record with its command and figures, and the decision that rests on it.
 
 
 def records() -> dict[str, dict[str, Any]]:
-    """What each script recorded, by the name of its file."""
+    """Each script's record, by the name of its file."""
     found = {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in sorted(RESULTS.glob("*.json"))}
     return {name: record for name, record in found.items() if "figures" in record}
 
@@ -63,7 +64,7 @@ def format_figure(value: Any) -> str:
 
 
 def table(figures: dict[str, Any], columns: list[str] | None = None) -> str:
-    """A Markdown table of a record's rows; figures that are no row have one column, "value"."""
+    """A Markdown table of a record's rows; if the rows are single figures, it has one column, "value"."""
     rows = {name: row if isinstance(row, dict) else {"value": row} for name, row in figures.items()}
     fullest_first = sorted(rows.values(), key=len, reverse=True)
     every = list(dict.fromkeys(column for row in fullest_first for column in row))
@@ -84,12 +85,12 @@ def is_number(value: Any) -> bool:
 
 
 def versions(record: dict[str, Any]) -> str:
-    """The versions of a record in words."""
+    """A sentence with the versions of a record."""
     return ", ".join(f"{name} {version}" for name, version in record["versions"].items())
 
 
 def page(found: dict[str, dict[str, Any]]) -> str:
-    """RESULTS.md whole."""
+    """The complete text of RESULTS.md."""
     usual = found["trust"]
     parts = [HEAD.format(machine=usual["machine"], versions=versions(usual))]
     for record in (record for record in found.values() if "decision" not in record):
@@ -103,12 +104,12 @@ def page(found: dict[str, dict[str, Any]]) -> str:
 
 
 def decision_line(name: str, record: dict[str, Any]) -> str:
-    """A line for a record that only a decision rests on."""
+    """A line for a record that only a decision page uses."""
     return f"- [{record['title']}](results/{name}.json) [{record['decision'][:3]}]({DECISIONS}{record['decision']})\n"
 
 
 def figure(found: dict[str, dict[str, Any]], key: str) -> str:
-    """The figure that a page names, or an error that lists those that there are."""
+    """The figure that a page names; raises an error that lists the existing ones if it does not exist."""
     name, row, *column = key.split(" / ")
     if name not in found:
         raise KeyError(f"{key!r} names no record: expected one of {', '.join(found)}.")
@@ -124,7 +125,7 @@ def figure(found: dict[str, dict[str, Any]], key: str) -> str:
 
 
 def refresh(text: str, found: dict[str, dict[str, Any]]) -> str:
-    """Fill in the figures of the records between a page's comments."""
+    """A page's text with the records' figures written between its comments."""
 
     def block(match: re.Match[str]) -> str:
         columns = match[3].split("; ") if match[3] else None
@@ -139,7 +140,7 @@ def pages() -> list[Path]:
 
 
 def main() -> None:
-    """Write all pages anew."""
+    """Write all pages again."""
     found = records()
     PAGE.write_text(page(found), encoding="utf-8")
     for path in pages():

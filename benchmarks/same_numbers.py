@@ -3,8 +3,8 @@
     python benchmarks/same_numbers.py --write numbers.json      in the old checkout
     python benchmarks/same_numbers.py --against numbers.json    in the new one, on the same machine
 
-Bits depend on processor, versions and compiler flags, so the two runs are made beside each other; a file of one machine
-says nothing on another. ``tests/every_method.py`` has the methods and what they learn.
+Bits depend on the processor, the versions and the compiler flags, so both runs must be made on one machine; a file from
+another machine tells nothing. ``tests/every_method.py`` has the methods and their models.
 """
 
 import argparse
@@ -15,7 +15,7 @@ import pathlib
 import sys
 import warnings
 
-os.environ["JAX_ENABLE_X64"] = "1"  # before the cases are made
+os.environ["JAX_ENABLE_X64"] = "1"  # must be set before the cases are made
 sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "tests"))
 
 import jax
@@ -26,9 +26,9 @@ import tractable as tr
 
 
 def digest(name: str) -> dict[str, object]:
-    """The numbers of one method's run, told short."""
+    """A short digest of the numbers of one method's run."""
     case = CASES[name]
-    jax.clear_caches()  # what was compiled before would decide how sums are laid out
+    jax.clear_caches()  # programs compiled before could change how sums are computed
     found = np.ascontiguousarray(
         numbers(tr.infer(case.model, tr.Data(*case.data), case.method, seed=3, progress=False))
     )

@@ -4,14 +4,19 @@
     python benchmarks/scale.py file [--rows 100000000] [--columns 10] [--steps 3000] [--folder DIR]
     python benchmarks/scale.py sent [--rows 200] [--columns 100000] [--steps 200]
 
-``mesh``: SGLD on a logistic regression with rows in memory, by the size of a batch: without a mesh (XLA's threads share
-a step), with the batch's rows over 1, 2 and 4 devices of this host, and over 2 processes of one device each.
-``fast`` is ``reproducible=False``. ``file``: the same with rows in shards on file, from 10,000 to ``--rows``, batches
-of 1,000. Memory is what the process holds of its own, at most, without the pages of files that the system lends it.
-A checkpoint is what saving adds to a run, and going on is the run called again when it has ended.
-``sent``: bytes that two processes send over the loopback device a step, TCP's own included, beside what one reduction
-of the gradient must send, 2 (P − 1)/P of its bytes from each of P processes. Nothing else may use the device meanwhile.
-Every figure is a process of its own, and the time of its main run without the first block, which compiles.
+``mesh`` times SGLD on a logistic regression with rows in memory, for several batch sizes: without a mesh (XLA's threads
+share a step), with the batch's rows spread over 1, 2 and 4 devices of this host, and over 2 processes of one device
+each. ``fast`` is ``reproducible=False``.
+
+``file`` times the same with rows in shards on file, from 10,000 to ``--rows`` rows, in batches of 1,000. Memory is the
+peak of the process's own memory, without pages of mapped files. The time of a checkpoint is the time that saving adds
+to a run; the time of going on is that of calling a run again after it has ended.
+
+``sent`` counts the bytes that two processes send over the loopback device in each step, including TCP's own. They are
+compared with the least that a reduction of the gradient must send: 2 (P − 1)/P of its bytes from each of P processes.
+Nothing else may use the loopback device meanwhile.
+
+Every figure comes from a process of its own, and is the time of its main run without the first block, which compiles.
 """
 
 import argparse
@@ -30,7 +35,7 @@ import numpy as np
 import psutil
 from measuring import record, say_where, table
 
-SHARD = 5_000_000  # rows of a file
+SHARD = 5_000_000  # rows in each file
 
 
 def learnt(data: Any, columns: int, batch: int, steps: int, **options: Any) -> tuple[Any, float]:
@@ -50,7 +55,7 @@ def learnt(data: Any, columns: int, batch: int, steps: int, **options: Any) -> t
 
 
 def made(rows: int, columns: int) -> Any:
-    """Data of a logistic regression; joins the other processes first, where there are some."""
+    """Data of a logistic regression; first connects to the other processes, if there are any."""
     import jax
 
     import tractable as tr
@@ -65,7 +70,7 @@ def made(rows: int, columns: int) -> Any:
 
 
 def sent(rows: int, columns: int, steps: int, reproducible: bool) -> dict:
-    """Bytes a step over the loopback device, by all processes: of a longer run less a shorter one."""
+    """Bytes a step over the loopback device, by all processes: the difference of a longer and a shorter run."""
     import jax
 
     data = made(rows, columns)
@@ -89,7 +94,7 @@ def over_devices(rows: int, columns: int, steps: int, batch: int, devices: int, 
 
 
 def on_file(folder: str, rows: int, columns: int, steps: int) -> dict:
-    """Seconds a step with rows on file, and in all; bytes of the process's own at most, and before anything ran."""
+    """Seconds a step with rows on file, and in all; bytes of the process's own memory, at the peak and at the start."""
     import tractable as tr
 
     process, most, going = psutil.Process(), 0, True
@@ -201,7 +206,7 @@ def bytes_sent(rows: int, columns: int, steps: int) -> None:
     for size in (50, 1_000, columns):
         for fixed in (True, False):
             found = measured("sent", rows, size, steps, fixed, devices=2, processes=2)["bytes"]
-            least = 2 * 4 * size  # of both processes, (P − 1)/P = 1/2 of the gradient twice from each
+            least = 2 * 4 * size  # bytes: each of 2 processes sends (P − 1)/P = 1/2 of the gradient's 4 * size twice
             order = "fixed" if fixed else "XLA's"
             shown.append([f"{size:,}", order, f"{found:,.0f}", f"{least:,}", f"{found / least:.3g}"])
     table(["gradient's numbers", "order of sums", "bytes a step", "one reduction", "ratio"], shown)

@@ -1,14 +1,15 @@
 """How fast are hidden Markov models, beside dynamax and hmmlearn?
 
-K = 5 states that show one normal number a step; 1,000 sequences of 1,000 steps, and one of 1,000,000. Forward and
-backward passes (p(z_t | x), the sum of p(z_t, z_{t+1} | x), log p(x)) and a whole fit by 20 steps of EM from equal
-parameters, maximum likelihood, all in double precision and after compiling, medians of runs in turn, of a clock's
-seconds and of a processor's, which other work on the machine does not change. hmmlearn by
-scaling, its fastest; dynamax by its two-filter smoother, vmapped over sequences, and by ``fit_em``, which
-compiles anew at every call and whose emissions have a weak prior, so that its likelihood is a little less.
+The model has K = 5 states that emit one normal number at each step. The data are 1,000 sequences of 1,000 steps, and
+one of 1,000,000. Timed are the forward and backward passes (p(z_t | x), the sum of p(z_t, z_{t+1} | x), log p(x)), and
+a whole fit of maximum likelihood by 20 steps of EM from the same parameters. All run in double precision, after
+compiling. The figures are medians of runs in turn, in wall seconds and in processor seconds; the latter do not depend
+on other work on the machine. hmmlearn uses scaling, its fastest way. dynamax uses its two-filter smoother, vmapped over
+sequences, and ``fit_em``, which compiles again at every call, and whose emissions have a weak prior, so its likelihood
+is a little lower.
 
-A speed counts only with the right answer: log likelihoods are hmmlearn's to 1e-8 of themselves, before and after the
-fit; else this fails.
+A speed counts only if the answer is right: log likelihoods must equal hmmlearn's to a relative 1e-8, before and after
+the fit. Otherwise the script fails.
 
     pip install hmmlearn dynamax  # without dynamax it is left out
     python benchmarks/sequences.py [--quick]
@@ -42,7 +43,7 @@ OFF = 1e-8
 
 
 def drawn(count: int, length: int) -> tuple[np.ndarray, HiddenMarkov]:
-    """Sequences (n, T), and where EM begins."""
+    """Sequences (n, T), and the start of EM."""
     rng = np.random.default_rng(0)
     moves = 0.8 * np.eye(K) + 0.2 * rng.dirichlet(np.ones(K), K)
     truth = HiddenMarkov(np.full(K, 1 / K), moves, Normals(np.arange(K, dtype=float), np.full(K, 0.7)))

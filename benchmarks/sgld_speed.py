@@ -1,10 +1,12 @@
 """Does SGLD cost more than the SGD step it is made of?
 
-Logistic regression with a million rows and 50 columns, batches of 1000; and a 784-400-400-10 network, batches of 128.
-Ours runs through ``tractable.engine.run`` (what ``infer`` calls between warm-up and report) and ``infer`` itself.
+The models are a logistic regression with a million rows and 50 columns, in batches of 1000, and a 784-400-400-10
+network, in batches of 128. Ours is timed in ``tractable.engine.run`` (which ``infer`` calls between warm-up and report)
+and in ``infer`` itself.
 
-Predicted: at most 1.1 × a bare ``optax.sgd`` scan on contiguous batches and at least 5 × BlackJAX with the row
-gathers it is used with; for the network at most 1.3 × the SGD step. What costs is the gather, not the inference.
+Predicted: a step takes at most 1.1 times as long as in a bare ``optax.sgd`` scan on contiguous batches. It is at least
+5 times as fast as BlackJAX with gathers of random rows, as it is usually used. For the network it takes at most 1.3
+times as long as an SGD step. The cost lies in the gather, not in the inference.
 
     python benchmarks/sgld_speed.py [--quick] [--only logistic|network]
 """
@@ -29,7 +31,7 @@ STEP = 1e-6  # ε; small enough that nothing diverges, and the arithmetic is the
 
 
 def ours(model: tr.Model, data: tr.Data, method: tr.SGLD, steps: int):
-    """The main phase of ``infer``: everything but the first measurements of curvature and noise."""
+    """The main phase of ``infer``: all except the first measurements of curvature and noise."""
     program, plan, size = Program(model, method), method.plan(data), model.space.size
     shape = loop.shape(steps // method.thin, method.thin, size, 1)
     tuned = {"step_size": jnp.float32(STEP), "scale": jnp.float32(1.0)}
@@ -40,7 +42,7 @@ def ours(model: tr.Model, data: tr.Data, method: tr.SGLD, steps: int):
 
 
 def sgd(loss, position, rows: tuple, size: int, batch: int, steps: int, *, gather: bool):
-    """A bare scan of optax.sgd: the hand-written limit where batches are slices of shuffled rows."""
+    """A bare scan of optax.sgd, the fastest loop by hand if batches are slices of shuffled rows."""
     optimiser = optax.sgd(STEP / 2)
 
     @jax.jit
@@ -58,7 +60,7 @@ def sgd(loss, position, rows: tuple, size: int, batch: int, steps: int, *, gathe
 
 
 def choices(key: jax.Array, steps: int, size: int, batch: int, gather: bool) -> jax.Array:
-    """What picks a batch: a key a step to draw rows with, or the first row of a slice."""
+    """The numbers that choose a batch at each step: a key to draw rows with, or the first row of a slice."""
     return jax.random.split(key, steps) if gather else jax.random.randint(key, (steps,), 0, size - batch)
 
 
@@ -70,7 +72,7 @@ def cut(rows, now, size: int, batch: int, gather: bool):
 
 
 def blackjax_scan(estimator, position, rows, size: int, batch: int, steps: int, *, gather: bool):
-    """blackjax.sgld in a scan with a key split a step, as its documentation does."""
+    """blackjax.sgld in a scan with a new key for each step, as in its documentation."""
     kernel = blackjax.sgld(estimator)
 
     @jax.jit
@@ -119,7 +121,7 @@ def logistic(quick: bool) -> None:
         chains=1, draws=steps // 1000, thin=1000, warmup=0, batch_size=batch, step_size=STEP, preconditioner=None,
         start="random",
     )  # fmt: skip
-    rows, zero = (jnp.asarray(y), jnp.asarray(x)), jnp.zeros(columns, jnp.float32)  # random already: no shuffle needed
+    rows, zero = (jnp.asarray(y), jnp.asarray(x)), jnp.zeros(columns, jnp.float32)  # random rows: no shuffle needed
 
     def loss(w, rows):
         y, x = rows

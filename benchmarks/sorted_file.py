@@ -1,12 +1,12 @@
 """What does the order of a file's rows do to methods that read it batch by batch?
 
-Batches of a file are windows of neighbouring rows. A window of a file that is sorted by its target is no sample of the
-rows: its gradient is unbiased over the windows, but its noise is larger by about the ratio of the variance between
-windows to that of random batches. Linear regression, a coin and a mixture of two normals; each in memory, on a file
-sorted by what is explained, and on the file that ``tr.pack`` makes of it.
+Batches of a file are windows of neighbouring rows. If the file is sorted by its target, a window is no random sample of
+the rows. Averaged over the windows the gradient is unbiased, but its noise is larger, by about the ratio of the
+variance between windows to that of random batches. The models are a linear regression, a coin and a mixture of two
+normals. Each is learnt in memory, from a file sorted by the target, and from the file that ``tr.pack`` makes of it.
 
-Predicted: SGLD's sds too large by the noise that no measurement in warm-up sees; a mean field wanders about the right
-place, further than it says; packed files as in memory.
+Predicted: from sorted files, SGLD's sds are too large, because of noise that its measurements in warm-up miss, and a
+mean field wanders around the right position by more than it reports. Packed files give the same results as memory.
 
     python -W ignore benchmarks/sorted_file.py [--quick]
 """
@@ -23,7 +23,7 @@ from tractable.glm.linear import generalised_linear
 
 
 def rows_of(name: str, size: int) -> np.ndarray:
-    """Rows sorted by what is explained: (x₁, x₂, y) of a regression, flips of a coin, or numbers of a mixture."""
+    """Rows sorted by the target: (x₁, x₂, y) of a regression, flips of a coin, or numbers of a mixture."""
     rng = np.random.default_rng(0)
     if name == "regression":
         x = rng.normal(size=(size, 2))
@@ -50,12 +50,12 @@ def data_of(name: str, rows: np.ndarray | Path, resident: bool) -> tr.Data:
 
 
 def draws_of(name: str, method: tr.Method, data: tr.Data) -> tuple[np.ndarray, np.ndarray, str, str]:
-    """Means and sds of the parameters, unconstrained, the verdict, and what the report says of the rows' order."""
+    """Means and sds of the unconstrained parameters, the verdict, and the report's check of the rows' order."""
     posterior = tr.infer(model_of(name), data, method, seed=0, progress=False, verify=None)
     report = posterior.report()
     told = next((f"{c.verdict}: {c.value:.3g}" for c in report.checks if c.name == "order of rows"), "nothing")
     draws = posterior.unconstrained
-    if draws is None:  # a point, whose components come in any order; sds are about 1/√N
+    if draws is None:  # a point estimate, whose components come in any order; its sds are about 1/√N
         position = np.sort(np.asarray(posterior.belief.position, np.float64))
         return position, np.full(len(position), data.size**-0.5), report.verdict, told
     flat = np.asarray(draws).reshape(-1, np.shape(draws)[-1])

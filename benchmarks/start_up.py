@@ -1,13 +1,13 @@
 """How long until the first answer: importing, whole jobs beside peers, and a second fit of the same model?
 
-Whole jobs are whole processes, interpreter and imports included: once with an empty cache of compiled programs, and
-once more with what the first left there. All candidates keep theirs by JAX's own variables. The import is of all that
-``infer`` needs. Beside the seconds on the clock stand the processor's, user's and system's, which depend less on what
-else the machine does. Python's bytecode is there, as after any second start.
+A job is a whole process, with interpreter and imports: it runs once with an empty cache of compiled programs, and once
+more with the cache that the first run filled. All candidates use JAX's own settings for the cache. The import is that
+of all modules that ``infer`` needs. Both wall seconds and processor seconds (user and system) are shown; the latter
+depend less on other work on the machine. Python's bytecode exists already, as after any second start.
 
-Predicted, on an idle machine: what ``infer`` needs within 1.1 of NumPyro's import; help and errors 1 s; the coin by
-NUTS 5 s, and 2.5 s the second time; NUTS on a table of 1,000 rows 10 s and 4 s; ``tractable fit`` of a small table
-below 450 MB; a second ``infer`` of the same model compiles nothing.
+Predicted, on an idle machine: the import takes at most 1.1 times as long as NumPyro's. Help and errors take 1 s. The
+coin by NUTS takes 5 s, and 2.5 s the second time; NUTS on a table of 1,000 rows takes 10 s and 4 s. ``tractable fit``
+of a small table uses less than 450 MB. A second ``infer`` of the same model compiles nothing.
 
     python benchmarks/start_up.py [--quick]
 """
@@ -101,7 +101,7 @@ METHODS = {"map": {}, "rejection": {}, "mala": {}, "nuts": {}, "sgld": {}}
 
 
 def fresh(code: str) -> tuple[float, float]:
-    """Seconds of the clock and of the processor for ``code`` in a fresh interpreter, whose own start is left out."""
+    """Wall and processor seconds of ``code`` in a new interpreter, without the interpreter's own start."""
     clocks = "time.perf_counter(), time.process_time()"
     timed = f"import time; _a, _b = {clocks}\n{code}\n_c, _d = {clocks}\nprint(_c - _a, _d - _b)"
     said = subprocess.run([sys.executable, "-c", timed], capture_output=True, text=True, check=True).stdout.split()
@@ -109,7 +109,7 @@ def fresh(code: str) -> tuple[float, float]:
 
 
 def whole(command: list[str], cache: str) -> tuple[float, float, float]:
-    """Seconds, seconds of the processor, and MB at most of a whole process; its programs are kept in ``cache``."""
+    """Wall seconds, processor seconds and peak MB of a whole process, whose programs are kept in ``cache``."""
     keep = {
         "JAX_COMPILATION_CACHE_DIR": cache, "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
         "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",

@@ -1,10 +1,12 @@
 """Does `tractable fit` tell what five tables hold, by defaults alone, and how soon?
 
-Five tables like those that people know, made here so that the truth is known, with the flaws of real ones: identifiers,
-dates as text, missing values, a semicolon between columns. Each is fitted by a fresh process. "found" counts the
-effects whose truth lies within two posterior sds, of levels against the mean of all.
+Five tables that resemble well-known ones are simulated, so that the true effects are known. They have the flaws of real
+tables: identifiers, dates as text, missing values, a semicolon between columns. Each is fitted by a new process.
+"found" counts the effects whose true value is within two posterior sds; effects of levels are relative to the mean of
+all levels.
 
-Predicted: the right family for each; 95 % of the effects found; trusted; less than 20 s each, half of it compiling.
+Predicted: the right family is guessed for each, 95 % of the effects are found, and all are trusted. Each takes less
+than 20 s, half of it for compiling.
 
     python benchmarks/tables.py [--quick] [--out DIR]
 """
@@ -25,7 +27,7 @@ WAYS = ("clear", "mist", "rain")
 
 
 class Case(NamedTuple):
-    """A table, what to fit, and the effects that made it."""
+    """A table, the options of its fit, and the true effects."""
 
     frame: pd.DataFrame
     target: str
@@ -60,7 +62,7 @@ def bikes(rng: np.random.Generator, rows: int) -> Case:
 
 
 def wine(rng: np.random.Generator, rows: int) -> Case:
-    """Grades by tasters, between semicolons."""
+    """Grades by tasters, in a file with semicolons between columns."""
     names = ("alcohol", "volatile acidity", "sulphates", "pH", "citric acid")
     middle, scale = np.array([10.4, 0.53, 0.66, 3.3, 0.27]), np.array([1, 0.18, 0.17, 0.15, 0.19])
     weights, x = np.array([0.8, -0.6, 0.3, 0, 0.5]), rng.normal(size=(rows, 5))
@@ -71,7 +73,7 @@ def wine(rng: np.random.Generator, rows: int) -> Case:
 
 
 def houses(rng: np.random.Generator, rows: int) -> Case:
-    """Prices with a long tail; cars that a garage holds are missing where no one wrote them down."""
+    """Prices with a long tail; the number of cars that fit a garage is missing for some."""
     places, offset = ["Center", "North", "Old Town", "South", "West"], [0.3, 0, 0.1, -0.2, 0]
     area, year = rng.lognormal(7.3, 0.35, rows).round(), rng.integers(1900, 2010, rows)
     place, cars = rng.integers(0, 5, rows), rng.integers(0, 4, rows).astype(float)
@@ -88,7 +90,7 @@ def houses(rng: np.random.Generator, rows: int) -> Case:
 
 
 def titanic(rng: np.random.Generator, rows: int) -> Case:
-    """Who survived: names and cabins that say nothing, ages that are missing."""
+    """Who survived: names and cabins carry no information, and some ages are missing."""
     deck, woman = rng.choice(3, rows, p=[0.24, 0.21, 0.55]) + 1, rng.random(rows) < 0.35
     age, port = rng.normal(30, 14, rows).clip(0.5, 80).round(1), rng.choice(3, rows, p=[0.2, 0.1, 0.7])
     chance = 1 / (1 + np.exp(-(1.1 - 1.1 * (deck - 1) + 2.6 * woman - 0.03 * (age - 30))))

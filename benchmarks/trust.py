@@ -1,25 +1,25 @@
 """Of posteriors told "trust", how many are wrong?
 
-Every method on a population of targets with exact answers (``population.py``: 1,696 in 20 families), at a quarter of
-its default draws or steps, at the default, and at four times. A posterior is right if for every number it reports (50
-at most, the narrowest and the widest among them) |mean − truth| ≤ 0.2 sd and sd/truth within 0.8 … 1.25; where the
-truth has no second moment, if its 5, 50 and 95 % quantiles are within 0.2 of half the width of the middle 68 %. A
-maximum is judged by the same rule where it shows standard errors; where it shows none, it is right if its log density
-is within 0.1 nats (and rounding) of the best known. So is maximum likelihood, whose standard errors are of no posterior
-that has the model's prior. Where there is no posterior, and for a point no maximum, nothing
-is right.
+Every method runs on a population of targets with exact answers (``population.py``: 1,696 targets in 20 families), with
+a quarter of its default draws or steps, with the default, and with four times as many. A posterior is right if for
+every number that it reports (50 at most, among them the narrowest and the widest) |mean − truth| ≤ 0.2 sd, and its sd
+is 0.8 to 1.25 times the true one. If the truth has no second moment, its 5, 50 and 95 % quantiles must be within 0.2
+times half the width of the middle 68 %. A maximum with standard errors is judged by the same rule. A maximum without
+them is right if its log density is within 0.1 nats (and rounding) of the best known. Maximum likelihood is judged in
+this way too, because its standard errors do not belong to the posterior under the model's prior. Where there is no
+posterior or, for a point estimate, no maximum, every result is wrong.
 
-Goal: of the targets that any run trusted at most 1 % trusted wrongly, with an exact 95 % upper bound of 2 %; no
-family above 5 %; of right posteriors at most 10 % rejected and at least 60 % trusted; checking at most 25 % of the
-time.
+Goal: of the targets that any run trusted, at most 1 % are trusted wrongly, with an exact 95 % upper bound of 2 %, and
+at most 5 % in each family. Of right posteriors at most 10 % are rejected and at least 60 % trusted. Checking takes at
+most 25 % of the time.
 
     python benchmarks/trust.py --tune [--only FAMILY ...] [--methods nuts,map] [--budgets default] [--members 8]
     python benchmarks/trust.py --publish --processes 2 --record
 
-Checks are chosen on the half ``--tune``; ``--publish`` runs the other one, and refuses to do so again after the
-source has changed unless ``--again`` says why, which is then kept. Which half a target is in is a hash of it, and
-files of both halves are never read together. Results are a line a run; a run that was stopped goes on where it stood.
-By default in the digits that a user gets, float32.
+Checks are chosen on the half ``--tune``; ``--publish`` runs the other half. It refuses to run that half again after the
+source has changed, unless ``--again`` gives the reason, which is recorded. A hash of a target determines its half, and
+files of both halves are never read together. The results have one line for each run; a study that was stopped continues
+where it ended. By default runs use float32, as a user's runs do.
 """
 
 import argparse
@@ -51,7 +51,7 @@ from tractable.core.model import counted_log_likelihoods
 HERE = pathlib.Path(__file__).parent
 BUDGETS = {"small": 0.25, "default": 1.0, "large": 4.0}
 EVERYWHERE = ("map", "laplace", "meanfield", "fullrank", "lowrank", "nuts", "hmc", "mala", "random-walk")
-METHODS: dict[str, tuple[type[tr.Method], tuple[str, ...]]] = {  # and what a budget is of
+METHODS: dict[str, tuple[type[tr.Method], tuple[str, ...]]] = {  # each with the settings that a budget multiplies
     "map": (tr.MAP, ("steps",)), "mle": (tr.MLE, ("steps",)), "laplace": (tr.Laplace, ("steps",)),
     "meanfield": (tr.MeanField, ("steps", "samples")), "fullrank": (tr.FullRank, ("steps", "samples")),
     "lowrank": (tr.LowRank, ("steps", "samples")), "bbb": (tr.BayesByBackprop, ("steps", "samples")),
@@ -64,13 +64,13 @@ CLIMBS = 16
 
 
 class Judged(NamedTuple):
-    """What became of a posterior's numbers.
+    """The comparison of a posterior's numbers with the truth.
 
     Attributes:
-        right: whether it is.
+        right: whether the posterior is right.
         mean, ratio: the worst error of a mean in sds (of a quantile in half-widths), and the sd ratio furthest from 1;
-            of a point without standard errors the nats it lies below the best known maximum.
-        worst: the name of the number, or what there was not.
+            for a point without standard errors, the nats by which it lies below the best known maximum.
+        worst: the name of the worst number, or of what does not exist (posterior, maximum).
     """
 
     right: bool
@@ -80,15 +80,15 @@ class Judged(NamedTuple):
 
 
 def method_of(label: str, budget: str) -> tr.Method:
-    """A method with its defaults, but for the budget."""
+    """A method with its defaults, except for the budget."""
     kind, scaled = METHODS[label]
     defaults = kind()
-    fixed = {"least_acceptance": 1e-4} if label == "rejection" else {}  # below it a run takes minutes
+    fixed = {"least_acceptance": 1e-4} if label == "rejection" else {}  # with a lower acceptance a run takes minutes
     return kind(**fixed, **{name: max(1, round(getattr(defaults, name) * BUDGETS[budget])) for name in scaled})
 
 
 def applicable(variant: Variant, labels: Iterable[str]) -> list[str]:
-    """Those of the methods that a variant can be given; a low rank of one or two numbers is the full one."""
+    """Those of the methods that apply to a variant; for one or two numbers without LowRank, which equals FullRank."""
     fits = [label for label in (*EVERYWHERE, *variant.methods) if label != "lowrank" or variant.model.space.size > 2]
     return [label for label in labels if label in fits]
 
@@ -99,7 +99,7 @@ def flat(tree: Any) -> np.ndarray:
 
 
 def reported(truth: Truth) -> np.ndarray:
-    """Which of the k numbers are looked at: all, or 50 from the narrowest to the widest."""
+    """Which of the k numbers are compared: all, or 50 from the narrowest to the widest."""
     width = truth.sd if truth.half is None else truth.half
     order = np.argsort(width, kind="stable")
     return order[np.unique(np.round(np.linspace(0, len(order) - 1, min(REPORTED, len(order)))).astype(int))]
@@ -137,7 +137,7 @@ def judged(target: population.Target, truth: Truth, posterior: tr.Posterior, lab
 
 
 def values_of(posterior: tr.Posterior) -> np.ndarray:
-    """(draws, k) of all chains."""
+    """(draws, k) draws of all chains."""
     leaves = [np.asarray(leaf, np.float64) for leaf in jax.tree.leaves(posterior.draws)]
     return np.concatenate([leaf.reshape(leaf.shape[0] * leaf.shape[1], -1) for leaf in leaves], 1)
 
@@ -177,7 +177,7 @@ def height(model: tr.Model, position: jax.Array, rows: Any, prior: bool) -> tupl
 
 
 def highest(target: population.Target, truth: Truth, prior: bool, here: np.ndarray) -> float:
-    """The best of long climbs from exact draws, where there are any, and from where a method ended."""
+    """The best of long climbs from exact draws, if there are any, and from the ends of the methods' runs."""
     model, rows = target.variant.model, target.data().arrays()
     rng = np.random.default_rng(0)
     starts = [here, *(here + 3 * rng.standard_normal((CLIMBS, len(here))))]
@@ -194,9 +194,9 @@ def highest(target: population.Target, truth: Truth, prior: bool, here: np.ndarr
     return max(-float(end.fun) for end in ends)
 
 
-# One run, and a file of them.
+# One run, and a file of runs.
 class Counter:
-    """How many programs XLA has compiled, or fetched from a cache, since it was asked last."""
+    """How many programs XLA has compiled, or taken from a cache, since the last call."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -226,9 +226,9 @@ def run(
         try:
             posterior = tr.infer(target.variant.model, data, method, seed=seed, progress=False)
             inferred = time.perf_counter()
-            verifying = float(posterior.seconds.get("verifying", 0.0))  # within infer; the report's own is timed here
+            verifying = float(posterior.seconds.get("verifying", 0.0))  # infer's part; the report's is timed here
             report = posterior.report()
-        except Exception as error:  # a sentence is an answer too: no posterior that could be trusted
+        except Exception as error:  # an error message is a result too: there is no posterior to be trusted
             said = f"{type(error).__name__}: {error}"[:200]
             seconds = {"run": time.perf_counter() - began, "checking": 0.0, "programs": counter.since()}
             return line | {"verdict": "declined", "right": None, "said": said} | seconds
@@ -237,7 +237,7 @@ def run(
     line |= {"verdict": report.verdict, "right": found.right, "mean": told(found.mean), "ratio": told(found.ratio),
              "worst": found.worst, "run": inferred - began - verifying, "checking": verifying + ended - inferred,
              "programs": programs}  # fmt: skip
-    if target.half == "tune":  # thresholds are chosen on these, and must not be on the others
+    if target.half == "tune":  # thresholds are chosen by these runs, and must not be chosen by the others
         line["checks"] = [[c.name, told(float(c.value)), c.verdict] for c in report.checks]
     return line
 
@@ -248,7 +248,7 @@ def told(value: float) -> float | None:
 
 
 def hashed(files: Iterable[pathlib.Path], root: pathlib.Path) -> str:
-    """Of names and bytes."""
+    """A hash of files' names and bytes."""
     digest = hashlib.sha256()
     for file in sorted(files):
         digest.update(str(file.relative_to(root)).encode() + b"\0" + file.read_bytes() + b"\0")
@@ -256,13 +256,13 @@ def hashed(files: Iterable[pathlib.Path], root: pathlib.Path) -> str:
 
 
 def source() -> str:
-    """The version of what is measured."""
+    """The version of the source that is measured."""
     root = pathlib.Path(tr.__file__).parent
     return hashed(root.rglob("*.py"), root)
 
 
 def header(half: str, again: str | None) -> dict[str, Any]:
-    """What all lines of a file have in common."""
+    """The header of a file: what all its lines have in common."""
     return {
         "half": half, "source": source(), "population": hashed(HERE.glob("population*.py"), HERE),
         "float64": bool(jax.config.jax_enable_x64), "again": again, "jax": jax.__version__,
@@ -271,17 +271,17 @@ def header(half: str, again: str | None) -> dict[str, Any]:
 
 
 class Refused(Exception):
-    """Files that do not belong together, in a sentence."""
+    """Files of results that must not be read together."""
 
 
 class File:
-    """The results of one variant: a header, then a line a run, each written by one call."""
+    """The file of one variant's results: a header, then one line for each run, each written by one call."""
 
     def __init__(self, path: pathlib.Path, head: dict[str, Any]) -> None:
         self.path, self.lines = path, []
         if path.exists():
             whole = path.read_bytes()
-            if not whole.endswith(b"\n"):  # a line that was being written when the machine went away
+            if not whole.endswith(b"\n"):  # a line that was being written when the machine stopped
                 os.truncate(path, whole.rfind(b"\n") + 1)
         if path.exists() and path.stat().st_size:
             there, self.lines = read(path)
@@ -338,10 +338,10 @@ def path_of(folder: pathlib.Path, half: str, version: str, variant: str) -> path
 
 
 def results(folder: pathlib.Path, half: str, version: str | None = None) -> tuple[list[dict], list[dict]]:
-    """Headers and lines of a half, of one version of the source: the one asked for, else the last written.
+    """Headers and lines of a half, for one version of the source: the one asked for, or else the last one.
 
     Raises:
-        Refused: there are none, or of several populations or precisions.
+        Refused: there are no files, or they are of several populations or precisions.
     """
     files = sorted(folder.glob(f"{half}-{version or '*'}-*.jsonl"), key=lambda f: f.stat().st_mtime)
     if not files:
@@ -357,7 +357,7 @@ def results(folder: pathlib.Path, half: str, version: str | None = None) -> tupl
 
 
 class Plan(NamedTuple):
-    """What is to be run; goes to every process."""
+    """The settings of a study, which are sent to every process."""
 
     head: dict[str, Any]
     folder: pathlib.Path
@@ -366,7 +366,7 @@ class Plan(NamedTuple):
     seeds: int
     members: int
     first: int
-    until: float  # time.time()
+    until: float  # the value of time.time() at which to stop
 
     @property
     def half(self) -> str:
@@ -374,10 +374,10 @@ class Plan(NamedTuple):
 
 
 def run_variant(plan: Plan, name: str) -> tuple[str, int, float]:
-    """All runs of a variant that are not there yet: the variant, how many, and their seconds.
+    """Make all runs of a variant that have no results yet; returns the variant, how many runs, and their seconds.
 
     Raises:
-        Refused: a process that was started after the source had been edited.
+        Refused: the process was started after the source had been edited.
     """
     jax.config.update("jax_enable_x64", plan.head["float64"])
     if multiprocessing.parent_process() is not None:
@@ -405,7 +405,7 @@ def run_variant(plan: Plan, name: str) -> tuple[str, int, float]:
 
 
 def run_all(plan: Plan, names: list[str], processes: int) -> None:
-    """Variant after variant; each in a process of its own where there are several."""
+    """Run one variant after another; with several processes, each variant in a process of its own."""
     plan.folder.mkdir(parents=True, exist_ok=True)
     started = time.time()
 
@@ -424,9 +424,9 @@ def run_all(plan: Plan, names: list[str], processes: int) -> None:
             tell(done)
 
 
-# What is told.
+# Tables of the results.
 def bounds(wrong: int, trusted: int, level: float = 0.95) -> tuple[float, float]:
-    """Clopper and Pearson's exact interval of a rate, of equal tails."""
+    """Clopper and Pearson's exact interval of a rate, with equal tails."""
     tail = (1 - level) / 2
     low = stats.beta.ppf(tail, wrong, trusted - wrong + 1) if wrong else 0.0
     high = stats.beta.ppf(1 - tail, wrong + 1, trusted - wrong) if wrong < trusted else 1.0
@@ -499,7 +499,7 @@ def tables(heads: list[dict], lines: list[dict]) -> None:
 
 
 def wrongs(lines: list[dict]) -> None:
-    """Print what was trusted and wrong, to choose checks by."""
+    """Print the runs that were trusted and wrong, by which checks are chosen."""
     rows = [
         [line["variant"], line["index"], "hard" if line["hard"] else "easy", line["method"], line["budget"],
          line["mean"], line["ratio"], line["worst"],
@@ -549,7 +549,7 @@ def arguments() -> argparse.ArgumentParser:
 
 
 def published_before(folder: pathlib.Path) -> list[str]:
-    """Versions of the source of which the published half was run, other than this one."""
+    """Other versions of the source with which the published half was run."""
     versions = {read(file)[0]["source"] for file in folder.glob("publish-*.jsonl")}
     return sorted(versions - {source()})
 

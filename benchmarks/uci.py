@@ -1,18 +1,20 @@
 """How well are rows predicted that no method has seen, with default settings?
 
-The UCI protocol of Hernández-Lobato & Adams 2015: one hidden layer of 50 ReLU units, the standard random 90/10 splits,
-inputs and target standardised by the training part, RMSE and mean test log density in the target's units, mean and
-standard error over splits. Every method of the library runs on the same network model with its defaults, but for the
-numbers of draws and leapfrogs, where a chain is long; NAME-relevance is a method under the prior "relevance".
+The protocol is that of Hernández-Lobato & Adams 2015: one hidden layer of 50 ReLU units, the standard random 90/10
+splits, and inputs and target standardised by the training part. The tables show the RMSE and the mean test log density
+in the target's units, with mean and standard error over splits. Every method of the library runs on the same network
+model with its defaults, except for the numbers of draws and leapfrogs of long chains. NAME-relevance is a method under
+the prior "relevance".
 
-Predicted: full Laplace, a deep ensemble and the sampled posteriors beat the grid-searched dropout in log density on
-most sets; Bayes by Backprop beats PBP, which has the same mean-field family and one pass of moment matching; the joint
-maximum fails in log density wherever the network can interpolate, because the noise goes to zero with the residuals.
+Predicted: full Laplace, a deep ensemble and the sampled posteriors have a better log density than grid-searched dropout
+on most sets. Bayes by Backprop is better than probabilistic backpropagation (PBP), which has the same mean-field family
+but makes only one pass of moment matching. The joint maximum has a very low log density wherever the network can fit
+all rows exactly, because the noise goes to zero with the residuals.
 
     python benchmarks/uci.py --data DIR [--sets yacht,boston] [--methods map,laplace] [--splits 5] [--out FILE.csv]
 
-DIR holds uci/NAME.npz (X, y, train_index, test_index). Results are appended to FILE as they come; those there already
-are not run again. ``--out FILE --splits 0`` prints the tables of a file.
+DIR holds uci/NAME.npz (X, y, train_index, test_index). Results are appended to FILE one by one; results that are
+already there are not computed again. ``--out FILE --splits 0`` prints the tables of a file.
 """
 
 import csv
@@ -40,7 +42,7 @@ METHODS = {
     "nuts": tr.NUTS(chains=2, draws=300, warmup=300),
     "long": tr.HMC(chains=4, draws=300, warmup=1000, leapfrogs=100),
 }
-RELEVANCE = "-relevance"  # a method's name with it: the same under prior="relevance"
+RELEVANCE = "-relevance"  # ending of a method's name that means prior="relevance"
 METHODS |= {name + RELEVANCE: METHODS[name] for name in ("meanfield", "bbb", "sgld", "hmc", "long")}
 # RMSE and log density of the literature: PBP, dropout (2016), dropout with a grid search (2018), deep ensembles, HMC.
 PUBLISHED = {
@@ -89,7 +91,7 @@ def measured(folder: pathlib.Path, name: str, split: int, label: str) -> dict:
 
 
 def show(rows: list[dict]) -> None:
-    """A table a set, beside the published figures."""
+    """A table for each data set, with the published figures."""
     densities = []
     for name in SETS:
         mine = [r for r in rows if r["set"] == name]
@@ -123,7 +125,7 @@ def show(rows: list[dict]) -> None:
 
 
 def main() -> None:
-    """Measure what is missing, then print."""
+    """Compute the results that are missing, and print the tables."""
     parser = arguments(__doc__, data=True)
     parser.add_argument("--sets", default=",".join(SETS), help="names with commas between them")
     parser.add_argument("--methods", default=",".join(METHODS), help="names with commas between them")

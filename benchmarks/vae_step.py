@@ -1,12 +1,13 @@
 """What does a step of a variational autoencoder cost beside the same written by hand?
 
-784–400–20, tanh, binary pixels, 128 rows a step, one draw, Adam at a constant rate: ``AutoEncoding`` in the library's
-loop, and a scan in plain JAX of the same bound with the closed form of its KL, its noise drawn by blocks and its
-batches cut from the same rows. pythae's VAE with networks of these widths and ReLU, without the rest of its trainer,
-runs beside where it is installed. Printed: milliseconds a step, and ours over theirs.
+The autoencoder has the widths 784–400–20, tanh units and binary pixels; a step takes 128 rows, one draw, and Adam at a
+constant rate. ``AutoEncoding`` in the library's loop is compared with a scan in plain JAX of the same bound, with the
+KL in closed form, noise drawn in blocks and batches cut from the same rows. pythae's VAE, with networks of these widths
+and ReLU, without the rest of its trainer, is timed too if it is installed. The script prints milliseconds a step, and
+the ratio of ours to theirs.
 
-Predicted: the products take nearly all of it, and a leading axis of one draw is a reshape that the compiler sees
-through: 1.05 at most; pythae, dispatched from Python, twice that.
+Predicted: the matrix products take nearly all of the time, and the compiler removes the leading axis of one draw, so
+the ratio is at most 1.05. pythae, which Python dispatches, takes twice as long.
 
     python benchmarks/vae_step.py [--quick]
 """
@@ -33,12 +34,12 @@ PIXELS, HIDDEN, LATENT, BATCH, ROWS, RATE = 784, 400, 20, 128, 12_800, 1e-3
 
 
 def rows() -> np.ndarray:
-    """Binary pixels; what they show does not matter to a clock."""
+    """Random binary pixels; their values do not change the time."""
     return (np.random.default_rng(0).random((ROWS, PIXELS)) < 0.2).astype(np.float32)
 
 
 def ours(method: Any, steps: int) -> Callable:
-    """The library's loop, as ``infer`` runs it, compiled before."""
+    """The library's loop, as ``infer`` runs it, compiled before the timing."""
     ladder, data = latent_gaussian(PIXELS, LATENT, hidden=(HIDDEN,)), tr.Data(rows())
     plan = Plan(data.size, BATCH)
     program = Amortising(ladder, method)
@@ -59,7 +60,7 @@ def ours(method: Any, steps: int) -> Callable:
 
 
 def by_hand(steps: int) -> Callable:
-    """One scan, nothing but arrays."""
+    """One scan over plain arrays."""
     x = jnp.asarray(rows())
     shapes = {"e0": (PIXELS, HIDDEN), "e1": (HIDDEN, 2 * LATENT), "d0": (LATENT, HIDDEN), "d1": (HIDDEN, PIXELS)}
     keys = dict(zip(shapes, jax.random.split(jax.random.key(0), 4), strict=True))
@@ -103,7 +104,7 @@ def by_hand(steps: int) -> Callable:
 
 
 def of_pythae(steps: int) -> Callable:
-    """Its loss, backward and torch's Adam."""
+    """pythae's loss, its backward pass, and torch's Adam."""
     import torch
     from pythae.models import VAE, VAEConfig
     from pythae.models.base.base_utils import ModelOutput
@@ -145,7 +146,7 @@ def of_pythae(steps: int) -> Callable:
 
 
 def main() -> None:
-    """All in turn, medians; the ratio is what carries over to another machine."""
+    """Time all in turn and print medians; on another machine only the ratios hold."""
     options = arguments(__doc__).parse_args()
     steps, repeats = (loop.BLOCK, 1) if options.quick else (20 * loop.BLOCK, 7)
     adam = optax.adam(RATE)

@@ -1,13 +1,13 @@
 """How noisy is the gradient of a Bayesian network, and how long does it take, by the way its noise is drawn?
 
-A 784-400-400-10 network of relu, weights N(mean, sd²), one batch of 128 examples, float32. The gradient of the
-batch's log likelihood by (mean, sd) is taken with fresh noise many times: its variance over the noise, averaged over
-a layer's weights, beside that of one shared draw of the weights; and the time of noise, value and gradient, beside
-the deterministic network's.
+A 784-400-400-10 ReLU network has weights N(mean, sd²) and one batch of 128 examples, in float32. The gradient of the
+batch's log likelihood with respect to (mean, sd) is computed many times, with new noise each time. The variance over
+the noise, averaged over a layer's weights, is divided by the variance for one shared draw of the weights. The time of
+noise, value and gradient is divided by the time of the deterministic network.
 
-Predicted: local reparameterisation and Flipout leave no more than a tenth of a shared draw's variance where examples
-disagree (the variance of a sum over n examples loses its covariances), local less than Flipout in time; both at
-most 3 × the deterministic gradient on a CPU.
+Predicted: local reparameterisation and Flipout have at most a tenth of a shared draw's variance if examples disagree,
+because the sum over n examples no longer has covariances. Local reparameterisation takes less time than Flipout, and
+both take at most 3 times as long as the deterministic gradient on a CPU.
 
     python benchmarks/weight_noise.py [--quick]
 """
@@ -25,7 +25,7 @@ WAYS = {"shared draw": shared_draw, "local": local_reparameterisation, "Flipout"
 
 
 def network(widths: list[int], batch: int):
-    """apply, a start of He's size, and a batch whose inputs are, like images, half zeros."""
+    """The network's function, He's initial weights, and a batch whose inputs are half zeros, as in images."""
     generator = np.random.default_rng(0)
 
     def apply(params, x):
@@ -44,12 +44,12 @@ def network(widths: list[int], batch: int):
 
 
 def log_likelihood(logits: jax.Array, y: jax.Array) -> jax.Array:
-    """Summed over the batch."""
+    """The log likelihood, summed over the batch."""
     return jnp.sum(jnp.take_along_axis(jax.nn.log_softmax(logits), y[:, None], 1))
 
 
 def noisy(make, apply, x: jax.Array, y: jax.Array):
-    """(key, (mean, sd)) -> value and gradient with fresh noise."""
+    """(key, (mean, sd)) -> value and gradient with new noise."""
 
     def evaluate(key: jax.Array, q: tuple):
         way = make(apply, q[0], x[0])
@@ -60,11 +60,11 @@ def noisy(make, apply, x: jax.Array, y: jax.Array):
 
 
 def variances(evaluate, q: tuple, draws: int) -> list[float]:
-    """Variance over the noise, averaged over each leaf of (mean, sd)."""
+    """Variance over the noise, averaged over each array of (mean, sd)."""
 
     @jax.jit
     def go(q: tuple) -> list:
-        centre = evaluate(jax.random.key(0), q)[1]  # near the mean, so that squares lose no digits
+        centre = evaluate(jax.random.key(0), q)[1]  # near the mean, so that squares about it lose no digits
 
         def step(sums: tuple, key: jax.Array):
             off = jax.tree.map(jnp.subtract, evaluate(key, q)[1], centre)
@@ -87,7 +87,7 @@ def main() -> None:
     say_where("How noisy is the gradient of a Bayesian network, and how long does it take?")
     apply, mean, x, y = network(widths, batch)
     leaves = [f"{part} {name}" for part in ("mean", "sd") for name in sorted(mean)]
-    kept = [i for i, leaf in enumerate(leaves) if " w" in leaf]  # layers' weights; sorted as jax sorts them
+    kept = [i for i, leaf in enumerate(leaves) if " w" in leaf]  # the layers' weights, sorted as jax sorts them
 
     for sd in (0.01, 0.05):
         q = (mean, jax.tree.map(lambda a, sd=sd: jnp.full_like(a, sd), mean))

@@ -2,11 +2,11 @@
 
     python benchmarks/wide_tables.py [--quick] [--seeds 4]
 
-``BayesianLinearRegression()``, whose weights share a learnt scale there, beside ``weight_scale=2.5`` and scikit-learn's
-``BayesianRidge``, which has the scale of most evidence and a normal posterior. Normal columns, alone or with a common
-part of half their variance; effects of a few or of all columns; noise of half the signal's sd. Root of the mean squared
-error, share inside 90 % intervals and their width on 400 new rows, in sds of y; seconds of a fit with its report, the
-first of a shape with its compiling.
+``BayesianLinearRegression()``, whose weights share a learnt scale for such tables, is compared with
+``weight_scale=2.5`` and with scikit-learn's ``BayesianRidge``, which has the scale of maximal evidence and a normal
+posterior. The columns are normal, independent or with a common part of half their variance; a few or all columns have
+effects; the noise's sd is half the signal's. The table shows the RMSE, the share inside 90 % intervals and their width
+on 400 new rows, in sds of y, and the seconds of a fit with its report; the first fit of a shape includes compiling.
 """
 
 import time
@@ -23,7 +23,7 @@ HEAD = ["rows × columns", "with effect", "common part", "", "RMSE", "inside 90 
 
 
 def drawn(seed: int, rows: int, columns: int, effects: int, common: float) -> tuple[np.ndarray, np.ndarray]:
-    """x (rows + NEW, columns) and y, of which the rows to fit have sd 1."""
+    """x (rows + NEW, columns) and y; the y of the rows to fit have sd 1."""
     rng = np.random.default_rng(seed)
     x = rng.normal(size=(rows + NEW, columns))
     x = np.sqrt(1 - common) * x + np.sqrt(common) * rng.normal(size=(rows + NEW, 1))

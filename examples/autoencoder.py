@@ -1,13 +1,15 @@
-"""A variational autoencoder of handwritten digits: two codes for 64 pixels, and pixels that are missing.
+"""A variational autoencoder of handwritten digits: two numbers code 64 pixels, and missing pixels are filled in.
 
     p(x, z) = N(z; 0, I) Π_j Bernoulli(x_j; f_θ(z)_j),   q(z | x) = N(μ_φ(x), diag σ²_φ(x))
 
-1,797 digits of 8 × 8 pixels, black or white, a fifth held out. The same network by the ELBO and by a bound of 20 draws.
+The data are 1,797 digits of 8 × 8 pixels, black or white, of which a fifth is held out. The same network is learnt
+twice: by the evidence bound ELBO, and by the importance-weighted bound of 20 draws.
 
-What to look for: more draws a digit give a better density, held out, and a q whose single draws are worth less (its
-ELBO falls behind, its weights count for fewer). A lower half that was never seen is filled in from the upper one by
-weighted draws of z: the pixels' log loss is well below that of each pixel's own frequency, and not as low as that of a
-reconstruction, which has seen what it is asked for.
+What to look for: with more draws for each digit, the density of held-out digits is better, but a single draw of q is
+worth less: the ELBO is lower, and so is the effective sample size (ESS) of the weights. Then the lower half of each
+held-out digit is taken away, and weighted draws of z fill it in from the upper half. The log loss of the filled-in
+pixels is well below the log loss of each pixel's own frequency. A reconstruction has a still lower log loss, because
+it is made from all pixels of the digit.
 
     python examples/autoencoder.py [--quick] [--out DIR]
 """
@@ -31,7 +33,7 @@ options = parser.parse_args()
 warnings.simplefilter("ignore", tr.errors.TractableWarning)  # the verdicts are printed
 
 images, labels = load_digits(return_X_y=True)
-x = (images > 8).astype(np.float32)  # a pixel goes from 0 to 16
+x = (images > 8).astype(np.float32)  # the pixels of ``images`` go from 0 to 16
 order = np.random.default_rng(0).permutation(len(x))
 train, test = x[order[len(x) // 5 :]], x[order[: len(x) // 5]]
 
@@ -39,7 +41,7 @@ ladder = tr.models.latent_gaussian(64, 2, hidden=(100, 50))
 settings = {"epochs": 30 if options.quick else 300, "learning_rate": 3e-3}
 methods = {"ELBO": tr.AutoEncoding(**settings), "20 draws": tr.ImportanceWeighted(samples=20, **settings)}
 
-print(f"{len(train):,} digits, {len(test)} held out; {settings['epochs']} epochs; nats a digit, up is better\n")
+print(f"{len(train):,} digits, {len(test)} held out; {settings['epochs']} epochs; nats a digit, higher is better\n")
 print(f"{'climbed':10}{'ELBO':>8}{'of 1000':>9}{'ESS %':>7}{'seconds':>9}  verdict   held out")
 learnt = {}
 for name, method in methods.items():
@@ -51,14 +53,14 @@ for name, method in methods.items():
     verdict = posterior.report().verdict
     print(f"{name:10}{seen.elbo.mean():8.2f}{seen.mean:9.2f}{share:7.1f}{took:9.1f}  {verdict}", flush=True)
 
-# The lower half is taken away, and filled in from the upper one.
+# The lower half of each held-out digit is taken away, and filled in from the upper half.
 posterior, lower = learnt["20 draws"], np.arange(64) >= 32
 gaps = np.where(lower, np.nan, test)
 filled = posterior.impute(gaps, samples=200)
 
 
 def log_loss(p: np.ndarray) -> float:
-    """Nats a pixel of the lower half."""
+    """Mean log loss of the lower half's pixels, in nats, for the probabilities p that they are 1."""
     p = np.clip(p[:, lower], 1e-4, 1 - 1e-4)
     return float(-np.mean(np.where(test[:, lower] > 0.5, np.log(p), np.log1p(-p))))
 
@@ -69,7 +71,7 @@ print(f"its own frequency    {log_loss(frequency):.3f}")
 print(f"imputed              {log_loss(filled.mean):.3f}")
 print(f"reconstructed        {log_loss(posterior.reconstruct(test, draws=20)):.3f}")
 
-# The picture: codes, what they draw, and the halves.
+# The picture: the codes, the digits that the decoder draws from them, and the filled-in halves.
 figure = plt.figure(figsize=(11, 7.4), layout="constrained")
 left, right = figure.subfigures(1, 2)
 upper, middle = left.subfigures(2, 1, height_ratios=(1.1, 1))
@@ -85,7 +87,7 @@ for column, axes in enumerate(middle.subplots(3, 9).T):
         axis.imshow(row.reshape(8, 8), cmap="gray_r", vmin=0, vmax=1)
         axis.axhline(3.5, color="tab:red", linewidth=0.6)
 side = 14
-levels = norm.ppf((np.arange(side) + 0.5) / side)  # equal shares of the prior
+levels = norm.ppf((np.arange(side) + 0.5) / side)  # quantiles of z: neighbours enclose equal shares of the prior
 grid = np.stack(np.meshgrid(levels, levels[::-1]), -1).reshape(-1, 2).astype(np.float32)
 pixels = np.asarray(ladder.generative(posterior.mean(), (grid,))[0].mean)
 sheet = pixels.reshape(side, side, 8, 8).swapaxes(1, 2).reshape(8 * side, 8 * side)

@@ -4,19 +4,22 @@
     state, _ = kernel(key, state, batch)  # learns from 64 of the last 4096 decisions
     weights = q.sample(state.position, noise)  # decides by one draw of the weights
 
-Blundell et al. (2015, section 5.3): an edible mushroom gives 5, a poisonous one −35 or 5 with equal chance, and to pass
-gives nothing. What the other action would have brought stays unknown, so an agent that passes too soon never learns
-better. ε-greedy tries at random and pays for it for ever; Thompson sampling tries what it is unsure of, and stops
-when it no longer is. Regret is what an oracle expects less what was got.
+The game is that of Blundell et al. (2015, section 5.3). To eat an edible mushroom gives a reward of 5, to eat a
+poisonous one gives −35 or 5 with equal chance, and to pass gives nothing. An agent does not learn what the other action
+would have given, so an agent that starts to pass too soon never finds out that this is wrong. ε-greedy acts at random
+in a share ε of its decisions, and pays for this for ever. Thompson sampling tries actions of which it is unsure, and
+stops when it is sure. Regret is the reward that an oracle expects, minus the reward of the agent.
 
-The mushrooms (8124 rows, 117 columns of 0 and 1) come with --data or --openml. Otherwise scikit-learn's 569 tumours
-stand in for them, malignant for poisonous, with the same rewards: the structure of the problem, nothing medical.
+The mushrooms (8124 rows, 117 columns of 0 and 1) are read with --data or --openml. Otherwise scikit-learn's 569 tumours
+replace them, with malignant tumours as the poisonous ones and the same rewards. They only have the structure of the
+problem; nothing medical is meant.
 
-What to look for: every agent learns, and random tries cost most. On the mushrooms (--steps 50000 --runs 4) the median
-regret at each agent's best rate is 7,800 by Thompson sampling, 8,500 by greedy, 13,000 and 25,500 with 1 % and 5 % at
-random. Thompson and greedy overlap from run to run: at rate 1e-3 greedy is the better, 10,000 against 13,000, and on
-the tumours (2,200 against 2,500). But one greedy run of four at rate 1e-4 passed six edible in seven for 8,000
-decisions and ended at 31,500; the worst of Thompson's there, at 10,100.
+What to look for: every agent learns, and random actions cost most. On the mushrooms (--steps 50000 --runs 4) the median
+regret at each agent's best learning rate is 7,800 for Thompson sampling, 8,500 for greedy, and 13,000 and 25,500 for
+ε-greedy with ε = 1 % and 5 %. The runs of Thompson sampling and greedy overlap: greedy is better at rate 1e-3, 10,000
+against 13,000, and on the tumours, 2,200 against 2,500. But one of four greedy runs at rate 1e-4 passed six of seven
+edible mushrooms for 8,000 decisions, and ended at a regret of 31,500. The worst run of Thompson sampling at this rate
+ended at 10,100.
 
     python examples/bandit.py [--quick] [--out DIR] [--data DIR | --openml]
         [--steps N] [--updates N] [--rates R R …] [--runs N]
@@ -59,12 +62,12 @@ if options.data and not (options.data / "mushroom.npz").exists():
 BUFFER, BATCH = 4096, 64
 PASS, EAT = 0, 1
 GOOD, BAD = 5.0, -35.0
-TENS = 0.1  # rewards are learnt in tens, the size of function the prior expects
-NOISE = 1.0 * TENS  # sd: half the squared error of the reward itself, as in the paper
+TENS = 0.1  # factor of the rewards before they are learnt: the prior expects functions of about this size
+NOISE = 1.0 * TENS  # sd of the scaled rewards: with 1 for a reward, the loss is half its squared error, as in the paper
 
 
 def problem() -> tuple[str, np.ndarray, np.ndarray]:
-    """What it is about, the contexts (n, D) and which are bad (n,)."""
+    """The name of the data, the contexts (n, D), and which of them are bad (n,)."""
     if options.data:
         with np.load(options.data / "mushroom.npz") as file:
             return "mushrooms", file["X_onehot"], file["y"] == 1
@@ -88,7 +91,7 @@ q = approximations.mean_field(model.space.size)
 
 
 class Learner(NamedTuple):
-    """A kernel's objective, where it starts, and the weights to decide by."""
+    """The objective of an agent's kernel, the kernel's start, and the weights by which the agent decides."""
 
     objective: tr.objectives.Objective
     start: Callable[[Any], Any]  # params -> position
@@ -96,7 +99,7 @@ class Learner(NamedTuple):
 
 
 def around(params: Any) -> dict[str, Any]:
-    """q of the weights with σ = 0.02 to begin with."""
+    """The start of q: a normal around the given weights, with σ = 0.02."""
     rho = approximations.inverse_softplus(jnp.asarray(0.02))
     return {"mean": params, "rho": jax.tree.map(lambda w: jnp.full_like(w, rho), params)}
 
@@ -114,7 +117,7 @@ colours = {"Thompson": "#1b5e8c", "greedy": "#d1495b", "1 %-greedy": "#e2952f", 
 
 
 def value(params: Any, row: jax.Array, action: jax.Array) -> jax.Array:
-    """f(context, action), what the network expects of an action."""
+    """f(context, action), the reward that the network expects of an action."""
     inputs = jnp.concatenate([contexts[row], actions[action]])
     return network.apply(params["weights"], inputs)[0]
 
@@ -126,7 +129,7 @@ def interact(
 ) -> tuple[jax.Array, jax.Array]:
     """The regret of every step, and whether the action was right; (steps,) each, and (runs, steps) by vmap.
 
-    What comes, and what it does to whoever eats it, depends on the key alone and is the same for all agents.
+    The sequence of contexts, and the reward of eating each, depend only on the key and are the same for all agents.
     """
     kernel = ascend(learner.objective, optax.adam(rate))
     key_start, key_world, key_agent = jax.random.split(key, 3)
@@ -151,7 +154,7 @@ def interact(
             chosen, noise = drawn
             rows, taken, rewards = (b[chosen] for b in buffer)
             inputs = jnp.concatenate([contexts[rows], actions[taken]], -1)  # (64, D + 2)
-            # What the buffer holds is the whole: N rows, N/64 batches, over which the cost of the weights is spread.
+            # The buffer's N rows count as the whole data set. It has N/64 batches, which share the weights' KL cost.
             batches: Any = seen / BATCH
             batch = tr.Batch((rewards, inputs), jnp.ones(BATCH), seen, 0, batches)
             return kernel.step(noise, state, batch)[0], None
@@ -161,7 +164,7 @@ def interact(
         oracle = jnp.where(bad[row], 0.0, GOOD)
         return (state, buffer), (oracle - reward, (action == EAT) != bad[row])
 
-    begin: Any = model.start  # where the network's weights begin
+    begin: Any = model.start  # key -> the weights with which the network begins
     state = kernel.init(key_start, learner.start(begin(key_start)))
     buffer = jnp.zeros(BUFFER, int), jnp.zeros(BUFFER, int), jnp.zeros(BUFFER)
     return jax.lax.scan(step, (state, buffer), jnp.arange(steps))[1]
@@ -191,7 +194,7 @@ for name, (learner, explore) in agents.items():
         numbers = f"{np.median(end):8.0f}{end.min():8.0f}{end.max():8.0f}{first:12.2f}{last:8.2f}"
         print(f"{name:12}{rate:9.4g}{numbers}{right[:, -1000:].mean():11.3f}{seconds:9.1f}", flush=True)
 
-# The picture: regret as it grows, at each agent's best rate; and what the rate is worth to it.
+# The picture: each agent's regret over time at its best learning rate; and its final regret at every rate.
 plt.rcParams.update({"axes.spines.top": False, "axes.spines.right": False})
 figure, (left, right) = plt.subplots(1, 2, figsize=(10.5, 5), width_ratios=[1.35, 1], layout="constrained")
 shown = np.unique(np.linspace(0, steps - 1, 500).astype(int))
@@ -202,7 +205,7 @@ for place, (name, by_rate) in enumerate(curves.items()):
     total = by_rate[best][:, shown]
     left.fill_between(shown + 1, total.min(0), total.max(0), color=colours[name], alpha=0.12, linewidth=0)
     left.plot(shown + 1, np.median(total, 0), color=colours[name], linewidth=2, label=f"{name}, rate {best:g}")
-    aside = np.array(rates) * 1.06 ** (place - 1.5)  # so that ranges do not hide each other
+    aside = np.array(rates) * 1.06 ** (place - 1.5)  # moved sideways, so that the agents' ranges do not overlap
     right.vlines(aside, ends.min(1), ends.max(1), color=colours[name], linewidth=2, alpha=0.5)
     right.plot(aside, np.median(ends, 1), "o-", color=colours[name], markersize=5, linewidth=1, label=name)
 left.set(xlabel="decisions", ylabel="regret, summed", xlim=(0, steps))

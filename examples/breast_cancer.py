@@ -1,12 +1,13 @@
 """Logistic regression on the breast cancer data, by four methods side by side.
 
-455 tumours to learn from, 114 held out, thirty measurements each. The classes are nearly separable and the measurements
-strongly correlated (radius, perimeter and area say almost the same), so single coefficients are known badly
-while predictions are known well.
+455 tumours are learnt from and 114 are held out, each with thirty measurements. The classes are nearly separable, and
+the measurements are strongly correlated (radius, perimeter and area tell almost the same). So the posterior is wide for
+single coefficients, but narrow for predictions.
 
-What to look for: NUTS and MALA, which are exact, agree. SGLD's coefficients lie further out than theirs, by more than
-its predicted bias tells, which is of sds and not of means; its verdict is "caution". Where full gradients are this
-cheap prefer NUTS. MAP predicts as well here, but sits nearer zero: the peak of a skewed posterior is not its mean.
+What to look for: NUTS and MALA, which have no bias, agree. SGLD's coefficients are larger than theirs. The difference
+exceeds its predicted bias, which is about sds and not about means; its verdict is "caution". Where full gradients are
+as cheap as here, prefer NUTS. MAP predicts as well here, but its coefficients are nearer zero: the peak of a skewed
+posterior is not its mean.
 
     python examples/breast_cancer.py [--quick] [--out DIR]
 """
@@ -55,7 +56,7 @@ for name, method in methods.items():
 for name in ("NUTS", "SGLD"):
     print(f"\n{posteriors[name].report()}")
 
-# The eight coefficients that matter most, with 90 % intervals; a normal one for MAP.
+# The eight coefficients with the largest means, and their 90 % intervals, which for MAP are those of a normal.
 means = {name: posterior.mean()["weights"] for name, posterior in posteriors.items()}
 sds = {name: posterior.sd()["weights"] for name, posterior in posteriors.items()}
 bounds = {
@@ -69,7 +70,7 @@ print(f"\n{'mean ± sd':26}" + "".join(f"{name:>16}" for name in methods))
 for i in chosen:
     print(f"{labels[i]:26}" + "".join(f"{means[n][i]:8.2f} ± {sds[n][i]:5.2f}" for n in methods))
 
-# The picture: coefficients, and calibration on tumours which were held out.
+# The picture: the coefficients, and the calibration on the held-out tumours.
 plt.rcParams.update({"axes.spines.top": False, "axes.spines.right": False})
 figure, (left, right) = plt.subplots(1, 2, figsize=(10.5, 5), width_ratios=[1.35, 1], layout="constrained")
 for offset, name in zip((-0.27, -0.09, 0.09, 0.27), methods, strict=True):

@@ -1,12 +1,12 @@
-"""One hundred flips of a coin, by every method, against the answer known exactly.
+"""One hundred flips of a coin: every method is compared with the exact posterior.
 
-With a Beta(5, 5) prior and k heads in n flips the posterior is Beta(5 + k, 5 + n − k). The parameter
-lives in (0, 1); every method moves in logit space by itself and comes back with the coin's own θ.
+With a Beta(5, 5) prior and k heads in n flips the posterior is Beta(5 + k, 5 + n − k). The parameter θ
+lies in (0, 1). Every method works with the logit of θ, and returns θ itself.
 
-What to look for: the seven that draw lie on the exact density. MAP finds its peak, MLE that of the
-likelihood, and the normal curve drawn around each is all that a point knows of its width. The verdict
-is what each method says of itself, without having seen the exact answer. Rejection knows the
-evidence log p(y) as well.
+What to look for: the draws of the seven samplers follow the exact density. MAP finds the density's peak, and
+MLE finds the peak of the likelihood. The normal curve around each of these two is made of its standard error, the only
+width that a point estimate has. The verdict comes from each result's own report, which does not know the exact answer.
+Rejection also estimates the log evidence log p(y).
 
     python examples/coin.py [--quick] [--out DIR]
 """
@@ -27,17 +27,17 @@ parser.add_argument("--quick", action="store_true", help="fewer draws")
 parser.add_argument("--out", type=Path, default=Path(__file__).parent / "out", help="folder of the picture")
 options = parser.parse_args()
 
-# The model: one prior, one datum.
+# The model: the prior, and the distribution of one datum.
 flips = np.random.default_rng(0).binomial(1, 0.7, size=100)
 model = tr.Model(
     prior={"theta": dist.Beta(5, 5)},
     likelihood=lambda params: dist.Bernoulli(params["theta"]),
 )
 
-# The answer.
+# The exact posterior.
 exact = conjugate.beta_bernoulli(flips, alpha=5, beta=5)
 
-# Every method, each with its defaults.
+# The methods, with defaults for all but the number of draws and the batch size.
 count = {"draws": 1000 if options.quick else 4000}
 methods = [
     tr.MLE(),
@@ -62,7 +62,7 @@ for name, posterior in posteriors.items():
 found = posteriors["Rejection"].log_evidence()
 print(f"\nlog evidence by rejection {found.estimate:.4f} ± {found.standard_error:.4f}, exact {exact.log_evidence:.4f}")
 
-# The picture: the exact density behind each method's.
+# The picture: the result of each method, in front of the exact density.
 plt.rcParams.update({"axes.spines.top": False, "axes.spines.right": False, "axes.spines.left": False})
 figure, panels = plt.subplots(3, 3, figsize=(9, 6.6), sharex=True, sharey=True, layout="constrained")
 theta = np.linspace(0.45, 0.8, 400)

@@ -1,16 +1,18 @@
-"""Posterior collapse, and its cure: an autoencoder of grey digits whose noise is too large, and one that learns it.
+"""Posterior collapse and its cure: an autoencoder of grey digits with too large a noise, and one that learns its noise.
 
     p(x, z) = N(z; 0, I) N(x; f_θ(z), σ² I),   q(z | x) = N(μ_φ(x), diag s²_φ(x)),   20 units for 64 pixels in [0, 1]
 
-To climb −½ Σ (x − f)² − KL, the plain squared error, is to say σ = 1. Where f is linear this is probabilistic PCA
-(Tipping & Bishop 1999; Lucas, Tucker, Grosse & Norouzi 2019), and the best ELBO is known: it has a unit for every
-eigenvalue λ of the data's covariance above σ², as far as there are units, and each pays ½ log(λ/σ²) nats. A nat of KL
-buys at most λ₁/σ² nats of likelihood: 0.66 at σ = 1, where the best is therefore no code at all.
+To maximise −½ Σ (x − f)² − KL, with the plain squared error, is to assume σ = 1. If f is linear, this model is
+probabilistic PCA (Tipping & Bishop 1999; Lucas, Tucker, Grosse & Norouzi 2019), and its best evidence bound (ELBO) is
+known. At the best ELBO one unit is active for every eigenvalue λ > σ² of the data's covariance, up to the number of
+units, and each active unit has a KL divergence of ½ log(λ/σ²) nats. A nat of KL adds at most λ₁/σ² nats to the
+likelihood. At σ = 1 this is 0.66 nats, less than the KL costs, so the best model has no code at all.
 
-What to look for: at σ = 1 every KL is 0 because that is the maximum, not for want of luck. What is reconstructed is the
-mean digit, what is drawn too, and the report says so. Warm-up takes another road to the same place; free bits buy KL at
-a loss. The cure is in the model: with σ at its right size, given or learnt, there are as many units as the eigenvalues
-foretell and the ELBO is the one foretold. A network in place of the linear map collapses and is cured alike.
+What to look for: at σ = 1 every KL is 0 because this is the maximum, not because the optimisation failed. The
+reconstructed digits and the drawn digits are all the mean digit, and the report says so. Warm-up ends at the same
+place. Free bits raise the KL, but lower the ELBO. The cure is in the model: if σ has the right size, given or learnt,
+there are as many active units as the eigenvalues predict, and the ELBO is the predicted one. A network in place of the
+linear map collapses, and is cured, in the same way.
 
     python examples/collapse.py [--quick] [--out DIR]
 """
@@ -33,38 +35,38 @@ options = parser.parse_args()
 warnings.simplefilter("ignore", tr.errors.TractableWarning)  # the verdicts are printed
 
 UNITS = 20
-ACTIVE = 0.01  # nats of KL from which a unit counts
+ACTIVE = 0.01  # a unit whose KL is above so many nats counts as active
 images = np.asarray(load_digits(return_X_y=True)[0])
-x = (images[:1000] / 16).astype(np.float32)  # as many rows as a fit's own ELBO looks at
+x = (images[:1000] / 16).astype(np.float32)  # as many rows as ``found["elbo"]`` of a fit is computed from
 eigenvalues = np.linalg.eigvalsh(np.cov(x.T.astype(float), bias=True))[::-1]
-right = float(np.sqrt(eigenvalues[UNITS:].mean()))  # σ of the maximum
+right = float(np.sqrt(eigenvalues[UNITS:].mean()))  # σ at the maximum of the likelihood
 
 
 def costs(sigma: float) -> np.ndarray:
-    """KL of the best linear units, (UNITS,), nats a digit."""
+    """KL of each unit of the best linear model at σ, (UNITS,), in nats a digit."""
     return np.log(np.maximum(eigenvalues[:UNITS] / sigma**2, 1)) / 2
 
 
 def best(sigma: float) -> float:
-    """The best ELBO of a linear map, nats a digit: a normal whose variances are λ along the units' axes, σ² beside."""
+    """The best ELBO of a linear map, nats a digit: that of a normal with variance max(λ, σ²), or σ² without a unit."""
     variances = np.full(len(eigenvalues), sigma**2)
     variances[:UNITS] = np.maximum(eigenvalues[:UNITS], sigma**2)
     return float(-np.sum(np.log(2 * np.pi * variances) + eigenvalues / variances) / 2)
 
 
 def kl(mean: np.ndarray, sd: np.ndarray) -> np.ndarray:
-    """KL(q ‖ N(0, 1)) of each unit over digits, the largest first, nats a digit."""
+    """Mean of each unit's KL(q ‖ N(0, 1)) over the digits, in nats, the largest first."""
     return np.sort(np.mean((mean**2 + sd**2 - 1) / 2 - np.log(sd), 0))[::-1]
 
 
 def autoencoder(sigma: float | None, hidden: tuple[int, ...]) -> tr.models.Ladder:
-    """Of a given σ, or of one that is learnt (None)."""
+    """An autoencoder with the noise's sd ``sigma``, or with one that is learnt (None)."""
     if sigma is None:
         return tr.models.latent_gaussian(64, UNITS, hidden=hidden, family="normal", noise="shared")
     return tr.models.latent_gaussian(64, UNITS, hidden=hidden, family=tr.models.normal_noise(sigma))
 
 
-runs = {  # σ or None, the network's widths, settings
+runs = {  # σ or None if it is learnt, the network's hidden widths, further settings
     "linear, σ = 1": (1.0, (), {}),
     "… with warm-up": (1.0, (), {"warmup": 250}),
     "… with free bits": (1.0, (), {"free_bits": 0.1}),
@@ -78,8 +80,8 @@ if options.quick:
     runs = {name: runs[name] for name in ("linear, σ = 1", "linear, σ = 0.5", "linear, σ learnt")}
 settings = {"epochs": 500, "batch_size": 250, "learning_rate": 2e-2}
 
-print(f"{len(x):,} digits, {UNITS} units; {settings['epochs']} epochs; nats a digit, up is better")
-print(f"eigenvalues {', '.join(f'{v:.2f}' for v in eigenvalues[:6])} …; right σ {right:.3f}\n")
+print(f"{len(x):,} digits, {UNITS} units; {settings['epochs']} epochs; nats a digit, higher is better")
+print(f"eigenvalues {', '.join(f'{v:.2f}' for v in eigenvalues[:6])} …; right σ {right:.3f}; law: what they predict\n")
 print(f"{'':19}{'':>5}{'active units':>15}{'KL':>15}{'ELBO':>17}")
 print(f"{'':19}{'σ':>5}" + f"{'found':>9}{'law':>6}" * 2 + f"{'found':>10}{'law':>8}{'seconds':>9}  verdict")
 fits, paid, noise = {}, {}, {}
@@ -99,7 +101,7 @@ for name, (sigma, hidden, extra) in runs.items():
     print(f"{name:19}{noise[name]:5.3f}{active:9}{law[0]:>6}{spent:9.2f}{law[1]:>6}{elbo:10.2f}{law[2]:>8}", end="")
     print(f"{took:9.1f}  {verdict}", flush=True)
 
-# Eight digits again from their codes, and eight drawn; how far they are from the mean digit.
+# Eight digits reconstructed from their codes, eight drawn ones, and how far both are from the mean digit.
 shown, middle = x[:8], x.mean(0)
 pictured = [name for name in runs if name in ("linear, σ = 1", "linear, σ learnt", "network, σ learnt")]
 again = {name: fits[name].reconstruct(shown, draws=20) for name in pictured}
@@ -107,17 +109,17 @@ drawn = {name: fits[name].generate(8).mean for name in pictured}
 
 
 def away(rows: np.ndarray) -> float:
-    """Root mean square of a pixel about that of the mean digit."""
+    """Root mean square difference between the rows' pixels and those of the mean digit."""
     return float(np.sqrt(np.mean((rows - middle) ** 2)))
 
 
-print(f"\nfrom the mean digit, a pixel: digits {away(shown):.3f}")
+print(f"\ndistance from the mean digit, for each pixel: digits {away(shown):.3f}")
 for name in pictured:
     print(f"{name:19}reconstructed {away(again[name]):.3f}, drawn {away(drawn[name]):.3f}")
 check = next(c for c in fits["linear, σ = 1"].report().checks if "collapsed" in c.sentence)
 print(f"\nThe report at σ = 1, {check.verdict}: {check.sentence.partition('. ')[2].partition('. ')[0]}.")
 
-# The picture: the spectrum and σ², how many units there are and what they pay, and digits again.
+# The picture: the spectrum and σ², the number of active units and their KL, and the reconstructed and drawn digits.
 figure = plt.figure(figsize=(13, 5.8), layout="constrained")
 left, centre, right_side = figure.subfigures(1, 3, width_ratios=(0.8, 0.95, 1.25))
 linear = {name: noise[name] for name in runs if name.startswith("linear")}
@@ -142,7 +144,7 @@ for name, colour in colours.items():
     lower.plot(np.arange(1, UNITS + 1), costs(linear[name]), color=colour, linewidth=1)
 for name in (name for name in runs if name.startswith("network")):
     upper.plot(noise[name], np.sum(paid[name] > ACTIVE), "o", color="0.2", markerfacecolor="none", markersize=9)
-upper.set_title("Found (dots; rings of networks) and foretold (lines)", fontsize=11)
+upper.set_title("Found (dots; rings for networks) and predicted (lines)", fontsize=11)
 upper.set(xscale="log", xlabel="σ", ylabel="active units")
 upper.set_xticks([0.1, 0.2, 0.35, 0.5, 1], ["0.1", "0.2", "0.35", "0.5", "1"])
 upper.minorticks_off()

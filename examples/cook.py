@@ -1,18 +1,20 @@
 """Ratings of a cook whose mood we cannot see: the first example of a latent variable.
 
-Three questions, three answers.
+A model with a latent variable is the answer to three questions:
 
-    What is θ?             how often the cook is in a good mood, the mean rating in a bad one, what a good one adds, and
-                           how far ratings spread: θ = (good, bad, lift, sd)
+    What is θ?             how often the cook is in a good mood, the mean rating in a bad mood, what a good mood adds,
+                           and the sd of the ratings: θ = (good, bad, lift, sd)
     What is z?             the mood of one evening: 1 good, 0 bad
     How is x generated?    z ~ Bernoulli(good), then x ~ N(bad + lift · z, sd²)
 
-They are the model's three arguments. Nothing else is derived: the E-step sums over the two moods, the M-step climbs.
+The answers are three arguments of the model: prior, latent and likelihood. You derive nothing else: the library's
+E-step sums over the two moods, and its M-step climbs by gradients.
 
-What to look for: EM finds θ, and its standard errors cover the truth; NUTS, told nothing new, agrees. Each evening has
-a probability of its mood, which is as often right as it says. log p(x | θ) is two terms an evening, exactly. By plain
-Monte Carlo over moods it comes out low, by Jensen's inequality: log of a mean of K draws is below log of what they
-estimate, by about Σ_n Var p(x_n | z) / (2 K p(x_n)²). With one mood drawn for every evening at once no K will do.
+What to look for: EM finds θ, and its standard errors cover the true values. NUTS runs on the same model and agrees.
+Each evening gets a probability of a good mood, and these probabilities are right as often as they say. The exact
+log p(x | θ) sums two terms for each evening. Plain Monte Carlo over the moods gives too low a value, by Jensen's
+inequality: the log of a mean of K draws is on average below the log of the expected value, by about
+Σ_n Var p(x_n | z) / (2 K p(x_n)²). If each draw holds the moods of all evenings at once, no feasible K is enough.
 
     python examples/cook.py [--quick] [--out DIR]
 """
@@ -36,13 +38,13 @@ options = parser.parse_args()
 
 
 def begin(key: jax.Array, ratings: jax.Array) -> dict:
-    """Where EM begins: two moods about the mean, further apart or less."""
+    """The start of EM: the moods' mean ratings lie on both sides of the overall mean, at a random distance."""
     sd = jnp.std(ratings)
     apart = sd * jax.random.uniform(key, minval=1.0, maxval=3.0)
     return {"good": 0.5, "bad": jnp.mean(ratings) - apart / 2, "lift": apart, "sd": sd / 2}
 
 
-# The model: the three answers. lift > 0 says which mood is called good.
+# The model: the three answers. The prior's lift > 0 makes the mood with the higher ratings the good one.
 model = tr.LatentModel(
     prior={"good": dist.Beta(1, 1), "bad": dist.Normal(5, 3), "lift": dist.HalfNormal(5), "sd": dist.HalfNormal(3)},
     latent=lambda p: dist.Bernoulli(p["good"]),
@@ -52,7 +54,7 @@ model = tr.LatentModel(
 truth = {"good": 0.65, "bad": 4.0, "lift": 3.5, "sd": 1.2}
 ratings, moods = (np.asarray(a) for a in model.sample(jax.random.key(0), truth, 300))
 
-# Learn θ, twice.
+# Learn θ by two methods.
 em = tr.infer(model, ratings, tr.EM(), seed=0)
 draws = 250 if options.quick else 1000
 nuts = tr.infer(model, ratings, tr.NUTS(draws=draws), seed=0)
@@ -67,17 +69,17 @@ for name, value in truth.items():
     print(f"{name:10}{numbers}")
 print(f"EM: {em.report().verdict}, {em.found['starts that agree']} of 4 starts agree. NUTS: {nuts.report().verdict}.")
 
-# The labels: the same density with the moods' names exchanged.
+# The labels: the density stays the same if the moods' names are exchanged.
 theta = {name: jnp.asarray(value) for name, value in estimate.items()}
 swapped = {"good": 1 - theta["good"], "bad": theta["bad"] + theta["lift"], "lift": -theta["lift"], "sd": theta["sd"]}
 logs = np.asarray(model.log_prob(theta, ratings), np.float64)  # (n,) nats
 exact, other = logs.sum(), np.asarray(model.log_prob(swapped, ratings), np.float64).sum()
 print(
     f"\nWith the moods' names exchanged log p(x | θ) is {other:.3f} instead of {exact:.3f}: the data do not name them."
-    "\nlift > 0 in the prior does, or chains would switch and their average mean nothing."
+    "\nThe prior's lift > 0 does; without it chains would switch labels, and their mean would mean nothing."
 )
 
-# What is z? One probability an evening.
+# What is z? One probability for each evening.
 share = np.asarray(model.responsibilities(theta, ratings))[:, 1]
 print("\nWhat is z?")
 print(f"{'rating':>8}{'P(good)':>10}   it was")
@@ -86,7 +88,7 @@ for n in np.argsort(ratings)[np.linspace(0.05 * len(ratings), 0.95 * len(ratings
 hit, said = np.mean((share > 0.5) == moods), np.mean(np.maximum(share, 1 - share))
 print(f"The likelier mood is the true one on {hit:.1%} of evenings; the model says {said:.1%}.")
 
-# How is x generated? Then p(x | θ) is a mean over moods: exactly, or by drawing them.
+# How is x generated? p(x | θ) is a mean over the moods, which is computed exactly, or by drawing moods.
 rng = np.random.default_rng(0)
 good = float(theta["good"])
 of_mood = np.stack(
@@ -95,7 +97,7 @@ of_mood = np.stack(
 weights = np.exp(of_mood - logs)  # p(x | z) / p(x)
 squares = good * weights[1] ** 2 + (1 - good) * weights[0] ** 2  # E[(p(x | z) / p(x))²]
 repeats = 100
-print(f"\nHow likely is it all? log p(x | θ) = {exact:.2f} nats, two terms an evening. By K draws of z its error is")
+print(f"\nHow likely are all ratings? log p(x | θ) = {exact:.2f} nats. If K draws of z estimate it, the error is")
 print(f"{'':>6}{'K for each evening':>30}{'K for all at once':>26}")
 print(f"{'K':>6}{'mean':>12}{'sd':>8}{'Jensen':>10}{'mean':>18}{'sd':>8}")
 for count in (10, 100, 1000):
@@ -109,11 +111,11 @@ for count in (10, 100, 1000):
     print(f"{count:6}{each.mean():12.2f}{each.std():8.2f}{jensen:10.2f}{whole.mean():18.1f}{whole.std():8.1f}")
 needed = np.sum(np.log10(squares))
 print(
-    "A mean of p(x | z) is right on average; its log is low. With all moods drawn at once, it takes about"
+    "A mean of p(x | z) is unbiased, but its log is too low. If each draw holds all evenings' moods, it takes about"
     f"\n10^{needed:.0f} draws to know p(x | θ) within a factor of two or so."
 )
 
-# The picture: what the ratings are made of, and the climb.
+# The picture: the ratings as a sum of two parts, and the objective over EM's steps.
 plt.rcParams.update({"axes.spines.top": False, "axes.spines.right": False})
 figure, (left, right) = plt.subplots(1, 2, figsize=(10.5, 4.4), width_ratios=(1.5, 1), layout="constrained")
 grid = np.linspace(0, 12, 400)

@@ -1,20 +1,23 @@
-"""Where the data are silent: a curve seen on a third of the axis, and bands that should widen on the rest.
+"""A curve with data on a third of the axis only: predictive bands should widen where there are no data.
 
     model = tr.models.neural_network(tr.models.mlp(1, (32, 32), 1), noise=NOISE)
     posterior = tr.infer(model, data, tr.BayesByBackprop(batch_size=None, samples=4, learning_rate=0.01))
     mean, sd, aleatoric, epistemic, lower, upper, *_ = posterior.predict(x, level=0.9)
 
-Blundell et al. (2015, section 5.2): y = x + 0.3 sin 2π(x + e) + 0.3 sin 4π(x + e) + e, e ~ N(0, 0.02²), a hundred x in
-[0, 0.5], shown on [−0.4, 1.2]. One network, learnt four ways: its maximum, five maxima, Bayes by Backprop, NUTS.
+The curve is that of Blundell et al. (2015, section 5.2): y = x + 0.3 sin 2π(x + e) + 0.3 sin 4π(x + e) + e with
+e ~ N(0, 0.02²). A hundred x lie in [0, 0.5], and predictions are shown on [−0.4, 1.2]. One network is learnt in four
+ways: by its maximum (MAP), by an ensemble of five maxima, by Bayes by Backprop, and by NUTS.
 
-What to look for: the band of a new y at both ends, over that inside. The maximum's is as wide as ever (1.0), an
-ensemble's nearly so (1.3); by Bayes by Backprop it widens (3.3), by NUTS twice as much (6.2). For f, the mean field's
-sd is 2.3 times that of NUTS inside and 0.6 times at the ends. None foresees that the curve turns: a band holds what
-the network and the prior leave open.
+What to look for: the ratio of the width of the band for a new y at both ends to its width where there are data. The
+ratio is 1.0 for MAP and 1.3 for the ensemble, so their bands hardly widen. It is 3.3 for Bayes by Backprop, and twice
+as much, 6.2, for NUTS. The sd of f by Bayes by Backprop is 2.3 times that of NUTS where there are data, and 0.6 times
+that of NUTS at the ends. No method predicts that the curve turns: a band only covers what the network and
+the prior allow.
 
-What makes it widen (the second table): ReLUs, whose uncertain slopes go on; tanh saturates and its band narrows (0.9).
-A wider prior, N(0, 1) for every weight (22). With the noise learnt, a mean field takes much of the curve for noise
-(1.7). Where it starts matters little here: 3.8 from a random start, not from a maximum.
+The second table varies Bayes by Backprop. The band widens because of the ReLUs, whose uncertain slopes continue; with
+tanh, which saturates, it becomes narrower (0.9). A wider prior, N(0, 1) for every weight, widens the band more (22).
+If the noise is learnt, the mean field explains much of the curve as noise (1.7). The start matters little here: from a
+random start instead of a maximum the ratio is 3.8.
 
     python examples/curve.py [--quick] [--out DIR]
 """
@@ -36,7 +39,7 @@ options = parser.parse_args()
 
 
 def curve(x: np.ndarray, e: np.ndarray | float = 0.0) -> np.ndarray:
-    """Blundell et al.'s, with noise that enters in three places."""
+    """The curve of Blundell et al., whose noise e enters in three places."""
     return x + 0.3 * np.sin(2 * np.pi * (x + e)) + 0.3 * np.sin(4 * np.pi * (x + e)) + e
 
 
@@ -46,16 +49,16 @@ y = curve(x, rng.normal(0, 0.02, 100))
 grid = np.linspace(-0.4, 1.2, 161)
 inside, ends = (grid >= 0) & (grid <= 0.5), [0, -1]
 unit = y.std()
-NOISE = 0.05 / unit  # sd, of y as it is learnt; e is amplified up to sevenfold on its way into y
+NOISE = 0.05 / unit  # sd of the standardised y; more than the 0.02 of e, which the sines amplify up to sevenfold
 
 
 def inputs(x: np.ndarray) -> np.ndarray:
-    """Standardised as the data's are, (n, 1)."""
+    """x as the network's inputs (n, 1), standardised by the mean and sd of a uniform on [0, 0.5]."""
     return ((x - 0.25) / np.sqrt(0.5**2 / 12))[:, None]
 
 
 def network(activation: str = "relu", prior: float | str = "scaled", noise: float | None = NOISE) -> tr.Model:
-    """y ~ N(f(x), noise²), standardised; f of two layers of 32 units."""
+    """The model y ~ N(f(x), noise²) of the standardised y; f is a network with two layers of 32 units."""
     return tr.models.neural_network(tr.models.mlp(1, (32, 32), 1, activation), prior=prior, noise=noise)
 
 
@@ -74,19 +77,19 @@ colours = {"MAP": "#8a8f98", "Ensemble of five": "#e2952f", "Bayes by Backprop":
 
 
 def fit(name: str, model: tr.Model, method: tr.Method) -> tr.Prediction:
-    """Learn, predict on the grid, and print a line: sd of f, in units of y, inside the data and at the ends."""
+    """Learn, predict on the grid, and print the sd of f, in units of y, where there are data and at the ends."""
     began = time.perf_counter()
     posterior = tr.infer(model, data, method, seed=0)
     seconds = time.perf_counter() - began
-    told = posterior.predict(inputs(grid), level=0.9)
-    f, total = unit * told.epistemic, told.sd
+    prediction = posterior.predict(inputs(grid), level=0.9)
+    f, total = unit * prediction.epistemic, prediction.sd
     within, far = f[inside].mean(), f[ends].mean()
     ratio = f"{far / within:8.1f}" if within > 0 else f"{'–':>8}"
     band = total[ends].mean() / total[inside].mean()
     print(
         f"{name:24}{within:9.3f}{far:8.3f}{ratio}{band:11.2f}{seconds:9.1f}  {posterior.report().verdict}", flush=True
     )
-    return told
+    return prediction
 
 
 print(f"{'':24}{'sd of f':>17}{'':8}{'band of y':>11}")
@@ -99,12 +102,12 @@ if not options.quick:
     fit("  tanh for ReLU", network("tanh"), bbb)
     fit("  noise learnt", network(noise=None), bbb)
 
-# The picture: a panel a method.
+# The picture: one panel for each method.
 plt.rcParams.update({"axes.spines.top": False, "axes.spines.right": False})
 figure, panels = plt.subplots(2, 2, figsize=(10, 7), sharex=True, sharey=True, layout="constrained")
-for panel, (name, told) in zip(panels.flat, found.items(), strict=True):
-    mean, sd = y.mean() + unit * told.mean, unit * told.epistemic
-    lower, upper = (y.mean() + unit * bound for bound in (told.lower, told.upper))
+for panel, (name, prediction) in zip(panels.flat, found.items(), strict=True):
+    mean, sd = y.mean() + unit * prediction.mean, unit * prediction.epistemic
+    lower, upper = (y.mean() + unit * bound for bound in (prediction.lower, prediction.upper))
     colour = colours[name]
     panel.fill_between(grid, lower, upper, color=colour, alpha=0.18, linewidth=0, label="90 % of new y")
     panel.fill_between(
@@ -113,7 +116,7 @@ for panel, (name, told) in zip(panels.flat, found.items(), strict=True):
     panel.plot(grid, mean, color=colour, linewidth=2, label="mean")
     panel.plot(grid, curve(grid), "--", color="#444444", linewidth=1, label="the curve")
     panel.plot(x, y, ".", color="#444444", markersize=4, label="data")
-    ratio = told.sd[ends].mean() / told.sd[inside].mean()
+    ratio = prediction.sd[ends].mean() / prediction.sd[inside].mean()
     panel.set_title(f"{name}: at the ends {ratio:.1f} × as wide", loc="left", fontweight="bold", fontsize=11)
     panel.set(xlim=(-0.4, 1.2), ylim=(-1.6, 2.2))
 for panel in panels[-1]:

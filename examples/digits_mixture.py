@@ -1,16 +1,18 @@
-"""Handwritten digits as a mixture of normals: how many kinds, of what shape, and what it draws.
+"""Handwritten digits as a mixture of normals: how many components, with what covariances, and what digits it draws.
 
     p(x | θ) = Σ_k π_k N(x; μ_k, Σ_k)
 
-1,797 digits of 8 × 8 pixels through their first 24 principal components (93 % of the variance), a fifth held out. EM
-from two starts for every kind of covariance and number of components K; labels are looked at for the purity alone.
+The data are the first 24 principal components (93 % of the variance) of 1,797 digits of 8 × 8 pixels; a fifth of the
+digits is held out. EM runs from two starts for each kind of covariance and number of components K. The labels of the
+digits are used for the purity alone.
 
-What to look for: ten full covariances describe held-out digits better than sixty tied or diagonal ones, by more than
-2 nats a digit; sixty tied ones have half the numbers, and a better BIC. Purity, how often a held-out digit has the
-commonest label of its component, grows with K and says nothing of the density. Twenty full covariances are 6,499
-numbers learnt from 1,438 rows: held out they gain a little, and the report rejects them, as components of few rows are
-held up by the floor alone. What is drawn is from the best, held out, of what is not rejected; "caution" is for two
-starts that end in maxima of their own.
+What to look for: ten components with full covariances describe held-out digits better than sixty with tied or diagonal
+ones, by more than 2 nats a digit. Sixty components with a tied covariance have half as many parameters, and a better
+BIC. Purity is the share of held-out digits that have the commonest label of their component; it grows with K, and says
+nothing about the density. Twenty full covariances have 6,499 parameters, learnt from 1,438 rows. Their held-out density
+is a little better, but the report rejects them: in components of few rows, only the floor keeps some variances from
+going to zero. Digits are drawn from the candidate with the best held-out density among those not rejected. The verdict
+"caution" is for candidates whose two starts end at different maxima.
 
     python examples/digits_mixture.py [--quick] [--out DIR]
 """
@@ -36,7 +38,7 @@ options = parser.parse_args()
 warnings.simplefilter("ignore", tr.errors.TractableWarning)  # the verdicts are printed
 
 DIMENSIONS = 24
-FLOOR = 0.3  # of variance; a pixel goes from 0 to 16, and the 24th component's variance is 8
+FLOOR = 0.3  # least variance along any direction; pixels go from 0 to 16, and the 24th component's variance is 8
 images, labels = load_digits(return_X_y=True)
 order = np.random.default_rng(0).permutation(len(images))
 train, test = order[len(order) // 5 :], order[: len(order) // 5]
@@ -48,7 +50,7 @@ if options.quick:
     candidates = [("full", 10), ("diagonal", 30)]
 
 print(
-    f"{len(x)} digits, {len(held_out)} held out; nats a digit; BIC is 2 log p(x | θ) − numbers · log n, up is better\n"
+    f"{len(x)} digits, {len(held_out)} held out; nats a digit; BIC = 2 log p(x | θ) − numbers · log n, up is better\n"
 )
 print(f"{'':12}{'K':>4}{'numbers':>9}{'learnt':>9}{'held out':>10}{'BIC':>10}{'purity':>8}{'seconds':>9}  verdict")
 found = {}
@@ -75,7 +77,7 @@ drawn, which = model.sample(jax.random.key(1), theta, 28)
 shares = np.asarray(theta.weights)
 print(f"\nDrawn from {components} {kind} covariances; shares of {shares.min():.2f} to {shares.max():.2f}")
 
-# The picture: digits above, what the model draws below, and the middle of every component.
+# The picture: held-out digits, digits drawn from the model, and the mean of every component.
 columns = 14
 biggest = np.argsort(shares)[::-1][:columns]
 seen = images[test][: 2 * columns]

@@ -1,13 +1,14 @@
-"""A million rows, from a file: SGLD looks at a thousand a step, and says how wrong that makes it.
+"""A million rows from a file: SGLD uses a thousand rows for each step, and predicts the bias that this causes.
 
-Rows are made in chunks and written to memory-mapped files. Below 4 GiB, as here, a run then holds them in memory;
-above, it reads every batch from the file.
+The rows are made in chunks and written to memory-mapped files. A run holds rows of less than 4 GiB, as here, in memory;
+if there are more, it reads every batch from the file.
 Stochastic gradients add noise, which widens the posterior. tractable measures that noise and the curvature, chooses the
-step so that no marginal sd is inflated by more than 5 %, and reports what it predicts. Control variates
-take the gradient at the mode off every batch, which leaves far less noise and allows longer steps.
+step so that it predicts no marginal sd to be more than 5 % too large, and reports the prediction. Control variates
+subtract the batch's gradient at the mode from every stochastic gradient, which leaves far less noise and allows longer
+steps.
 
-What to look for: with a million rows and 21 parameters the posterior is as good as normal, so the sd of MAP
-(from the observed information) is as good as exact; the ratio of SGLD's to it should be 1 within the predicted bias.
+What to look for: with a million rows and 21 parameters the posterior is nearly normal, so the sd of MAP
+(from the observed information) is nearly exact. The ratio of SGLD's sd to MAP's sd should be 1 plus the predicted bias.
 
     python examples/million_rows.py [--quick] [--out DIR]
 """
@@ -78,7 +79,7 @@ for i in range(5):
     print(f"{names[i]:12}{truth[i]:8.4f}{point:>24}{drawn:>22}")
 print(f"... and {len(names) - 5} more")
 
-# The picture: how far from the truth, and how wide.
+# The picture: the estimates' distances from the true values, and the ratios of the sds.
 plt.rcParams.update({"axes.spines.top": False, "axes.spines.right": False})
 figure, (left, right) = plt.subplots(1, 2, figsize=(10, 5.6), sharey=True, layout="constrained")
 colours = {"MAP": "#8a8f98", "SGLD": "#1b5e8c", "SGLD, control variates": "#e2952f"}

@@ -1,16 +1,18 @@
-"""Four lines from a table to intervals that hold what they promise: diabetes in a year, from ten measurements.
+"""Calibrated prediction intervals from a table in four lines: diabetes after a year, from ten measurements.
 
     model = BayesianMLPRegressor(calibration=0.3, random_state=0)
     model.fit(X_train, y_train)
     mean = model.predict(X_test)
     lower, upper = model.predict_interval(X_test).T
 
-442 patients (Efron et al. 2004), 110 of them held out. Columns and y are standardised inside; the network's
-weights have a posterior, by Bayes by Backprop; and 30 % of the training rows are kept out of the fit to calibrate the
-intervals, which then hold 90 % of new patients whatever the network got wrong.
+The data are 442 patients (Efron et al. 2004), of whom 110 are held out. The estimators standardise the columns and y,
+and learn a posterior of the network's weights by Bayes by Backprop. 30 % of the training rows do not enter the fit
+but calibrate the intervals (split conformal prediction). The intervals then contain 90 % of new patients, even if the
+network is wrong.
 
-What to look for: the share of held-out patients inside the intervals is 0.90 within chance, about 0.04 for 99 that
-calibrate and 110 that judge. The network explains hardly more than the linear model, R² 0.38 beside 0.35 (--quick).
+What to look for: the share of held-out patients inside the intervals is 0.90 up to chance, which is about 0.04 for 99
+patients that calibrate and 110 that test. The network explains hardly more than the linear model: its R² is 0.38, and
+that of the linear model 0.35 (--quick).
 
     python examples/tabular.py [--quick] [--out DIR]
 """

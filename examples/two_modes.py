@@ -1,13 +1,14 @@
-"""A posterior with two modes: who finds both, and who says so when they do not?
+"""A posterior with two modes: which methods find both, and which reports say so if a method does not?
 
-Welling & Teh (2011, section 5.1): x ~ ½ N(θ₁, 2) + ½ N(θ₁ + θ₂, 2), a hundred points drawn from θ = (0, 1). Swapping
-the components, (θ₁, θ₂) → (θ₁ + θ₂, −θ₂), leaves the likelihood as it is, so a second mode lies near (1, −1).
-In two dimensions a grid gives the exact answer.
+The model is that of Welling & Teh (2011, section 5.1): x ~ ½ N(θ₁, 2) + ½ N(θ₁ + θ₂, 2), with a hundred points drawn at
+θ = (0, 1). Exchanging the components, (θ₁, θ₂) → (θ₁ + θ₂, −θ₂), does not change the likelihood, so a second mode lies
+near (1, −1). In two dimensions a grid gives the exact answer.
 
-What to look for: the share of draws in the lower mode (θ₂ < 0) against the grid's, pooled and of each chain.
-Decreasing steps soon leave every chain where it is: pooled over chains the share is right only if
-their starts were, and R-hat gives it away ("reject"). Cycles cross over every time they begin anew, and
-NUTS walks over the ridge between the modes; both find both, and the more draws, the better.
+What to look for: the share of draws in the lower mode (θ₂ < 0), of all chains together and of each chain, compared with
+the share on the grid. With decreasing steps, SGLD's chains soon no longer leave their modes. The share over all chains
+is then right only if the chains happened to start in the right shares, and R-hat shows the fault ("reject"). In a cycle
+the steps begin large again, so chains cross between the modes at each new cycle. NUTS crosses the ridge between the
+modes. Both find both modes, and more draws give more accurate shares.
 
     python examples/two_modes.py [--quick] [--out DIR]
 """
@@ -30,7 +31,7 @@ options = parser.parse_args()
 example = gallery.example("gaussian-mixture")
 model, data, _ = example.build()
 grid = example.grid()
-below = np.heaviside(-grid.second, 0.5)  # θ₂ = 0 is a line of the grid: half of it
+below = np.heaviside(-grid.second, 0.5)  # 1 where θ₂ < 0; θ₂ = 0 is a line of the grid, of which half is counted
 exact = (grid.density @ below).sum() / grid.density.sum()
 
 # Welling & Teh's run: batches of one, ε from 0.01 down to 0.0001.
@@ -39,7 +40,7 @@ steps = draws * thin
 schedule = tr.schedules.polynomial_between(0.01, 0.0001, steps)
 methods = {
     "SGLD, decreasing steps": tr.SGLD(step_size=schedule, batch_size=1, draws=draws, thin=thin, warmup=0),
-    # A cycle's first steps are bold, to cross over; its draws are those of its second half.
+    # A cycle's first steps are large, so that chains cross between modes; draws come from the cycle's second half.
     "SGLD, cycles": tr.SGLD(step_size=0.03, batch_size=10, draws=draws, thin=thin, cycles=25, bias_tolerance=0.5),
     "NUTS": tr.NUTS(draws=draws),
 }
@@ -58,7 +59,7 @@ for name, method in methods.items():
     weights = np.ones(lower.shape) if posterior.weights is None else posterior.weights
     share = np.average(lower, weights=weights)
     by_chain = np.average(lower, weights=weights, axis=1)
-    alone = np.abs(by_chain - exact).mean()  # what one chain is off by
+    alone = np.abs(by_chain - exact).mean()  # mean error of a single chain's share
     shares = "  ".join(f"{s:.2f}" for s in by_chain)
     report = posterior.report()
     rhat = next(c.value for c in report.checks if c.name == "R-hat")
@@ -66,7 +67,7 @@ for name, method in methods.items():
     print(f"{name:24}{numbers}  {report.verdict}")
     found[name] = posterior, share, alone, report.verdict
 
-# The picture: contours of the grid, which hold 10 to 95 % of its mass, and draws on them.
+# The picture: contours of the grid's density, which enclose 10 to 95 % of its mass, and draws on top of them.
 plt.rcParams.update({"axes.spines.top": False, "axes.spines.right": False})
 figure, panels = plt.subplots(2, 2, figsize=(8.6, 7), sharex=True, sharey=True, layout="constrained")
 ordered = np.sort(grid.density.ravel())[::-1]
