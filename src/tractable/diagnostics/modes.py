@@ -29,7 +29,7 @@ def check_maximum(subject: Subject, view: View, modes: list[Mode]) -> Check:
     information = learnt.belief.information if isinstance(learnt.belief, Point) else None
     if information is not None and np.all(np.linalg.eigvalsh(information) > 0):
         normal = Mode(subject.centre, height, np.linalg.cholesky(np.linalg.inv(information)), 0.0)
-        if not climbs.rounded(view.climbed, view.rows, normal):
+        if not climbs.falls_as_normal(view.climbed, view.rows, normal):
             sentence = "the density around it does not fall as around a maximum, by half a nat at one standard error"
             return Check("starts that agree", math.nan, "caution", f"{sentence}: it may be a ridge, or recede")
     best = int(np.argmax(ends.values))
@@ -38,7 +38,7 @@ def check_maximum(subject: Subject, view: View, modes: list[Mode]) -> Check:
         where = subject.describe(ends.positions[best])
         sentence = f"nats by which another climb ended higher, at {where}; use starts={2 * len(ends.values)}"
         return Check("higher maximum", above, "reject", sentence, tuple(ends.positions[best].tolist()))
-    met = climbs.met(ends, modes)
+    met = climbs.climbs_at(ends, modes)
     if len(modes) > 1 and met.min() <= max(1, RARE_SHARE * len(ends.values)):
         rare, where = met.min(), subject.describe(modes[int(np.argmin(met))].position)
         sentence = f"maxima; of {len(ends.values)} climbs only {rare} met the one near {where}: others may be higher"

@@ -14,7 +14,7 @@ from tractable.core.censoring import censors, datum_of
 from tractable.core.check import Check
 from tractable.core.model import Data, Model, PyTree
 from tractable.core.shared import COMPILE_FASTEST, compiled
-from tractable.diagnostics.censoring import completed
+from tractable.diagnostics.censoring import complete
 
 HELD_OUT = "held-out surprise"  # the check that is made wherever rows are held out
 ROWS = 100  # most rows at which two sides are compared
@@ -203,7 +203,7 @@ def _scores(
         x, seen, key = at
         drawn = _drawn(model, positions, x, key)
         if censored:
-            seen = completed(drawn, seen, jax.random.fold_in(key, 1))
+            seen = complete(drawn, seen, jax.random.fold_in(key, 1))
         own = _log_probs(model, positions, x, drawn)
         own = jnp.where(jnp.eye(count, dtype=bool), -jnp.inf, own)
         one = jax.tree.map(lambda a: a[None], seen)
