@@ -203,7 +203,7 @@ def test_moves_keep_the_energy(size):
     def look(x):
         return -np.sum(x**2, 1) / 2, -x
 
-    positions, (last, value, slope), rate = moves._moved(look, (x, *look(x)), size, 20, np.random.default_rng(0))
+    positions, (last, value, slope), rate = moves._run_block(look, (x, *look(x)), size, 20, np.random.default_rng(0))
     assert rate > 1 - size**2 and positions.shape == (moves.BLOCK, 500, 3)
     np.testing.assert_array_equal(positions[-1], last)
     np.testing.assert_allclose(value, look(last)[0])

@@ -33,7 +33,7 @@ from tractable.diagnostics.groups import look as group_integrals
 from tractable.diagnostics.learnt import Learnt
 from tractable.diagnostics.networks import side_of
 from tractable.diagnostics.predictions import HELD_OUT, can_be_compared, held_out_checks
-from tractable.diagnostics.relabelling import averaged, drawn, matched
+from tractable.diagnostics.relabelling import draw_latents, match_components, mean_allocations
 from tractable.diagnostics.report import Report, judge, with_checks
 from tractable.diagnostics.shape import HIDDEN
 from tractable.diagnostics.verify import Verify, verify
@@ -186,7 +186,7 @@ class Posterior(Learnt):
         return replace(self, belief=fitted, run_state=None, verification=(), judged=None)
 
     def relabelled(self) -> "Posterior":
-        """The same draws with exchangeable components matched between draws (``relabelling.matched``).
+        """The same draws with exchangeable components matched between draws (``relabelling.match_components``).
 
         If labels switch, a component's mean averages over all components; after matching, summaries, R-hat and plots of
         single components are meaningful. For mixtures with data in memory.
@@ -195,7 +195,7 @@ class Posterior(Learnt):
         if model is None or model.symmetry.permute is None or self.data is None or self.unconstrained is None:
             raise SettingsError("relabelled() expects draws of a mixture's components, and the data they explain.")
         shape = self.unconstrained.shape
-        flat = matched(model, self.data.arrays(), self.unconstrained.reshape(-1, shape[-1]))
+        flat = match_components(model, self.data.arrays(), self.unconstrained.reshape(-1, shape[-1]))
         belief = replace(self.belief, positions=flat.reshape(shape))
         return replace(self, belief=belief, run_state=None, verification=(), judged=None)
 
@@ -209,7 +209,7 @@ class Posterior(Learnt):
             draws: draws to average over, at most, evenly over chains and time.
         """
         model, params, weights = self._of_z("allocations", draws)
-        return np.asarray(averaged(model, self._rows_or(data).rows, params, jax.numpy.asarray(weights)))
+        return np.asarray(mean_allocations(model, self._rows_or(data).rows, params, jax.numpy.asarray(weights)))
 
     def paths(self, data: Data | PyTree = None, *, draws: int = 100, seed: int = 0) -> np.ndarray:
         """Draws of z from p(z, θ | x): paths (s, n, T), states of linear systems (s, n, T, d), or indices (s, n).
@@ -225,7 +225,7 @@ class Posterior(Learnt):
             picked = np.random.default_rng(seed).choice(len(weights), len(weights), p=weights)
             params = jax.tree.map(lambda a: a[picked], params)
         key = jax.random.key(seeded("paths(seed)", seed))
-        return np.asarray(drawn(model, self._rows_or(data).rows, params, key))
+        return np.asarray(draw_latents(model, self._rows_or(data).rows, params, key))
 
     def _of_z(self, what: str, draws: int) -> tuple[LatentModel, PyTree, np.ndarray]:
         expect(f"{what}(draws)", draws, Count)
