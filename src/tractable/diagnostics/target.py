@@ -100,7 +100,7 @@ class Target(NamedTuple):
 def _values_and_slopes(
     target: Target, rows: PyTree, blocks: jax.Array, count: ArrayLike
 ) -> tuple[jax.Array, jax.Array]:
-    """Values (b, n) and gradients (b, n, d) at positions (b, n, d) of the first ``count`` blocks; zeros in the others."""
+    """Values (b, n) and gradients (b, n, d) at positions (b, n, d) of the first ``count`` blocks; zeros in others."""
     value_and_grad = jax.vmap(jax.value_and_grad(target), (0, None))
 
     def fill(i: jax.Array, results: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
