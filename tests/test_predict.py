@@ -480,7 +480,7 @@ def test_a_series_is_predicted_ahead():
         for bound, level in ((told.lower, 0.05), (told.upper, 0.95)):
             below = weights @ stats.norm.cdf(bound[i], means, np.sqrt(variances))
             assert abs(below - level) < Z * np.sqrt(level * (1 - level) / 1000)
-    with pytest.raises(SettingsError, match="law of its own"):
+    with pytest.raises(SettingsError, match="own method predict"):
         posterior.predict([1], calibrate=y)
 
 

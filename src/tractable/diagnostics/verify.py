@@ -53,9 +53,7 @@ def verify(learnt: Learnt, how: str | None, again: Callable[..., Learnt], by_row
     narrow = method.row_space_posterior(learnt) if how == "auto" else None
     if narrow is None or why_not_verified(narrow) is not None:
         return [Check("verified", math.nan, "caution", reason)]
-    sentence = (
-        "combinations of weights on which the rows depend; these are verified; all others are drawn given them"
-    )
+    sentence = "combinations of weights on which the rows depend; these are verified; all others are drawn given them"
     return [Check("rows' span", narrow.model.space.size, "trust", sentence), *verify(narrow, how, again, by_rows)]
 
 

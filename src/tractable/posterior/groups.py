@@ -115,9 +115,7 @@ def transforms(
         by_group = by_group.take(np.linspace(0, by_group.size - 1, groups).astype(int))
     y = pointwise.single(by_group.members().y)
     simulated = replicated(model, by_group, params, None, None, seed, new=True)
-    of_groups = pointwise.concatenate_chunks(
-        list(pointwise.left_out(model, params, log_weights, by_group, efficiency))
-    )
+    of_groups = pointwise.concatenate_chunks(list(pointwise.left_out(model, params, log_weights, by_group, efficiency)))
     of_rows = pointwise.Left(*(array[..., by_group.places] for array in of_groups))
     return pointwise.placed(of_rows, simulated, y, seed)
 

@@ -99,10 +99,10 @@ class Loo:
         failed = self.failed if self.labels is None else self.labels[self.failed]
         names = ", ".join(map(str, failed[:6])) + " …" * (len(failed) > 6)
         return (
-            f"elpd_loo is not known: {counted(len(failed), unit)} of {len(self.index):,} ({unit} {names}) cannot be left "
-            f"out by reweighting draws, because the posterior depends too much on them; k-hat up to {self.khat:.2f}, "
-            f"good up to {self.limit:.2f}. Fit again without these {unit}s and use posterior.log_predictive on them, or hold "
-            f"{unit}s out."
+            f"elpd_loo is not known: {counted(len(failed), unit)} of {len(self.index):,} ({unit} {names}) cannot be "
+            f"left out by reweighting draws, because the posterior depends too much on them; k-hat up to "
+            f"{self.khat:.2f}, good up to {self.limit:.2f}. Fit again without these {unit}s and use "
+            f"posterior.log_predictive on them, or hold {unit}s out."
         )
 
 
