@@ -211,10 +211,10 @@ def test_settings(settings, kind, sentence):
 @pytest.mark.test
 def test_codes_that_do_not_do():
     coin = LatentModel(PRIOR, lambda p: dist.Bernoulli(0.5), lambda p, z: dist.Normal(z + p["m"], 1.0))
-    with pytest.raises(ModelError, match="small steps, and z is discrete"):
+    with pytest.raises(ModelError, match="small steps, but z is discrete"):
         found(coin, np.ones(3))
     long = LatentModel(
         PRIOR, lambda p: dist.Normal(jnp.zeros(101), 1.0).to_event(1), lambda p, z: dist.Normal(z.sum(), 1.0)
     )
-    with pytest.raises(ModelError, match="101 numbers is not formed, at most 100; use method='annealed'"):
+    with pytest.raises(ModelError, match="at most 100 numbers; got 101. Use method='annealed'"):
         found(long, np.ones(3))
