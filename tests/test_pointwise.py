@@ -345,7 +345,7 @@ def test_what_does_not_apply_has_a_sentence(posterior):
     assert point.log_likelihood().shape == (1, 1, N) and point.posterior_predictive().shape == (1, 1, N)
     with pytest.raises(RunError, match="a point estimate has none"):
         point.loo()
-    with pytest.raises(RunError, match="100 at least; got 50"):
+    with pytest.raises(RunError, match="at least 100 draws; got 50"):
         posterior.loo(draws=50)
     with pytest.raises(SettingsError, match="got 'priors'"):
         posterior.to_arviz(groups=["priors"])

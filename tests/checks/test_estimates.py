@@ -140,7 +140,7 @@ def test_a_root_is_that_of_the_covariance():
 def test_curvature_at_a_maximum(least, condition, verdict):
     (check,) = maxima.curvature({"eigenvalue": least, "condition": condition}, 1e-5)
     assert isinstance(check, Check) and check.verdict == verdict and check.value == least
-    assert ("recedes" in check.sentence) == (0 < condition < 1e-7)
+    assert ("at infinity" in check.sentence) == (0 < condition < 1e-7)
 
 
 def test_curvature_without_a_condition_and_agreement_of_starts():
@@ -149,7 +149,7 @@ def test_curvature_without_a_condition_and_agreement_of_starts():
     assert maxima.agreement({"starts that agree": 1}, 1, "0.1 nats", 2.0) == []
     for same, verdict in ((1, "caution"), (2, "trust"), (4, "trust")):
         (check,) = maxima.agreement({"starts that agree": same}, 4, "0.1 nats", 2.5)
-        assert (check.value, check.verdict) == (same, verdict) and "of 4 within 0.1 nats" in check.sentence
+        assert (check.value, check.verdict) == (same, verdict) and "of 4 starts ended within 0.1 nats" in check.sentence
         assert "2.5 below" in check.sentence
 
 

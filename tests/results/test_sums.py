@@ -89,11 +89,11 @@ def test_the_place_of_a_row_among_its_replicates():
 
 def test_moments_by_power_scaling(monkeypatch):
     """Slopes in log₂ α of the mean and sd of numbers weighted by p^(α − 1), in sds; a constant component moves none."""
-    monkeypatch.setattr(scaling, "_smoothed", lambda _, component, power: 1234.5 + (power - 1) * component)
+    monkeypatch.setattr(scaling, "_log_weights", lambda _, component, power: 1234.5 + (power - 1) * component)
     values, low, high = RNG.normal(3.0, 2.0, (2, 500)), *scaling.POWERS
     values[1] = 7.0
     component = -(values[0] ** 2) / 4
-    found = scaling._moved(values, component)
+    found = scaling._changes(values, component)
     ends = []
     for power in (low, high):
         w = np.exp((power - 1) * component)
@@ -102,7 +102,7 @@ def test_moments_by_power_scaling(monkeypatch):
     slopes = (np.array(ends[1]) - np.array(ends[0])) / np.log2(high / low) / values[0].std()
     np.testing.assert_allclose(found[0, 1:], slopes, rtol=1e-10)
     assert found.shape == (2, 3) and found[0, 0] > 0.02 and not found[1].any()
-    assert not scaling._moved(values, np.full(500, 1e6)).any()
+    assert not scaling._changes(values, np.full(500, 1e6)).any()
 
 
 def test_which_of_prior_and_data_moves_a_number(monkeypatch):
@@ -110,7 +110,7 @@ def test_which_of_prior_and_data_moves_a_number(monkeypatch):
     of["likelihood"] = np.array([[0.07, -0.1, -0.2], [0.01, 0.9, 0.9], [0.3, 0.0, 0.0]])
     monkeypatch.setattr(scaling, "log_priors", lambda *args: "prior")
     monkeypatch.setattr(scaling, "totals", lambda *args: "likelihood")
-    monkeypatch.setattr(scaling, "_moved", lambda values, component: of[component])
+    monkeypatch.setattr(scaling, "_changes", lambda values, component: of[component])
     model: Any = Mock(spec=Model, likelihood=len)
     draws, equal = {"a": RNG.normal(size=(200, 3))}, np.full(200, 1 / 200)
     table = scaling.power_scaled(model, draws, equal, ["a", "b", "c"], Mock(spec=Data))
