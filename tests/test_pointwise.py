@@ -16,8 +16,7 @@ from tractable.core.approximations import inverse_softplus
 from tractable.core.belief import Draws, Fitted, Point
 from tractable.core.errors import DataError, ModelError, RunError, SettingsError, TractableWarning
 from tractable.gallery import conjugate
-from tractable.posterior import pointwise, scaling
-from tractable.posterior import predict as prediction
+from tractable.posterior import chunking, pointwise, scaling
 
 pytestmark = pytest.mark.test
 
@@ -68,7 +67,7 @@ def test_log_likelihood(posterior, monkeypatch):
     some = posterior.log_likelihood(tr.Data(Y[:3]), draws=7)
     np.testing.assert_array_equal(some, found[:, np.linspace(0, COUNT - 1, 7).astype(int), :3])
     with monkeypatch.context() as patch:  # however rows are cut
-        patch.setattr(prediction, "BYTES", 11 * 8 * CHAINS * COUNT)
+        patch.setattr(chunking, "BYTES", 11 * 8 * CHAINS * COUNT)
         np.testing.assert_array_equal(posterior.log_likelihood(), found)
         np.testing.assert_allclose(
             pointwise.totals(MODEL, posterior.shaped(posterior.values.reshape(-1, 1)), posterior.data),

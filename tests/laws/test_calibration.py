@@ -325,7 +325,7 @@ def test_faults():
         (lambda: cal.crps_normal(0.0, 0.0, -1.0), "sd ≥ 0; got -1.0"),
         (lambda: cal.crps_draws([0.0], [[1.0]]), "two draws"),
         (lambda: cal.crps_draws([0.0, 1.0], [[1.0], [2.0]]), r"shape \(s, 2\)"),
-        (lambda: cal.crps_draws([0.0], [[1.0], [2.0]], [1.0, -1.0]), "Expected weights of shape"),
+        (lambda: cal.crps_draws([0.0], [[1.0], [2.0]], [1.0, -1.0]), "Expected 2 weights"),
         (lambda: cal.ece(TABLE, LABELS[:, None]), r"labels \(n,\)"),
         (lambda: cal.brier(TABLE, LABELS + 1), r"0\.\.1; got 1 to 2"),
         (lambda: cal.brier(TABLE, LABELS + 0.5), "whole numbers"),

@@ -216,5 +216,5 @@ def test_codes_that_do_not_do():
     long = LatentModel(
         PRIOR, lambda p: dist.Normal(jnp.zeros(101), 1.0).to_event(1), lambda p, z: dist.Normal(z.sum(), 1.0)
     )
-    with pytest.raises(ModelError, match="at most 100 numbers; got 101. Use method='annealed'"):
+    with pytest.raises(ModelError, match=r"at most 100 numbers; got 101\. Use method='annealed'"):
         found(long, np.ones(3))

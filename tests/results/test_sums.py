@@ -17,7 +17,7 @@ from tractable.core.latent import LatentModel
 from tractable.core.model import Data, Model
 from tractable.engine.placement import ONE_DEVICE
 from tractable.engine.store import DrawStore
-from tractable.posterior import folder, pointwise, posterior, predict, scaling
+from tractable.posterior import chunking, folder, pointwise, posterior, predict, scaling
 from tractable.posterior.pointwise import Left
 from tractable.posterior.posterior import Posterior
 
@@ -45,9 +45,9 @@ def test_chunks_hold_each_row_once(count):
 @pytest.mark.parametrize(("numbers", "sizes"), [(14, [3, 3, 3, 2]), (54, [6, 5])])
 def test_blocks_hold_each_draw_once(monkeypatch, numbers, sizes):
     """Of 11 draws of 5 numbers, where so many numbers are held at once."""
-    monkeypatch.setattr(predict, "DRAWS", numbers * 8)
+    monkeypatch.setattr(chunking, "DRAWS", numbers * 8)
     params, weights = {"a": RNG.normal(size=(11, 3)), "b": RNG.normal(size=(11, 2))}, RNG.random(11)
-    blocks = predict._blocks(params, weights, ONE_DEVICE)
+    blocks = chunking.blocks_of_draws(params, weights, ONE_DEVICE)
     assert [(first, len(w)) for first, _, w in blocks] == list(zip(np.cumsum([0, *sizes[:-1]]), sizes, strict=True))
     for name, whole in params.items():
         np.testing.assert_array_equal(np.concatenate([block[name] for _, block, _ in blocks]), whole)
@@ -56,13 +56,14 @@ def test_blocks_hold_each_draw_once(monkeypatch, numbers, sizes):
 
 def test_as_many_rows_as_fit(monkeypatch):
     """The larger of intermediates of the draws side by side and answers kept, in equal chunks."""
-    monkeypatch.setattr(predict, "BYTES", 10_000)
-    monkeypatch.setattr(predict, "_per_row", lambda *args: (100, np.zeros((1, 5))))  # 100 bytes, and an answer of 40
-    assert predict.fitting(len, (), (), 1000) == 100
-    assert predict.fitting(len, (), (), 1000, abreast=4) == 25
-    assert predict.fitting(len, (), (), 1000, answers=50) == 5  # 2,000 bytes a row
-    assert predict.fitting(len, (), (), 130) == 65  # two chunks of one size
-    assert predict.fitting(len, (), (), 7) == 7
+    monkeypatch.setattr(chunking, "BYTES", 10_000)
+    # Each row takes 100 bytes, and each answer 40.
+    monkeypatch.setattr(chunking, "bytes_per_row", lambda *args: (100, np.zeros((1, 5))))
+    assert chunking.fitting(len, (), (), 1000) == 100
+    assert chunking.fitting(len, (), (), 1000, abreast=4) == 25
+    assert chunking.fitting(len, (), (), 1000, answers=50) == 5  # 2,000 bytes a row
+    assert chunking.fitting(len, (), (), 130) == 65  # two chunks of one size
+    assert chunking.fitting(len, (), (), 7) == 7
 
 
 def left(log_weights: np.ndarray, khat: np.ndarray) -> Left:

@@ -248,10 +248,7 @@ def _normalised(weights: Numbers | None, draws: np.ndarray, shape: tuple[int, ..
         return np.full(len(draws), 1 / len(draws))
     weights = np.asarray(weights, np.float64)
     if weights.shape != (len(draws),) or not np.all(weights >= 0) or not weights.sum() > 0:
-        raise DataError(
-            f"Expected weights of shape ({len(draws)},), one for each draw, that are ≥ 0 and not all 0; "
-            f"got shape {weights.shape}" + (f" with minimum {weights.min():g}." if weights.size else ".")
-        )
+        raise DataError(f"Expected {len(draws)} weights, one for each draw, that are ≥ 0 and not all 0; got {weights}.")
     return weights / weights.sum()
 
 

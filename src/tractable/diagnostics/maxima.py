@@ -8,10 +8,9 @@ FLAT = 1e-7  # smallest over largest eigenvalue, below which single precision ca
 
 
 def curvature(
-    found: dict[str, Any],
-    ridge: float,
+    found: dict[str, Any], ridge: float,
     sentence: str = "smallest eigenvalue of the observed information; above 0 at a proper maximum",
-) -> list[Check]:
+) -> list[Check]:  # fmt: skip
     """Checks the smallest eigenvalue of the observed information; no check if it was not computed.
 
     Args:

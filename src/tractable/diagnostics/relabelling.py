@@ -50,9 +50,7 @@ def mean_allocations(model: LatentModel, rows: PyTree, params: PyTree, weights: 
     """The average Σ_s w_s p(z | x_n, θ_s) of every row, (n, m), over parameters θ with a leading axis (s,)."""
     x = rows[0] if rows[1] is None else rows
     if model.responsibilities is None:
-        raise ModelError(
-            "allocations() expects a model whose z has few values; this model's z has not. Use paths() to draw states."
-        )
+        raise ModelError("allocations() expects a model whose z has few values; use paths() to draw other z.")
     shares: OfRows = model.responsibilities
 
     def add(total: jax.Array, draw: tuple[PyTree, jax.Array]) -> tuple[jax.Array, None]:
@@ -67,10 +65,7 @@ def mean_allocations(model: LatentModel, rows: PyTree, params: PyTree, weights: 
 def draw_latents(model: LatentModel, rows: PyTree, params: PyTree, key: jax.Array) -> PyTree:
     """Draws z of every row from p(z | x_n, θ_s), (s, n, ...), for parameters θ with a leading axis (s,)."""
     if model.sums is None or model.sums.drawn is None:
-        raise ModelError(
-            "paths() expects a model whose z Gibbs sampling can draw: a z of few values, or the states of sequences. "
-            "This model has no such z."
-        )
+        raise ModelError("paths() expects a model whose z has few values, or is a sequence of states.")
     draw, x = model.sums.drawn, rows[0] if rows[1] is None else rows
     keys = jax.random.split(key, len(jax.tree.leaves(params)[0]))
     return jax.lax.map(lambda pair: draw(pair[0], pair[1], x), (keys, params))

@@ -45,9 +45,7 @@ def judge(posterior: Learnt) -> Report:
     else:
         checks = [Check("draws", 0, "reject", "the run ended before its first draw")]
     if posterior.interrupted:
-        checks.append(
-            Check("interrupted", posterior.count, "caution", "draws per chain had been kept when the run was stopped")
-        )
+        checks.append(Check("interrupted", posterior.count, "caution", "draws per chain were kept before the stop"))
     checks += [*digits_check(posterior.data), *order_check(posterior.data, posterior.method.plan(posterior.data))]
     numbers = f"{len(posterior.names)} number{'s' if len(posterior.names) > 1 else ''}"
     return Report(worst(checks), tuple(checks), f"{type(posterior.method).__name__} on {numbers}")
@@ -79,8 +77,7 @@ def moment_checks(posterior: Learnt) -> list[Check]:
     within = (squares / np.asarray(mass, np.float64)[:, None]).mean(0)
     rhat = float(np.sqrt(1 + np.max(means.var(0, ddof=1) / within))) if len(means) > 1 else float("nan")
     verdict = "trust" if rhat <= 1.01 else "reject" if rhat > 1.05 else "caution"
-    sentence = "from running moments; draws were not kept, so the effective sample size (ESS) is unknown"
-    return [Check("R-hat of means", rhat, verdict, sentence)]
+    return [Check("R-hat of means", rhat, verdict, "from running moments; without draws, ESS is unknown")]
 
 
 def number(value: float | int) -> str:
@@ -97,8 +94,7 @@ def chain_checks(posterior: Learnt) -> list[Check]:
     diagnosed, chains = posterior.diagnosed, posterior.chains
     if posterior.model.network_weights:  # a network's chains may agree in all predictions and differ in every weight
         return _stuck(diagnosed.stuck, chains)
-    sentence = "too few draws to tell whether chains agree; at least 8 draws per chain are needed"
-    out = [Check("R-hat", float("nan"), "reject", sentence)]
+    out = [Check("R-hat", float("nan"), "reject", "too few draws to compare chains: at least 8 per chain are needed")]
     if np.any(np.isfinite(diagnosed.rhat)) or diagnosed.stuck:
         worst_index = int(np.nanargmax(diagnosed.rhat))
         rhat = float(diagnosed.rhat[worst_index])

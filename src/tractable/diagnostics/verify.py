@@ -116,10 +116,8 @@ def _choose_view(subject: Subject, how: str) -> View | Check:
     if how == "thorough":
         starts, points = (0, 0) if size is None else size[:2]
         size, few = THOROUGH._replace(starts=max(THOROUGH.starts, starts), points=max(THOROUGH.points, points)), None
-    check = Check(
-        "verified", 0.0, "caution",
-        "not verified: with so many rows it would take too long; use verify='thorough' to verify nevertheless",
-    )  # fmt: skip
+    sentence = "not verified: with so many rows it would take too long; use verify='thorough' to verify nevertheless"
+    check = Check("verified", 0.0, "caution", sentence)
     if few is not None:
         check, view = view_few(subject, target, climbed, rows, few)
         if view is not None:

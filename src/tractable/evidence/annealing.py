@@ -83,8 +83,7 @@ def both_ways(
               "smallest mean acceptance over temperatures; weights are poor if chains seldom move"),
     ]  # fmt: skip
     if exact is not None and back is None:
-        sentence = "phase was left out, because the call was stopped: there is no backward run"
-        checks.append(Check("interrupted", 1, "caution", sentence))
+        checks.append(Check("interrupted", 1, "caution", "phase was left out by the stop: the backward run"))
     return log_weights, back, checks
 
 

@@ -42,18 +42,10 @@ NO_WAY_BACK = "no exact posterior draws to run back from, so no upper bound"
 
 @ending()
 def log_evidence(
-    model: Model,
-    data: Data | PyTree = None,
-    method: str | None = None,
-    *,
-    theta: PyTree = None,
-    z: PyTree = None,
-    seed: int = 0,
-    posterior: Posterior | None = None,
-    progress: bool | Callable | None = None,
-    mesh: int | str | Mesh | None = None,
-    **settings: Any,
-) -> Evidence:
+    model: Model, data: Data | PyTree = None, method: str | None = None, *, theta: PyTree = None, z: PyTree = None,
+    seed: int = 0, posterior: Posterior | None = None, progress: bool | Callable | None = None,
+    mesh: int | str | Mesh | None = None, **settings: Any,
+) -> Evidence:  # fmt: skip
     """Estimates the log marginal likelihood of a model in nats; for a log density alone, log Z = log ∫ e^{log density}.
 
         "monte-carlo"   p(y) ≈ (1/S) Σ p(y|θ_s),                    θ_s ~ p(θ)
@@ -320,15 +312,13 @@ def _sandwich(
             else f"from chains whose report says {verdict}; the upper bound holds only if they are from the posterior"
         )  # fmt: skip
         gap = [
-            evidence.size_check(
-                effective(-back), 50.0, 20.0, f"effective number of {len(back)} backward chains", "reverse ESS"
-            ),
+            evidence.size_check(effective(-back), 50.0, 20.0, f"effective size of {len(back)} chains", "reverse ESS"),
             evidence.gap_check(upper - lower, "nats between the stochastic bounds"),
             Check("agreement", gap, "trust" if agrees else "caution" if abs(gap) <= 1 else "reject",
                   f"nats, forward minus backward estimate; {sigmas:.2g} standard errors"),
             Check("posterior draws", len(back), verdict, origin),
         ]  # fmt: skip
-    size = evidence.size_check(effective(forward), 50.0, 20.0, f"effective number of {len(forward)} forward chains")
+    size = evidence.size_check(effective(forward), 50.0, 20.0, f"effective size of {len(forward)} chains")
     return Evidence(log_mean(forward), relative_error(forward), lower, upper, [size, *gap, *checks], forward, back)
 
 
@@ -343,8 +333,7 @@ def _with_base(problem: Problem, watch: Watch) -> tuple[Problem, list[Check]]:
     watch.go("modes")
     modes = proposals.modes_of(model, problem.data, jax.random.fold_in(problem.key, 1), 4)
     targets = dataclasses.replace(problem.targets, shared=proposals.students_at(modes, DEGREES))
-    sentence = f"modes, around which draws start from Student t's with {DEGREES:g} degrees of freedom: there is no "
-    sentence += "prior to draw from"
+    sentence = f"modes; draws start from a Student t of {DEGREES:g} degrees around each: there is no prior to draw from"
     return problem._replace(targets=targets), [Check("base", len(modes), "trust", sentence)]
 
 

@@ -115,15 +115,9 @@ def read_draws(store: "DrawStore") -> dict[str, np.ndarray]:
 
 
 def write(
-    folder: pathlib.Path,
-    belief: Belief,
-    model: Model,
-    settings: dict[str, Any],
-    summary: "pd.DataFrame",
-    about: dict[str, Any],
-    *,
-    streamed: bool = False,
-) -> None:
+    folder: pathlib.Path, belief: Belief, model: Model, settings: dict[str, Any], summary: "pd.DataFrame",
+    about: dict[str, Any], *, streamed: bool = False,
+) -> None:  # fmt: skip
     """Writes a posterior: its draws (zarr) or another belief (checkpoint), settings (TOML), summary (CSV), rest (JSON).
 
     The JSON file is written last, with the checksums of the other files. The store of draws has its own checksums.
@@ -159,15 +153,9 @@ def write(
 
 
 def read(
-    folder: pathlib.Path,
-    model: Model,
-    weigh: Callable,
-    thin: int,
-    seed: int | None,
-    count: int,
-    point: bool,
+    folder: pathlib.Path, model: Model, weigh: Callable, thin: int, seed: int | None, count: int, point: bool,
     drawn: str,
-) -> Belief:
+) -> Belief:  # fmt: skip
     """Reads the belief; raises a CheckpointError if it is damaged, or of a version that cannot be read.
 
     Args:

@@ -72,17 +72,8 @@ def load(
             matrix = getattr(belief, name, None)
             found |= {} if matrix is None else {name: matrix}
         kind = Standardised if entries.units else Posterior
-        posterior = kind(
-            model,
-            data,
-            method,
-            entries.seed,
-            belief,
-            found,
-            entries.seconds,
-            entries.interrupted,
-            judged=entries.report,
-        )
+        run = entries.seed, belief, found, entries.seconds, entries.interrupted
+        posterior = kind(model, data, method, *run, judged=entries.report)
         if entries.bias is not None:
             posterior.predicted_bias = entries.bias
         return posterior

@@ -27,7 +27,8 @@ from tractable.diagnostics import pareto
 from tractable.diagnostics.importance import NODES, khat_limit
 from tractable.engine.placement import ONE_DEVICE, OneDevice
 from tractable.engine.sharding import BY_ROW, ON_ALL, ROWS, chunks
-from tractable.posterior.predict import fitting, log_predictive
+from tractable.posterior.chunking import fitting
+from tractable.posterior.predict import log_predictive
 
 PADDED = 500  # fewer rows than this are padded to the next power of two, so that few programs need to be compiled
 BLOCK = 128  # draws per call, so that one program serves any number of draws
@@ -263,8 +264,8 @@ def loo(
     log_densities, spread = joint, pointwise
     if len(index) < size:  # the standard error over rows is estimated from l, which is computed for all rows
         weights = count[positive]
-        log_densities = log_predictive(model, params, np.exp(shares), data.take(positive)).astype(np.float64)
-        spread = log_densities
+        spread = log_predictive(model, params, np.exp(shares), data.take(positive)).astype(np.float64)
+        log_densities = spread
     total, p = weights @ log_densities, scale * losses.sum()
     variance = weights @ np.square(spread - np.average(spread, weights=weights))
     variance += size**2 * (1 - 1 / scale) * losses.var() / len(index)
@@ -329,14 +330,10 @@ def fits(what: str, draws: int, rows: int, numbers: int, itemsize: int) -> None:
     size = draws * rows * numbers * itemsize
     if size > LIMIT:
         most_draws = LIMIT // (rows * numbers * itemsize)
+        remedy = f"at most {most_draws:,} draws in all (draws=), or for fewer rows" if most_draws else "fewer rows"
         raise DataError(
             f"{what} of {counted(rows, 'row')} and {counted(draws, 'draw')} takes {size / 2**30:.1f} GiB, more than "
-            f"{LIMIT / 2**30:g} GiB: ask for "
-            + (
-                f"at most {most_draws:,} draws in all (draws=), or for fewer rows."
-                if most_draws
-                else "fewer rows: data.take(...)."
-            )
+            f"{LIMIT / 2**30:g} GiB: ask for {remedy}, by data.take(...)."
         )
 
 

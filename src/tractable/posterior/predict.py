@@ -30,9 +30,8 @@ from tractable.diagnostics.calibration import entropy, split_conformal
 from tractable.engine.placement import ONE_DEVICE, OneDevice
 from tractable.engine.preflight import naming
 from tractable.engine.sharding import BY_ROW, ON_ALL, chunks
+from tractable.posterior.chunking import blocks_of_draws, bytes_per_row, fitting, rows_per_chunk
 
-BYTES = 1 << 25  # maximum size of a chunk of rows: bytes of one draw's intermediate results, or of all draws' results
-DRAWS = 1 << 28  # maximum size of parameters on the device, in bytes
 LEAST = 1e-30  # a draw is left out if its weight over the largest is below this, as it may be 0 in single precision
 SAMPLES = 1000  # minimum number of values simulated for an interval
 Pair = tuple[PyTree, np.ndarray | jax.Array]  # draws and their weights, or rows and their indices
@@ -78,16 +77,9 @@ class _Sums(NamedTuple):
 
 
 def predict(
-    model: Model,
-    params: PyTree,
-    weights: np.ndarray,
-    x: PyTree = None,
-    *,
-    level: float = 0.9,
-    seed: int = 0,
-    calibrate: Data | PyTree = None,
-    placement: OneDevice = ONE_DEVICE,
-) -> Prediction:
+    model: Model, params: PyTree, weights: np.ndarray, x: PyTree = None, *, level: float = 0.9, seed: int = 0,
+    calibrate: Data | PyTree = None, placement: OneDevice = ONE_DEVICE,
+) -> Prediction:  # fmt: skip
     """The predictive distribution at inputs x (n, ...) from weighted draws of the parameters (s, ...).
 
         Var(y*) = E[Var(y*|θ)] + Var(E[y*|θ])         total = aleatoric + epistemic
@@ -166,10 +158,10 @@ def _predictions(
 ) -> Prediction:  # fmt: skip
     """Predictions of rows from weighted draws of the parameters; intervals are NaN if ``task.samples`` is 0."""
     kind, (params, weights) = task.kind, draws
-    activations, (shape, _) = _per_row(functools.partial(_datum, task.model, kind), params, rows)
+    activations, (shape, _) = bytes_per_row(functools.partial(_datum, task.model, kind), params, rows)
     samples = shape.size * shape.dtype.itemsize * len(weights) * task.samples
-    width = _width(count, max(activations, samples), placement)
-    blocks, key = _blocks(params, weights, placement), placement.spread(jax.random.key(seed))
+    width = rows_per_chunk(count, max(activations, samples), placement)
+    blocks, key = blocks_of_draws(params, weights, placement), placement.spread(jax.random.key(seed))
     shares = np.repeat(weights, task.samples)
 
     def start_chunks() -> Iterator[tuple[_Sums, list, int]]:
@@ -424,7 +416,7 @@ def log_predictive(
     params, weights = _counted(params, weights)
     rows, count = rows_of(data.rows)
     width = fitting(lambda theta, rows, _: model.log_likelihoods(theta, rows), params, rows, count, placement=placement)
-    blocks = _blocks(params, np.log(weights), placement)
+    blocks = blocks_of_draws(params, np.log(weights), placement)
     parts = []
     for chunk, index, real in chunks(rows, count, width, placement):
         total = np.full(len(index), -np.inf, jnp.result_type(float))
@@ -471,67 +463,3 @@ def _counted(params: PyTree, weights: Numbers) -> tuple[PyTree, np.ndarray]:
     if not counts.all():  # a weight of 0 would turn an infinite value into NaN
         params, weights = jax.tree.map(lambda a: np.asarray(a)[counts], params), weights[counts]
     return params, weights / weights.sum()
-
-
-def _blocks(params: PyTree, weights: np.ndarray, placement: OneDevice) -> list[tuple[int, PyTree, Any]]:
-    """Blocks of at most ``DRAWS`` bytes: (number of the first draw, draws, weights).
-
-    If one block holds all draws, it stays on the device.
-    """
-    total = len(weights)
-    count = -(-sum(a.size * a.dtype.itemsize for a in jax.tree.leaves(params)) // DRAWS)
-    if count <= 1:
-        return [(0, *placement.spread((jax.device_put(params), weights)))]
-    size = -(-total // min(count, total))
-    blocks = (jax.tree.map(lambda a, i=i: a[i : i + size], (params, weights)) for i in range(0, total, size))
-    return [(i * size, *placement.spread(block)) for i, block in enumerate(blocks)]
-
-
-def _width(count: int, bytes_a_row: int, placement: OneDevice) -> int:
-    """The number of rows per chunk (and device), so that a chunk has at most ``BYTES``; all chunks are about equal."""
-    count = placement.cut(count)
-    return -(-count // -(-count // max(1, BYTES // bytes_a_row)))
-
-
-def fitting(
-    function: Callable, params: PyTree, rows: PyTree, count: int,
-    *, abreast: int = 1, answers: int = 1, placement: OneDevice = ONE_DEVICE,
-) -> int:  # fmt: skip
-    """The number of rows per chunk, so that evaluations of ``function(theta, rows, index)`` fit into ``BYTES``.
-
-    Args:
-        function: the function of one draw of the parameters, the rows of a chunk, and their indices.
-        params, rows, count: the draws, the rows, and the number of rows.
-        abreast: number of draws whose intermediate results are in memory at the same time.
-        answers: number of draws whose results are in memory at the same time.
-        placement: the devices.
-    """
-    activations, out = _per_row(function, params, rows)
-    answer = sum(a.size * a.dtype.itemsize for a in jax.tree.leaves(out))
-    return _width(count, max(abreast * activations, answers * answer), placement)
-
-
-def _per_row(function: Callable, params: PyTree, rows: PyTree) -> tuple[int, Any]:
-    """Bytes of intermediate results of ``function(theta, rows, index)`` per row, and the shapes of one row's results.
-
-    The bytes are the difference between the function's traces for two rows and for one row. Intermediate results that
-    only depend on the parameters cancel in this difference.
-    """
-    theta = row_shapes(params)
-
-    def trace(size: int) -> tuple[int, Any]:
-        chunk = row_shapes(rows, size)
-        jaxpr, out = jax.make_jaxpr(function, return_shape=True)(theta, chunk, jax.ShapeDtypeStruct((size,), np.int32))
-        return _bytes(jaxpr.jaxpr) + sum(a.size * a.dtype.itemsize for a in jax.tree.leaves(chunk)), out
-
-    bytes_of_one, out = trace(1)
-    return max(trace(2)[0] - bytes_of_one, 1), out
-
-
-def _bytes(jaxpr: Any) -> int:
-    """Bytes of all intermediate results of a program, including those of the programs inside it."""
-    size = sum(
-        v.aval.size * v.aval.dtype.itemsize for eqn in jaxpr.eqns for v in eqn.outvars if hasattr(v.aval, "size")
-    )
-    inner = (value.jaxpr for eqn in jaxpr.eqns for value in eqn.params.values() if hasattr(value, "jaxpr"))
-    return size + sum(map(_bytes, inner))

@@ -15,12 +15,9 @@ from tractable.posterior.posterior import Posterior
 
 
 def verify_and_improve(
-    posterior: Posterior,
-    how: str | None,
-    held_out: Data | None = None,
-    progress: bool | Callable | None = False,
+    posterior: Posterior, how: str | None, held_out: Data | None = None, progress: bool | Callable | None = False,
     saver: Saver | None = None,
-) -> Posterior:
+) -> Posterior:  # fmt: skip
     """The posterior after verification, or a better posterior to which verification leads.
 
     If a check found a higher maximum, or a mode of more mass, the method starts again there. If the result is rejected,
