@@ -323,7 +323,7 @@ def test_errors_and_effective_numbers():
 def test_smoothing_touches_the_tail_alone():
     """All but the 3√S largest weights stay; the order stays; none grows past the largest; equal ones stay."""
     log_weights = 1.3 * np.random.default_rng(0).normal(size=2000) - 900
-    got = weights.smoothed(log_weights)
+    got = weights.smooth_tail(log_weights)
     order = np.argsort(log_weights)
     body, tail = order[: -math.ceil(3 * math.sqrt(2000))], order[-math.ceil(3 * math.sqrt(2000)) :]
     assert_holds(
@@ -332,7 +332,7 @@ def test_smoothing_touches_the_tail_alone():
             "order": 0.0 if np.all(np.diff(got[order]) >= -1e-9) else math.inf,
             "largest": max(0.0, (got.max() - log_weights.max()) / 1e-9),
             "tail moved": 0.0 if np.max(np.abs(got[tail] - log_weights[tail])) > 1e-3 else math.inf,
-            "equal": error(weights.smoothed(np.full(200, -3.0)), -3.0, 1e-12),
+            "equal": error(weights.smooth_tail(np.full(200, -3.0)), -3.0, 1e-12),
         }
     )
 
@@ -512,7 +512,7 @@ def test_exact_q_of_a_coin():
     target = jax.jit(jax.vmap(log_density(model, data.arrays(), flat=True)))
     log_q = stats.beta.logpdf(theta, 2.0 + heads, 3.0 + 20 - heads) + np.log(theta) + np.log1p(-theta)
     log_weights = np.asarray(target(jnp.asarray(special.logit(theta))[:, None])) - log_q
-    smooth = weights.smoothed(log_weights)
+    smooth = weights.smooth_tail(log_weights)
     assert_holds(
         {"weights": error(log_weights, truth, 1e-9), "estimate": error(of_weights.log_mean(smooth), truth, 1e-8)}
     )
@@ -793,7 +793,7 @@ def summing(summed: Callable, log_weights: np.ndarray | None = None) -> Scores:
     """Σ_n is low by N times the exact bias of a datum, its error is the spread over data, its bias the one reported."""
     log_weights = hundreds() if log_weights is None else log_weights
     size = len(log_weights)
-    got, each = summed(log_weights), of_weights.summed(log_weights).estimates
+    got, each = summed(log_weights), of_weights.sum_up(log_weights).estimates
     bias = size * exact_bias(100, 1.0, NOISE, SPREAD)  # 1.3 is 1 from the mean of 0.3
     spread = math.sqrt(size) * each.std(ddof=1)
     low = got.estimate - size * float(normal_truth(np.array(1.3)))
@@ -807,14 +807,14 @@ def summing(summed: Callable, log_weights: np.ndarray | None = None) -> Scores:
 
 def test_biases_of_data_add_up():
     """Each datum is low by a hundredth of a nat; 20,000 of them by two hundred."""
-    assert_holds(summing(of_weights.summed), 20_000)
+    assert_holds(summing(of_weights.sum_up), 20_000)
 
 
 def altered(**changes: Callable) -> Callable:
     """The summary with one number computed otherwise."""
 
     def wrong(log_weights: np.ndarray) -> Any:
-        right = of_weights.summed(log_weights)
+        right = of_weights.sum_up(log_weights)
         kept = {name: getattr(right, name) for name in ("estimate", "error", "bias")}
         changed = {name: change(right, log_weights) for name, change in changes.items()}
         return type("Wrong", (), kept | changed)
@@ -842,7 +842,7 @@ def test_wrong_sums_are_caught(name):
 
 def test_draws_shared_by_data_are_caught():
     """Their errors are no longer independent."""
-    assert broken(summing(of_weights.summed, np.broadcast_to(hundreds()[:1], (20_000, 100))))
+    assert broken(summing(of_weights.sum_up, np.broadcast_to(hundreds()[:1], (20_000, 100))))
 
 
 @pytest.mark.test

@@ -31,10 +31,10 @@ def operations(program: ClosedJaxpr | Jaxpr) -> float:
     A loop of unknown length counts as one iteration. A conditional counts as its most expensive branch. XLA's own cost
     analysis is not used: it counts every loop as one iteration, and most accelerators do not offer it.
     """
-    return math.fsum(_of(equation) for equation in getattr(program, "jaxpr", program).eqns)
+    return math.fsum(_count(equation) for equation in getattr(program, "jaxpr", program).eqns)
 
 
-def _of(equation: JaxprEqn) -> float:
+def _count(equation: JaxprEqn) -> float:
     """Operations of one equation, with those of the programs inside it."""
     name, given = equation.primitive.name, equation.params
     if name in FREE:

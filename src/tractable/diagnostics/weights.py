@@ -81,7 +81,7 @@ class Summed(NamedTuple):
         return float(-np.sum(self.errors**2) / 2)
 
 
-def summed(log_weights: np.ndarray) -> Summed:
+def sum_up(log_weights: np.ndarray) -> Summed:
     """The estimate from log weights (N, S); every row needs at least one finite log weight."""
     top = log_weights.max(1, keepdims=True)
     weights = np.exp(log_weights - top)

@@ -18,7 +18,7 @@ from tractable.core.model import Data, Model, PyTree
 from tractable.core.settings import seeded
 from tractable.diagnostics import evidence, importance
 from tractable.diagnostics.evidence import QUANTILE, Evidence
-from tractable.diagnostics.weights import effective, log_mean, relative_error, stochastic_bound, summed
+from tractable.diagnostics.weights import effective, log_mean, relative_error, stochastic_bound, sum_up
 from tractable.engine.progress import progress_of
 from tractable.engine.sharding import OverDevices
 from tractable.engine.stopping import ending, interruptible
@@ -187,7 +187,7 @@ def by_importance(problem: Problem, watch: Watch) -> Evidence:
     settings, key, work, checks = problem.settings, problem.key, 1, []
     if problem.posterior is not None:
         fitted: Any = problem.posterior.fitted
-        propose, q = proposals.fitted(fitted.family), fitted.phi
+        propose, q = proposals.proposal_of(fitted.family), fitted.phi
     else:
         watch.go("modes")
         q, counts = _students(problem)
@@ -196,7 +196,7 @@ def by_importance(problem: Problem, watch: Watch) -> Evidence:
     log_weights = weights.weigh(problem.placed, key, settings.draws, watch, propose, q, work)
     if problem.targets.many:
         return _judge(problem, log_weights, [_tail_check(log_weights), *checks])
-    raw, smooth_weights = importance.weigh(log_weights[0]), weights.smoothed(log_weights[0])
+    raw, smooth_weights = importance.weigh(log_weights[0]), weights.smooth_tail(log_weights[0])
     sentence = f"mean log weight ± {raw.error:.2g}: a lower bound of log p(y), by KL(q ‖ p) too low"
     result = _judge(problem, log_weights, [Check("ELBO", raw.elbo, "trust", sentence), *checks])
     estimate, error = log_mean(smooth_weights), relative_error(smooth_weights)
@@ -229,9 +229,9 @@ def by_laplace(problem: Problem, watch: Watch) -> Evidence:
     modes = proposals.modes_of(problem.model, problem.data, jax.random.fold_in(problem.key, 1), problem.settings.starts)
     masses = [proposals.laplace_value(mode.value, mode.root) for mode in modes]
     phi = approximations.of_root(jnp.asarray(modes[0].position), jnp.asarray(modes[0].root))
-    propose = proposals.fitted("full rank")
+    propose = proposals.proposal_of("full rank")
     log_weights = weights.weigh(problem.placed, problem.key, problem.settings.draws, watch, propose, phi)
-    reference = log_mean(weights.smoothed(log_weights[0]))
+    reference = log_mean(weights.smooth_tail(log_weights[0]))
     difference, mode_check = masses[0] - reference, _mode_check(np.array([len(modes)]))
     if len(modes) > 1:
         lead = masses[0] - masses[1]
@@ -284,10 +284,10 @@ def _sandwich_of_rows(log_weights: np.ndarray, back: np.ndarray | None, checks: 
     """
     from scipy.stats import t
 
-    forward, (size, chains) = summed(log_weights), log_weights.shape
+    forward, (size, chains) = sum_up(log_weights), log_weights.shape
     upper, gap = math.inf, evidence.gap_check(None, NO_WAY_BACK)
     if back is not None:
-        backward = -summed(-back).estimates
+        backward = -sum_up(-back).estimates
         sd = np.std(backward - forward.estimates, ddof=1)
         upper = float(backward.sum() + t.ppf(0.995, size - 1) * math.sqrt(size) * sd)
         width = upper - (forward.estimate - QUANTILE * forward.error)
@@ -339,7 +339,7 @@ def _with_base(problem: Problem, watch: Watch) -> tuple[Problem, list[Check]]:
 
 def _judge(problem: Problem, log_weights: np.ndarray, checks: list[Check], good: float = 100.0) -> Evidence:
     """The evidence from log weights (N, S); for one target, the tail of its weights is checked too."""
-    result = evidence.of_rows(summed(log_weights), log_weights.shape[1], checks, (good, 20.0), log_weights=log_weights)
+    result = evidence.of_rows(sum_up(log_weights), log_weights.shape[1], checks, (good, 20.0), log_weights=log_weights)
     if problem.targets.many:
         return result
     checks = [*result.checks, *evidence.tail_checks(log_weights[0])]
@@ -353,7 +353,7 @@ def _tail_check(log_weights: np.ndarray) -> Check:
     The largest k-hat is not checked, because among many rows it is often large by chance.
     """
     size, draws = log_weights.shape
-    index = np.argsort(summed(log_weights).effective)[:LOOKED_AT]
+    index = np.argsort(sum_up(log_weights).effective)[:LOOKED_AT]
     threshold = importance.khat_limit(draws)
     heavy = float(np.mean([evidence.tail_index(row) > threshold for row in log_weights[index]]))
     sentence = f"share of rows whose weights have a k-hat above {threshold:.2g}, among {len(index)} of {size} rows"

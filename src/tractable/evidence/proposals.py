@@ -57,7 +57,7 @@ def students(q: Mixture, key: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 
 @functools.cache
-def fitted(family: str) -> Propose:
+def proposal_of(family: str) -> Propose:
     """The proposal function of a q from ``core.approximations``, by the name of its family."""
 
     def propose(phi: approximations.Phi, key: jax.Array) -> tuple[jax.Array, jax.Array]:

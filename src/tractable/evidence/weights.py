@@ -102,7 +102,7 @@ def finite_weights(targets: Targets, log_weights: Numbers) -> np.ndarray:
     )
 
 
-def smoothed(log_weights: Numbers) -> np.ndarray:
+def smooth_tail(log_weights: Numbers) -> np.ndarray:
     """Pareto-smoothed log weights (S,): the largest are replaced by quantiles of a fitted generalised Pareto tail.
 
     If k-hat is not finite, because weights are equal or some are 0, they are not smoothed.
