@@ -116,7 +116,7 @@ def of_rows(
     Args:
         row_sums: each row's log mean weight, standard error and effective sample size.
         draws: number of weights per row.
-        checks: checks to report beside those made here.
+        checks: further checks to report.
         good: the smallest effective sample sizes of every row's weights for trust and for caution; None if ``checks``
             already test them.
         upper: an upper bound to use in place of the one from the estimate's own error.

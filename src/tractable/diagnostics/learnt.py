@@ -43,7 +43,10 @@ class Learnt:
 
     @property
     def unconstrained(self) -> np.ndarray | None:
-        """(chain, draw, d) stored draws of the unconstrained parameters; for a fitted q, its independent draws."""
+        """(chain, draw, d) stored draws of the unconstrained parameters; independent draws of q for a fitted q.
+
+        q is the distribution that a variational method, or Laplace, fits to the posterior.
+        """
         return self.belief.positions
 
     @property

@@ -89,7 +89,7 @@ def look(
 
 
 def _widths(learnt: Learnt, data: Data, affordable: float) -> list[Check]:
-    """Checks whether q's variances are optimal for the evidence lower bound (ELBO), in each array of weights.
+    """Checks whether the variances of q, the fitted normal, maximise the evidence lower bound (ELBO) in each array.
 
     At the maximum of a normal q's ELBO, −E[(w − μ) ∂ log p/∂w] = 1 for every weight w with mean μ. If log p is
     quadratic, the left side is σ²/σ*², the variance of q over the optimal one. The expectation is estimated from pairs

@@ -196,7 +196,7 @@ def compare_tails(learnt: Learnt, compared: Compared | None, values: np.ndarray,
 def compare_chains(learnt: Learnt, other: Learnt) -> Check:
     """Compares means and sds with those of another method's chains, with allowance for their Monte-Carlo errors."""
     method = type(other.method).__name__
-    name, diagnosed, (mean, sd) = f"{method} beside it", other.diagnosed, other.flat_moments
+    name, diagnosed, (mean, sd) = f"compared with {method}", other.diagnosed, other.flat_moments
     if not np.all(diagnosed.rhat <= SETTLED):
         sentence = f"R-hat of {method}: its chains do not agree, so that they cannot be compared with the result"
         return Check(name, float(np.nanmax(diagnosed.rhat)), "caution", sentence)

@@ -1,4 +1,4 @@
-"""The density with which a posterior is compared, evaluated at many places at once."""
+"""The density with which a posterior is compared, evaluated at many positions at once."""
 
 import functools
 from collections.abc import Iterator

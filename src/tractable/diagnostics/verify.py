@@ -126,7 +126,10 @@ def _choose_view(subject: Subject, how: str) -> View | Check:
 
 
 def _climb_target(subject: Subject, view: View) -> list[Mode]:
-    """The modes of the target, found by climbs that continue from one of the earlier ends for each height."""
+    """The modes of the target with the Jacobian; earlier climbs of a point estimate maximised it without the Jacobian.
+
+    The new climbs start at the earlier ends. Of ends with equal values, only one is used.
+    """
     distinct = np.unique(np.round(view.ends.values / climbs.SAME_MODE), return_index=True)[1]
     ends = climbs.climb(view.target, view.rows, view.ends.positions[distinct], subject.centre, subject.root)
     return climbs.modes(view.target, view.rows, ends, subject.root)

@@ -205,7 +205,10 @@ def _without_null(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def save_network(ladder: Model, phi: PyTree, folder: pathlib.Path) -> pathlib.Path:
-    """Saves the weights φ of an inference network in a subfolder, and returns the path; paths in φ name the arrays."""
+    """Saves the weights φ of a ladder's inference network in a subfolder, and returns the path.
+
+    A ladder is a network of latent layers. The paths in φ name the arrays.
+    """
     arrays = {tree.path_name(path): np.asarray(leaf) for path, leaf in jax.tree_util.tree_flatten_with_path(phi)[0]}
     return files.save(folder / NETWORK, arrays, network_fingerprint(ladder), step=0)
 

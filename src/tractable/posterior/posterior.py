@@ -242,7 +242,7 @@ class Posterior(Predictive):
     def log_evidence(self, *args: Any, **settings: Any) -> Evidence:
         """The run's own estimate of log p(y), in nats, with its standard error and a verdict.
 
-        Rejection sampling estimates log p(y) while it runs. For a ladder with an inference network,
+        Rejection sampling estimates log p(y) while it runs. For a ladder (latent layers) with an inference network,
         ``log_evidence(data, samples=1000)`` bounds log p(x) of each row (``encoding.log_evidence``). For other methods
         and models, use ``tr.log_evidence``.
 
