@@ -17,7 +17,7 @@ from tractable.diagnostics.target import Target
 # unit of natural logarithms.
 MEMORY = 6  # number of past steps and gradient changes that L-BFGS keeps
 ITERATIONS = 150  # maximum number of steps of a climb
-GAIN = 1e-3  # nats; a climb ends when its next step is expected to gain less than a tenth of this
+GAIN = 1e-3  # nats; a climb ends when a step is expected to gain less than a tenth of this
 START_WIDTHS = (3.0, 5.0, 8.0, 12.0, 30.0, 5.0, 8.0, 12.0, 300.0)  # sds of starts around the mean, in posterior sds
 # For a density without a prior to draw from, every EXAMPLE_EVERY-th distant start lies near the model's example: each
 # unconstrained number within ±BEGIN of the example's. Chains start there too.
@@ -42,7 +42,7 @@ class Ends(NamedTuple):
 
     positions: np.ndarray  # (s, d)
     values: np.ndarray  # (s,)
-    to_come: np.ndarray  # (s,) nats that the next step was still expected to gain
+    to_come: np.ndarray  # (s,) nats that the last step tried was expected to gain
 
 
 class Mode(NamedTuple):

@@ -96,7 +96,8 @@ def check_shape(subject: Subject, view: View, reweighed: Reweighed | None, endle
         source = f"{len(reweighed.values):,} weighted places with an ESS of {reweighed.ess:,.0f}"
         compared = _compare_weighted(subject, reweighed, endless)
     shape = math.inf if reweighed is None else reweighed.khat
-    # The estimated k-hat has an error of about 0.1. Above KHAT_ALONE it may be over 0.7, where weights are unreliable.
+    # The estimated k-hat has an error of about 0.1. Above KHAT_ALONE the true k-hat may be too large, so that weights
+    # alone are not trusted.
     needs_moves = compared is not None and not chained and shape > KHAT_ALONE
     if compared is None or needs_moves or (compared.verdict == "caution" and not compared.tails):
         by_moves, note = compare_moved(subject, view), ""
