@@ -104,9 +104,9 @@ def test_a_seed_is_one_of_2_to_the_32_at_every_door(posterior, door):
 @pytest.mark.parametrize(
     ("x", "sentence"),
     [
-        (X[:, :2], r"predict\(x\) expects rows like those learnt from, of shape \(3,\); got \(2,\)"),
+        (X[:, :2], r"predict\(x\) expects rows like the fitted ones, of shape \(3,\); got \(2,\)"),
         (X[0], r"of shape \(3,\); got \(\)"),
-        (None, "predict.x. expects inputs: rows like those learnt from"),
+        (None, "predict.x. expects inputs like the fitted rows"),
         (X.astype(str), "x has dtype <U.*; expected numbers"),
         ({"x": X}, r"of shape \(3,\); got x \(3,\)\.$"),
         (np.ma.masked_array(X, np.max(X) == X), r"x is a masked array that hides 1 of its"),
@@ -132,11 +132,14 @@ def test_rows_to_predict_are_not_cut_to_32_bits(posterior):
 
 @pytest.mark.laws
 def test_rows_are_looked_at_where_the_data_are_not_known(posterior, tmp_path):
-    """What was loaded without its data: the likelihood itself says what it does not take."""
+    """What was loaded without its data: the likelihood itself says what it does not accept."""
     posterior.save(tmp_path / "fit")
     loaded = tr.load(tmp_path / "fit", posterior.model)
     np.testing.assert_array_equal(loaded.predict(X).mean, posterior.predict(X).mean)
-    for x, sentence in ((X[:, :2], r"does not take a row of shape \(2,\)"), (None, "does not take no inputs")):
+    for x, sentence in (
+        (X[:, :2], r"does not accept a row of shape \(2,\)"),
+        (None, "does not accept rows without inputs"),
+    ):
         with pytest.raises(DataError, match=sentence):
             loaded.predict(x)
 

@@ -19,7 +19,7 @@ import tractable as tr
 from tractable.core.batches import Plan, window
 from tractable.core.errors import DataError
 from tractable.core.model import Batch, whole
-from tractable.diagnostics.relabelling import matched
+from tractable.diagnostics.relabelling import match_components
 from tractable.engine import search
 from tractable.ladders import pathwise, score
 from tractable.ladders.wake_sleep import wake_sleep
@@ -334,9 +334,9 @@ def test_labels():
     draws = np.stack([space.ravel(MIXTURE.unconstrain(jax.tree.map(jnp.asarray, t))) for t in (START, swapped, START)])
     draws = draws + 0.3 * np.random.default_rng(0).normal(size=draws.shape)
     times = np.where(np.arange(10) % 3 == 0, TIMES, 0)
-    wanted = matched(MIXTURE, repeated(X, None, times).arrays(), draws)
-    assert_holds({"draws": error(matched(MIXTURE, weighed(X, None, times).arrays(), draws), wanted, 1e-9)})
-    assert broken({"draws": error(matched(MIXTURE, ignored(X, None, times).arrays(), draws), wanted, 1e-9)})
+    wanted = match_components(MIXTURE, repeated(X, None, times).arrays(), draws)
+    assert_holds({"draws": error(match_components(MIXTURE, weighed(X, None, times).arrays(), draws), wanted, 1e-9)})
+    assert broken({"draws": error(match_components(MIXTURE, ignored(X, None, times).arrays(), draws), wanted, 1e-9)})
 
 
 @pytest.mark.quick
@@ -360,5 +360,5 @@ def test_refusals():
     data = tr.Data(Y.clip(-3, 3), weights=TIMES)
     with pytest.raises(DataError, match=r"MonteCarloEM takes rows that count once; these data have weights\. Use EM"):
         tr.infer(hidden, data, tr.MonteCarloEM(), progress=False)
-    with pytest.raises(DataError, match=r"theta=\.\.\.\) is Σ_n .* count once; these data have weights"):
+    with pytest.raises(DataError, match=r"theta=\.\.\.\) expects data without weights; these data have weights"):
         tr.log_evidence(COINS, data, theta={"share": 0.5, "mean": np.zeros(2)})

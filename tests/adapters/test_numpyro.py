@@ -342,7 +342,7 @@ def survival(time, ended):
 def test_a_factor_has_no_data_to_replicate():
     time, ended = RNG.exponential(1.0, N), RNG.random(N) < 0.7
     posterior = tr.infer(*split_numpyro(survival, time, ended), tr.Laplace(), verify=None)
-    with pytest.raises(ModelError, match="no data to replicate"):
+    with pytest.raises(ModelError, match="no data can be simulated"):
         posterior.posterior_predictive()
     told = posterior.to_arviz(draws=20)
     assert "posterior" in told.children and "posterior_predictive" not in told.children

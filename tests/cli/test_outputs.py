@@ -123,8 +123,8 @@ def test_who_wrote_a_folder(tmp_path):
 def test_somebody_s_files_outlive_python_s_runs_too(name, tmp_path):
     model = tr.Model.from_log_density(lambda z: -z @ z / 2, np.zeros(2))
     (tmp_path / name).write_text("mine")
-    with pytest.raises(CheckpointError, match="no run of this folder wrote it"):
+    with pytest.raises(CheckpointError, match="no run in this folder wrote it"):
         tr.infer(model, None, tr.MAP(starts=1), verify=None, progress=False).save(tmp_path)
-    with pytest.raises(CheckpointError, match="no run of this folder wrote it"):
+    with pytest.raises(CheckpointError, match="no run in this folder wrote it"):
         tr.infer(model, None, tr.NUTS(draws=20, warmup=20, chains=2), checkpoint=tmp_path, verify=None, progress=False)
     assert tree(tmp_path) == {name: b"mine"}

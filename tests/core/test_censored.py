@@ -204,7 +204,7 @@ def test_completed_rows_have_the_law_of_what_is_predicted():
     t, c = g.exponential(size=2000), g.exponential(size=2000)
     y = censored(np.minimum(t, c), event=t <= c)
     drawn = np.repeat(g.exponential(size=(2000, 300, 1)), 2, -1)
-    found = np.asarray(jax.vmap(censoring.completed)(drawn, y, jax.random.split(jax.random.key(0), 2000)))
+    found = np.asarray(jax.vmap(censoring.complete)(drawn, y, jax.random.split(jax.random.key(0), 2000)))
     assert np.all(found[:, 0] == found[:, 1]) and np.all((found[:, 0] >= y[:, 0]) & (found[:, 0] <= y[:, 1]))
     assert stats.kstest(found[:, 0], "expon").pvalue > 1e-3
     assert as_seen(found, y)[:, 1].tolist() == y[:, 1].tolist()

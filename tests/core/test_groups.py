@@ -223,7 +223,7 @@ def test_a_saved_posterior_tells_locals_and_a_stopped_run_goes_on(tmp_path):
     np.testing.assert_array_equal(again.values, unbroken.values)
     read = tr.load(tmp_path / "whole", SHIFTS, SHIFTED)
     np.testing.assert_array_equal(read.local([4, 1]), unbroken.local([4, 1]))
-    with pytest.raises(DataError, match="came without the data of its groups"):
+    with pytest.raises(DataError, match="was loaded without the data of its groups"):
         tr.load(tmp_path / "whole", SHIFTS).local()
 
 
@@ -256,7 +256,7 @@ WRONG = {
     "discrete": (lambda: tr.Model(PRIOR, OF_ROW, local=lambda p: {"a": dist.Poisson(1.0)}), "is discrete"),
     "many": (lambda: tr.Model(PRIOR, OF_ROW, local=lambda p: {"a": dist.Normal(jnp.zeros(20), 1)}), "at most 16"),
     "no groups": (lambda: tr.infer(CITIES, tr.Data(Y, given=X), tr.MAP()), r"give Data\(y, group=...\)"),
-    "no local": (lambda: tr.infer(tr.Model(PRIOR, OF_ROW), DATA, tr.MAP()), "nothing that is a group's own"),
+    "no local": (lambda: tr.infer(tr.Model(PRIOR, OF_ROW), DATA, tr.MAP()), "no parameters of groups"),
     "labels": (lambda: tr.Data(Y, group=GROUP[:3]), r"one label a row, shape \(16,\); got \(3,\)"),
     "no label": (lambda: tr.Data(Y, group=np.where(GROUP > 2, np.nan, GROUP)), "is nan"),
     "likelihood": (lambda: tr.infer(tr.Model(PRIOR, OF_B, local=OWN_A), DATA, tr.MAP()), "asks for 'b'"),

@@ -312,7 +312,7 @@ def test_conformal():
 def test_conformal_says_how_many_rows_a_level_needs():
     for level, least in ((0.9, 9), (0.95, 19), (0.99, 99), (0.5, 1), (0.97, 33)):
         assert cal.split_conformal(np.arange(least), level) == least - 1
-        with pytest.raises(DataError, match=f"needs {least} rows .* got {least - 1}.*infinite"):
+        with pytest.raises(DataError, match=f"needs at least {least} rows .* got {least - 1}.*infinite"):
             cal.split_conformal(np.arange(least - 1), level)
     with pytest.raises(SettingsError, match="in \\(0, 1\\); got 1"):
         cal.split_conformal(np.arange(9), 1.0)
@@ -325,13 +325,13 @@ def test_faults():
         (lambda: cal.crps_normal(0.0, 0.0, -1.0), "sd ≥ 0; got -1.0"),
         (lambda: cal.crps_draws([0.0], [[1.0]]), "two draws"),
         (lambda: cal.crps_draws([0.0, 1.0], [[1.0], [2.0]]), r"shape \(s, 2\)"),
-        (lambda: cal.crps_draws([0.0], [[1.0], [2.0]], [1.0, -1.0]), "weights should be 2"),
+        (lambda: cal.crps_draws([0.0], [[1.0], [2.0]], [1.0, -1.0]), "Expected 2 weights"),
         (lambda: cal.ece(TABLE, LABELS[:, None]), r"labels \(n,\)"),
         (lambda: cal.brier(TABLE, LABELS + 1), r"0\.\.1; got 1 to 2"),
         (lambda: cal.brier(TABLE, LABELS + 0.5), "whole numbers"),
         (lambda: cal.accuracy(2 * TABLE, LABELS), "sum to 1 .* row 0"),
         (lambda: cal.accuracy(TABLE * [[1], [1], [np.nan], [1], [1]], LABELS), "row 2"),
-        (lambda: cal.auroc([], [1.0]), "0 inside"),
+        (lambda: cal.auroc([], [1.0]), "0 score_in"),
         (lambda: cal.auroc([np.nan], [1.0]), "NaN"),
     ):
         with pytest.raises(DataError, match=sentence):

@@ -57,7 +57,7 @@ def test_modes_are_the_ends_that_differ():
     found = climbs.modes(target, ROWS, ends, np.eye(2))
     np.testing.assert_allclose([m.position for m in found], centres[[1, 0, 2]], atol=1e-5)
     np.testing.assert_allclose([m.log_mass for m in found], shares[[1, 0, 2]] + math.log(2 * math.pi), atol=1e-5)
-    assert climbs.met(ends, found).tolist() == [2, 2, 1]
+    assert climbs.climbs_at(ends, found).tolist() == [2, 2, 1]
     values = np.array([1.0, 5.0, 3.0, 4.0, 2.0, 0.0])
     assert climbs.places_met(ends._replace(values=values), np.eye(2)).tolist() == [3, 1, 2, 3, 1, 5]
 
@@ -203,7 +203,7 @@ def test_moves_keep_the_energy(size):
     def look(x):
         return -np.sum(x**2, 1) / 2, -x
 
-    positions, (last, value, slope), rate = moves._moved(look, (x, *look(x)), size, 20, np.random.default_rng(0))
+    positions, (last, value, slope), rate = moves._run_block(look, (x, *look(x)), size, 20, np.random.default_rng(0))
     assert rate > 1 - size**2 and positions.shape == (moves.BLOCK, 500, 3)
     np.testing.assert_array_equal(positions[-1], last)
     np.testing.assert_allclose(value, look(last)[0])

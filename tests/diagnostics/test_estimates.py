@@ -55,7 +55,7 @@ def test_places_are_drawn_by_shares_from_ts():
     """Each proposal has its share, give or take one, and its t's law, coordinate by coordinate and together."""
     far = [PROPOSALS[0]._replace(share=0.3), PROPOSALS[1]._replace(centre=CENTRE + 1e6, share=0.7)]
     count = 400_000
-    drawn = reweighed._drawn(np.random.default_rng(1), far, count)
+    drawn = reweighed._draw_places(np.random.default_rng(1), far, count)
     first = np.all(np.abs(drawn - CENTRE) < 1e5, 1)
     assert abs(first.sum() - 0.3 * count) <= 1 and drawn.shape == (count, 2)
     white = (drawn[first] - CENTRE) @ np.linalg.inv(ROOT).T
@@ -84,7 +84,7 @@ def test_a_t_is_fitted_to_weighted_places():
     """Mean and covariance of the places; few effective ones are mixed with the wide covariance."""
     places, w = RNG.normal(size=(300, 2)) @ ROOT.T + CENTRE, RNG.random(300)
     w /= w.sum()
-    mean, root, ess = reweighed._fitted(places, w, 3 * np.eye(2))
+    mean, root, ess = reweighed._fit_normal(places, w, 3 * np.eye(2))
     covariance = np.cov(places.T, aweights=w, ddof=0)
     share = ess / (ess + 4)
     assert ess == pytest.approx(1 / np.sum(w**2))
@@ -140,7 +140,7 @@ def test_a_root_is_that_of_the_covariance():
 def test_curvature_at_a_maximum(least, condition, verdict):
     (check,) = maxima.curvature({"eigenvalue": least, "condition": condition}, 1e-5)
     assert isinstance(check, Check) and check.verdict == verdict and check.value == least
-    assert ("recedes" in check.sentence) == (0 < condition < 1e-7)
+    assert ("at infinity" in check.sentence) == (0 < condition < 1e-7)
 
 
 def test_curvature_without_a_condition_and_agreement_of_starts():
@@ -149,7 +149,7 @@ def test_curvature_without_a_condition_and_agreement_of_starts():
     assert maxima.agreement({"starts that agree": 1}, 1, "0.1 nats", 2.0) == []
     for same, verdict in ((1, "caution"), (2, "trust"), (4, "trust")):
         (check,) = maxima.agreement({"starts that agree": same}, 4, "0.1 nats", 2.5)
-        assert (check.value, check.verdict) == (same, verdict) and "of 4 within 0.1 nats" in check.sentence
+        assert (check.value, check.verdict) == (same, verdict) and "of 4 starts ended within 0.1 nats" in check.sentence
         assert "2.5 below" in check.sentence
 
 
@@ -257,9 +257,9 @@ def test_draws_are_taken_evenly_over_their_weights():
 
 def test_the_last_proposals_stand_at_the_modes():
     modes = [climbs.Mode(CENTRE, 1.0, ROOT, 0.0), climbs.Mode(CENTRE + 4, 0.3, 2 * ROOT, 0.0)]
-    before = reweighed._first(CENTRE, ROOT, modes, 2)
+    before = reweighed._first_proposals(CENTRE, ROOT, modes, 2)
     places = RNG.normal(size=(400, 2))
-    found, long = reweighed._next(np.random.default_rng(0), places, places, -places[:, 0], modes, before)
+    found, long = reweighed._next_proposals(np.random.default_rng(0), places, places, -places[:, 0], modes, before)
     assert not long and sum(p.share for p in found) == pytest.approx(1)
     share = 0.5 / next(p.share for p in found)  # 0.5 before all were divided by their sum
     for p, mode in zip(found[-2:], modes, strict=True):
@@ -306,10 +306,10 @@ def test_networks_move_as_far_as_can_be_afforded(monkeypatch):
     data = Mock(spec=Data, resident=True, arrays=lambda: ())
     each = (1 + networks.moves.COUNTED) * networks.moves.BLOCK * networks.WALKERS
     for steps in networks.STEPS:
-        (check,) = networks._moved(run, data, None, 1.01 * each * steps, 0)
+        (check,) = networks._check_moves(run, data, None, 1.01 * each * steps, 0)
         assert check.verdict == "caution" and seen[-1][0] == steps
         np.testing.assert_allclose(seen[-1][1], np.sqrt(positions.var(1).mean(0)))  # within chains
-    assert networks._moved(run, data, None, 0.99 * each * networks.STEPS[-1], 0) == []
+    assert networks._check_moves(run, data, None, 0.99 * each * networks.STEPS[-1], 0) == []
 
 
 @pytest.mark.test

@@ -49,7 +49,7 @@ def test_near_the_posterior_few_rows_have_the_density_of_all(weights):
     data = Data(ANSWERS, given=X, weights=weights)
     centre, root = mode(data)
     centre, rows, target = centre + 0.5 * root[:, 0], data.arrays(), Target(LOGISTIC)
-    some = few.sampled(target, data, rows, centre, root, FEW, 3)
+    some = few.sample_rows(target, data, rows, centre, root, FEW, 3)
     there = centre + RNG.standard_normal((200, D)) @ root.T
     anchored = target._replace(anchored=True)
     (value, slope), (all_value, all_slope) = anchored.look(some, centre[None]), target.look(rows, centre[None])

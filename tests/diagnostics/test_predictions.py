@@ -82,7 +82,7 @@ def test_draws_of_one_distribution_do_not_lie_apart():
 def test_a_draw_does_not_judge_the_datum_that_it_made():
     """θ ten sds apart from one another: a datum of one is e⁻⁵⁰ likely under the others, e⁻⁶ under its own."""
     apart = Side(NORMAL, np.column_stack([np.linspace(-500, 500, 100), np.zeros(100)]))
-    assert predictions.scored(apart, tr.Data(np.zeros(50)), 0).expected.mean() < -20
+    assert predictions.score_rows(apart, tr.Data(np.zeros(50)), 0).expected.mean() < -20
 
 
 def test_right_predictions_are_trusted():
@@ -91,7 +91,7 @@ def test_right_predictions_are_trusted():
 
 
 @pytest.mark.test("0.4-words0")
-@pytest.mark.parametrize(("sd", "words"), [(0.4, ("too sure", "too narrow")), (3.0, ("too cautious", "too wide"))])
+@pytest.mark.parametrize(("sd", "words"), [(0.4, ("too certain", "too narrow")), (3.0, ("too cautious", "too wide"))])
 def test_wrong_predictions_are_told(sd, words):
     data = tr.Data(np.random.default_rng(0).standard_normal(1000))
     checks = held_out_checks(normals(0, sd), data, 0)
@@ -114,7 +114,7 @@ def test_one_point_predicts_too():
 def test_a_class_is_within_what_is_likely_as_often_as_it_should_be():
     """p = 0.97: the densest 90 % of a coin is its likely side, of which ties let a share lie outside."""
     y = (np.random.default_rng(0).random(1000) < 0.97).astype(int)
-    found = predictions.scored(Side(COIN, np.full((100, 1), math.log(0.97 / 0.03))), tr.Data(y), 0)
+    found = predictions.score_rows(Side(COIN, np.full((100, 1), math.log(0.97 / 0.03))), tr.Data(y), 0)
     assert np.mean(found.covered <= 0.9) == pytest.approx(0.9, abs=4 * math.sqrt(0.09 / 1000))
 
 
@@ -180,7 +180,7 @@ def test_draws_too_narrow_are_moved():
     def judged(scale: float) -> str:
         positions = scale * root * np.random.default_rng(0).standard_normal((1, 2000, size))
         learnt = Posterior(NET, data, tr.MALA(), 0, Draws(positions=positions), {})
-        [check] = networks._moved(learnt, data, predictions.inputs(data), math.inf, 0)
+        [check] = networks._check_moves(learnt, data, predictions.inputs(data), math.inf, 0)
         return check.verdict
 
     assert judged(1.0) == "trust" and judged(0.1) != "trust"

@@ -361,7 +361,7 @@ def test_a_maximum_that_few_climbs_met_stands_for_others() -> None:
         )
 
     assert [said(count).verdict for count in (0, 2, 30)] == ["trust", "caution", "trust"]
-    assert "2 met the one near theta[0]" in said(2).sentence
+    assert "only 2 of 100 climbs reached the one near theta[0]" in said(2).sentence
 
 
 @pytest.mark.parametrize(("wider", "verdict"), [(1.0, "caution"), (1.6, "reject")])

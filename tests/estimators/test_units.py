@@ -46,7 +46,9 @@ pytestmark = [pytest.mark.laws, pytest.mark.filterwarnings("ignore:Do not use th
 def assert_refuses(posterior):
     assert isinstance(posterior, Standardised) and "of standardised columns" in repr(posterior)
     for name in REFUSED:
-        with pytest.raises(RunError, match=rf"posterior_.{name} would be of standardised columns.*standardised.{name}"):
+        with pytest.raises(
+            RunError, match=rf"posterior_.{name} would be in units of standardised columns.*standardised.{name}"
+        ):
             getattr(posterior, name)
     assert posterior.report().verdict in ("trust", "caution", "reject")
     assert type(posterior.standardised) is Posterior and posterior.standardised is posterior.standardised

@@ -323,7 +323,7 @@ def test_errors_and_effective_numbers():
 def test_smoothing_touches_the_tail_alone():
     """All but the 3√S largest weights stay; the order stays; none grows past the largest; equal ones stay."""
     log_weights = 1.3 * np.random.default_rng(0).normal(size=2000) - 900
-    got = weights.smoothed(log_weights)
+    got = weights.smooth_tail(log_weights)
     order = np.argsort(log_weights)
     body, tail = order[: -math.ceil(3 * math.sqrt(2000))], order[-math.ceil(3 * math.sqrt(2000)) :]
     assert_holds(
@@ -332,7 +332,7 @@ def test_smoothing_touches_the_tail_alone():
             "order": 0.0 if np.all(np.diff(got[order]) >= -1e-9) else math.inf,
             "largest": max(0.0, (got.max() - log_weights.max()) / 1e-9),
             "tail moved": 0.0 if np.max(np.abs(got[tail] - log_weights[tail])) > 1e-3 else math.inf,
-            "equal": error(weights.smoothed(np.full(200, -3.0)), -3.0, 1e-12),
+            "equal": error(weights.smooth_tail(np.full(200, -3.0)), -3.0, 1e-12),
         }
     )
 
@@ -512,7 +512,7 @@ def test_exact_q_of_a_coin():
     target = jax.jit(jax.vmap(log_density(model, data.arrays(), flat=True)))
     log_q = stats.beta.logpdf(theta, 2.0 + heads, 3.0 + 20 - heads) + np.log(theta) + np.log1p(-theta)
     log_weights = np.asarray(target(jnp.asarray(special.logit(theta))[:, None])) - log_q
-    smooth = weights.smoothed(log_weights)
+    smooth = weights.smooth_tail(log_weights)
     assert_holds(
         {"weights": error(log_weights, truth, 1e-9), "estimate": error(of_weights.log_mean(smooth), truth, 1e-8)}
     )
@@ -793,7 +793,7 @@ def summing(summed: Callable, log_weights: np.ndarray | None = None) -> Scores:
     """Σ_n is low by N times the exact bias of a datum, its error is the spread over data, its bias the one reported."""
     log_weights = hundreds() if log_weights is None else log_weights
     size = len(log_weights)
-    got, each = summed(log_weights), of_weights.summed(log_weights).estimates
+    got, each = summed(log_weights), of_weights.sum_up(log_weights).estimates
     bias = size * exact_bias(100, 1.0, NOISE, SPREAD)  # 1.3 is 1 from the mean of 0.3
     spread = math.sqrt(size) * each.std(ddof=1)
     low = got.estimate - size * float(normal_truth(np.array(1.3)))
@@ -807,14 +807,14 @@ def summing(summed: Callable, log_weights: np.ndarray | None = None) -> Scores:
 
 def test_biases_of_data_add_up():
     """Each datum is low by a hundredth of a nat; 20,000 of them by two hundred."""
-    assert_holds(summing(of_weights.summed), 20_000)
+    assert_holds(summing(of_weights.sum_up), 20_000)
 
 
 def altered(**changes: Callable) -> Callable:
     """The summary with one number computed otherwise."""
 
     def wrong(log_weights: np.ndarray) -> Any:
-        right = of_weights.summed(log_weights)
+        right = of_weights.sum_up(log_weights)
         kept = {name: getattr(right, name) for name in ("estimate", "error", "bias")}
         changed = {name: change(right, log_weights) for name, change in changes.items()}
         return type("Wrong", (), kept | changed)
@@ -842,7 +842,7 @@ def test_wrong_sums_are_caught(name):
 
 def test_draws_shared_by_data_are_caught():
     """Their errors are no longer independent."""
-    assert broken(summing(of_weights.summed, np.broadcast_to(hundreds()[:1], (20_000, 100))))
+    assert broken(summing(of_weights.sum_up, np.broadcast_to(hundreds()[:1], (20_000, 100))))
 
 
 @pytest.mark.test
@@ -1008,19 +1008,19 @@ def test_what_does_not_fit_a_given_theta():
     )
     cases: list[tuple[Any, dict[str, Any], Any, str]] = [
         (coin_of(5)[0], {"theta": {"theta": 0.5}, "data": np.array([1, 0])}, SettingsError, "is for a LatentModel"),
-        (model, {"z": np.ones(8)}, SettingsError, "z= goes with theta="),
-        (model, {"theta": theta, "method": "laplace"}, SettingsError, "at a given θ is one of 'enumeration'"),
+        (model, {"z": np.ones(8)}, SettingsError, "z= needs theta="),
+        (model, {"theta": theta, "method": "laplace"}, SettingsError, "theta=...) expects one of 'enumeration'"),
         (model, {"theta": theta, "draws": 500}, SettingsError, "has no setting draws; expected some of none"),
         (model, {"theta": theta, "method": "annealed", "reverse": True}, SettingsError, "no setting reverse"),
         (model, {"theta": {"good": 0.5}}, SettingsError, "expects parameters of shapes"),
         (model, {"theta": {**theta, "good": jnp.array(1.5)}}, SettingsError, "inside the parameters' supports"),
         (model, {"theta": theta, "method": "annealed"}, ModelError, "z is discrete (Bernoulli"),
-        (model, {"theta": theta, "z": np.ones(8)}, SettingsError, "method='enumeration' takes none"),
-        (model, {"theta": theta, "data": None}, DataError, "needs rows"),
+        (model, {"theta": theta, "z": np.ones(8)}, SettingsError, "method='enumeration' takes no z="),
+        (model, {"theta": theta, "data": None}, DataError, "needs data with at least one row"),
         (poisson, {"theta": THETA}, ModelError, "use method='monte-carlo'"),
         (poisson, {"theta": THETA, "method": "enumeration"}, ModelError, "cannot be summed out"),
         (shapeless, {"theta": THETA, "method": "monte-carlo"}, ModelError, "to_event(1) missing"),
-        (normal_code(), {"theta": THETA, "z": np.ones(7)}, SettingsError, "leading axis of the N = 8 data"),
+        (normal_code(), {"theta": THETA, "z": np.ones(7)}, SettingsError, "leading axis of N = 8"),
         (normal_code(), {}, ModelError, "cannot be summed out"),
     ]
     for given, settings, kind, sentence in cases:
@@ -1030,7 +1030,7 @@ def test_what_does_not_fit_a_given_theta():
     uniform = LatentModel(
         {"m": dist.Normal(0.0, 1.0)}, lambda p: dist.Normal(p["m"], 1.0), lambda p, z: dist.Uniform(z, z + 1.0)
     )
-    with pytest.raises(RunError, match="can have made row 1, nor 0 more"):
+    with pytest.raises(RunError, match="The log likelihood of row 1, and of 0 more rows, was finite at no draw"):
         log_evidence(uniform, np.array([0.0, 50.0]), "monte-carlo", theta=THETA)
 
 
@@ -1047,7 +1047,7 @@ def _improper() -> tr.Model:
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
-        ({"method": "harmonic-mean"}, "is one of 'monte-carlo', 'importance', 'annealed', 'laplace'"),
+        ({"method": "harmonic-mean"}, "expects one of 'monte-carlo', 'importance', 'annealed', 'laplace'"),
         ({"method": "monte-carlo", "chains": 4}, "has no setting chains; expected some of draws"),
         ({"method": "monte-carlo", "draws": 10}, "draws=...) expects a whole number ≥ 100; got 10"),
         ({"method": "importance", "degrees": -1.0}, "expects a positive number; got -1.0"),

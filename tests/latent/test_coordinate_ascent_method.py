@@ -171,7 +171,7 @@ def test_labels_are_matched_from_draw_to_draw():
         }
     )
     assert mixed.sd().means.min() > 5 * back.sd().means.max()  # what switching does to a summary
-    with pytest.raises(SettingsError, match="of a mixture's components"):
+    with pytest.raises(SettingsError, match="of a mixture's parameters"):
         tr.infer(PAIR, tr.Data(Y), tr.CoordinateAscent(starts=1, draws=20)).relabelled()
 
 

@@ -74,7 +74,7 @@ def test_a_built_in_model_is_made_again(posterior, tmp_path):
     mine = tr.Model(posterior.model.prior, posterior.model.likelihood)
     assert recipe(mine) is None
     tr.infer(mine, DATA, tr.MAP(), verify=None).save(tmp_path / "mine")
-    with pytest.raises(CheckpointError, match="model of one's own"):
+    with pytest.raises(CheckpointError, match="model of your own"):
         tr.load(tmp_path / "mine")
 
 

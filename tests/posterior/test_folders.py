@@ -39,7 +39,7 @@ def test_draws_load(tmp_path):
     case, posterior = learnt("random-walk", tmp_path / "run")
     info = {f"info.{name}": trace for name, trace in posterior.info.items()}
     as_version_0_1(tmp_path / "run", {"position": posterior.unconstrained} | info)
-    with pytest.warns(TractableWarning, match="without checksums.* save it anew"):
+    with pytest.warns(TractableWarning, match="without checksums.* save it again"):
         loaded = tr.load(tmp_path / "run", case.model, case.rows)
     np.testing.assert_array_equal(numbers(loaded), numbers(posterior))
     assert loaded.info.keys() == posterior.info.keys() and loaded.report() == posterior.report()

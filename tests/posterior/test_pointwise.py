@@ -16,8 +16,7 @@ from tractable.core.approximations import inverse_softplus
 from tractable.core.errors import DataError, ModelError, RunError, SettingsError, TractableWarning
 from tractable.diagnostics.belief import Draws, Fitted, Point
 from tractable.gallery import conjugate
-from tractable.posterior import pointwise, scaling
-from tractable.posterior import predict as prediction
+from tractable.posterior import chunking, pointwise, scaling
 
 pytestmark = pytest.mark.test
 
@@ -68,7 +67,7 @@ def test_log_likelihood(posterior, monkeypatch):
     some = posterior.log_likelihood(tr.Data(Y[:3]), draws=7)
     np.testing.assert_array_equal(some, found[:, np.linspace(0, COUNT - 1, 7).astype(int), :3])
     with monkeypatch.context() as patch:  # however rows are cut
-        patch.setattr(prediction, "BYTES", 11 * 8 * CHAINS * COUNT)
+        patch.setattr(chunking, "BYTES", 11 * 8 * CHAINS * COUNT)
         np.testing.assert_array_equal(posterior.log_likelihood(), found)
         np.testing.assert_allclose(
             pointwise.totals(MODEL, posterior.shaped(posterior.values.reshape(-1, 1)), posterior.data),
@@ -283,7 +282,7 @@ def test_a_level_tail_is_not_smoothed():
     component = np.concatenate([np.full(900, 5.0), -np.arange(100.0)])
     with pytest.raises(ValueError, match="All tail values"):
         arviz_stats.base.array_stats.power_scale_lw(component, alpha=1.25)
-    found = scaling._smoothed(arviz_stats.base.array_stats, component, 1.25)
+    found = scaling._log_weights(arviz_stats.base.array_stats, component, 1.25)
     np.testing.assert_allclose(found, component / 4)
 
 
@@ -335,7 +334,7 @@ def test_what_does_not_apply_has_a_sentence(posterior):
     tree = alone.to_arviz()
     assert set(tree.children) == {"posterior", "log_prior"}
     assert "prior: This model's prior cannot be drawn from" in tree.attrs["left_out"]
-    with pytest.raises(DataError, match="learnt from none"):
+    with pytest.raises(DataError, match="was fitted to none"):
         alone.loo()
     begun = tr.Posterior(MODEL, posterior.data, tr.NUTS(), 0, Draws(positions=np.zeros((2, 0, 1))))
     for ask in (begun.loo, begun.log_likelihood, begun.posterior_predictive, begun.sensitivity):
@@ -343,9 +342,9 @@ def test_what_does_not_apply_has_a_sentence(posterior):
             ask()
     point = tr.Posterior(MODEL, posterior.data, tr.MAP(), 0, Point(position=np.array([1.0])))
     assert point.log_likelihood().shape == (1, 1, N) and point.posterior_predictive().shape == (1, 1, N)
-    with pytest.raises(RunError, match="a point has none"):
+    with pytest.raises(RunError, match="a point estimate has none"):
         point.loo()
-    with pytest.raises(RunError, match="100 at least; got 50"):
+    with pytest.raises(RunError, match="at least 100 draws; got 50"):
         posterior.loo(draws=50)
     with pytest.raises(SettingsError, match="got 'priors'"):
         posterior.to_arviz(groups=["priors"])

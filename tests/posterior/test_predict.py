@@ -13,6 +13,7 @@ from scipy import stats
 import tractable as tr
 from tractable.core.errors import DataError, ModelError, SettingsError, TractableWarning
 from tractable.diagnostics import calibration
+from tractable.posterior import chunking
 from tractable.posterior import predict as prediction
 from tractable.posterior.predict import Prediction, log_predictive, predict
 
@@ -213,9 +214,9 @@ def test_any_cut_gives_the_same(monkeypatch, model, params, weights):
     whole = predict(model, params, weights, X)
     density = log_predictive(model, params, weights, tr.Data(y, X))
     seen = spied(monkeypatch)
-    monkeypatch.setattr(prediction, "DRAWS", sum(a[:17].nbytes for a in params.values()))
+    monkeypatch.setattr(chunking, "DRAWS", sum(a[:17].nbytes for a in params.values()))
     for budget in (1, 300_000):
-        monkeypatch.setattr(prediction, "BYTES", budget)
+        monkeypatch.setattr(chunking, "BYTES", budget)
         for got, wanted in zip(predict(model, params, weights, X), whole, strict=True):
             assert (got is None) == (wanted is None)
             if got is not None:
@@ -256,13 +257,13 @@ def test_memory_is_bounded_and_chunks_compile_once(monkeypatch):
         traces = []
         model = wide_network(traces)
         seen = spied(monkeypatch) if monkey == budget else []
-        monkeypatch.setattr(prediction, "BYTES", monkey)
+        monkeypatch.setattr(chunking, "BYTES", monkey)
         predict(model, params, np.ones(5), x)
         counts.append(len(traces))
     assert counts[0] == counts[1] and len(seen) >= 6 and len({rows for rows, _, _ in seen}) == 1
     assert all(kept <= budget for _, _, kept in seen)
     datum = lambda theta, rows, index: prediction._datum(model, "number", theta, rows, index)  # noqa: E731
-    per_row, _ = prediction._per_row(datum, params, x)
+    per_row, _ = chunking.bytes_per_row(datum, params, x)
     assert 2 * 256 * 8 <= per_row <= 4 * 256 * 8 < params["first"][0].nbytes
 
 
@@ -411,7 +412,7 @@ def test_faults():
     two = tr.Model({"a": dist.Normal(0.0, 1.0)}, lambda params: {"y": dist.Normal(0.0, 1.0)})
     for kind, sentence, call in (
         (SettingsError, "in \\(0, 1\\); got 1.5", lambda: predict(LINE, line, one, X, level=1.5)),
-        (DataError, r"one length.*\(0, 3\)", lambda: predict(LINE, line, one, X[:0])),
+        (DataError, r"equal length.*\(0, 3\)", lambda: predict(LINE, line, one, X[:0])),
         (DataError, r"got shapes \(\)", lambda: predict(LINE, line, one, 1.0)),
         (DataError, r"\(2, 3\), \(3, 3\)", lambda: predict(LINE, line, one, {"a": X[:2], "b": X[:3]})),
         (DataError, "several", lambda: predict(two, {"a": one}, one)),
@@ -480,7 +481,7 @@ def test_a_series_is_predicted_ahead():
         for bound, level in ((told.lower, 0.05), (told.upper, 0.95)):
             below = weights @ stats.norm.cdf(bound[i], means, np.sqrt(variances))
             assert abs(below - level) < Z * np.sqrt(level * (1 - level) / 1000)
-    with pytest.raises(SettingsError, match="law of its own"):
+    with pytest.raises(SettingsError, match="own method predict"):
         posterior.predict([1], calibrate=y)
 
 

@@ -110,7 +110,7 @@ def test_forged_entries_are_refused(tmp_path):
         path.write_text(json.dumps(sealed(entries if name == "made " else entries | {name: value})))
         model = None if name.startswith("made") else MODEL
         with pytest.raises(
-            CheckpointError, match=r"damaged, or was changed|other draws|expected a function of tractable|of one's own"
+            CheckpointError, match=r"damaged, or was changed|other draws|expected a function of tractable|of your own"
         ):
             tr.load(tmp_path, model)
     for name in ("checks", "names", "thin", "seconds"):

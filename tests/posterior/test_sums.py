@@ -17,7 +17,7 @@ from tractable.core.latent import LatentModel
 from tractable.core.model import Data, Model
 from tractable.engine.placement import ONE_DEVICE
 from tractable.engine.store import DrawStore
-from tractable.posterior import folder, pointwise, posterior, predict, scaling
+from tractable.posterior import chunking, folder, pointwise, posterior, predict, scaling
 from tractable.posterior.pointwise import Left
 from tractable.posterior.posterior import Posterior
 
@@ -45,9 +45,9 @@ def test_chunks_hold_each_row_once(count):
 @pytest.mark.parametrize(("numbers", "sizes"), [(14, [3, 3, 3, 2]), (54, [6, 5])])
 def test_blocks_hold_each_draw_once(monkeypatch, numbers, sizes):
     """Of 11 draws of 5 numbers, where so many numbers are held at once."""
-    monkeypatch.setattr(predict, "DRAWS", numbers * 8)
+    monkeypatch.setattr(chunking, "DRAWS", numbers * 8)
     params, weights = {"a": RNG.normal(size=(11, 3)), "b": RNG.normal(size=(11, 2))}, RNG.random(11)
-    blocks = predict._blocks(params, weights, ONE_DEVICE)
+    blocks = chunking.blocks_of_draws(params, weights, ONE_DEVICE)
     assert [(first, len(w)) for first, _, w in blocks] == list(zip(np.cumsum([0, *sizes[:-1]]), sizes, strict=True))
     for name, whole in params.items():
         np.testing.assert_array_equal(np.concatenate([block[name] for _, block, _ in blocks]), whole)
@@ -56,13 +56,14 @@ def test_blocks_hold_each_draw_once(monkeypatch, numbers, sizes):
 
 def test_as_many_rows_as_fit(monkeypatch):
     """The larger of intermediates of the draws side by side and answers kept, in equal chunks."""
-    monkeypatch.setattr(predict, "BYTES", 10_000)
-    monkeypatch.setattr(predict, "_per_row", lambda *args: (100, np.zeros((1, 5))))  # 100 bytes, and an answer of 40
-    assert predict.fitting(len, (), (), 1000) == 100
-    assert predict.fitting(len, (), (), 1000, abreast=4) == 25
-    assert predict.fitting(len, (), (), 1000, answers=50) == 5  # 2,000 bytes a row
-    assert predict.fitting(len, (), (), 130) == 65  # two chunks of one size
-    assert predict.fitting(len, (), (), 7) == 7
+    monkeypatch.setattr(chunking, "BYTES", 10_000)
+    # Each row takes 100 bytes, and each answer 40.
+    monkeypatch.setattr(chunking, "bytes_per_row", lambda *args: (100, np.zeros((1, 5))))
+    assert chunking.fitting(len, (), (), 1000) == 100
+    assert chunking.fitting(len, (), (), 1000, abreast=4) == 25
+    assert chunking.fitting(len, (), (), 1000, answers=50) == 5  # 2,000 bytes a row
+    assert chunking.fitting(len, (), (), 130) == 65  # two chunks of one size
+    assert chunking.fitting(len, (), (), 7) == 7
 
 
 def left(log_weights: np.ndarray, khat: np.ndarray) -> Left:
@@ -89,11 +90,11 @@ def test_the_place_of_a_row_among_its_replicates():
 
 def test_moments_by_power_scaling(monkeypatch):
     """Slopes in log₂ α of the mean and sd of numbers weighted by p^(α − 1), in sds; a constant component moves none."""
-    monkeypatch.setattr(scaling, "_smoothed", lambda _, component, power: 1234.5 + (power - 1) * component)
+    monkeypatch.setattr(scaling, "_log_weights", lambda _, component, power: 1234.5 + (power - 1) * component)
     values, low, high = RNG.normal(3.0, 2.0, (2, 500)), *scaling.POWERS
     values[1] = 7.0
     component = -(values[0] ** 2) / 4
-    found = scaling._moved(values, component)
+    found = scaling._changes(values, component)
     ends = []
     for power in (low, high):
         w = np.exp((power - 1) * component)
@@ -102,7 +103,7 @@ def test_moments_by_power_scaling(monkeypatch):
     slopes = (np.array(ends[1]) - np.array(ends[0])) / np.log2(high / low) / values[0].std()
     np.testing.assert_allclose(found[0, 1:], slopes, rtol=1e-10)
     assert found.shape == (2, 3) and found[0, 0] > 0.02 and not found[1].any()
-    assert not scaling._moved(values, np.full(500, 1e6)).any()
+    assert not scaling._changes(values, np.full(500, 1e6)).any()
 
 
 def test_which_of_prior_and_data_moves_a_number(monkeypatch):
@@ -110,7 +111,7 @@ def test_which_of_prior_and_data_moves_a_number(monkeypatch):
     of["likelihood"] = np.array([[0.07, -0.1, -0.2], [0.01, 0.9, 0.9], [0.3, 0.0, 0.0]])
     monkeypatch.setattr(scaling, "log_priors", lambda *args: "prior")
     monkeypatch.setattr(scaling, "totals", lambda *args: "likelihood")
-    monkeypatch.setattr(scaling, "_moved", lambda values, component: of[component])
+    monkeypatch.setattr(scaling, "_changes", lambda values, component: of[component])
     model: Any = Mock(spec=Model, likelihood=len)
     draws, equal = {"a": RNG.normal(size=(200, 3))}, np.full(200, 1 / 200)
     table = scaling.power_scaled(model, draws, equal, ["a", "b", "c"], Mock(spec=Data))
@@ -226,8 +227,7 @@ def test_draws_that_exceed_memory_are_thinned_evenly(monkeypatch, tmp_path, avai
     draws = np.arange(600.0, dtype=np.float32).reshape(2, 100, 3)
     store.append({"position": draws})
     monkeypatch.setattr(folder.psutil, "virtual_memory", lambda: SimpleNamespace(available=available))
-    seen = (
-        contextlib.nullcontext() if stride == 1 else pytest.warns(TractableWarning, match=f"every {stride}th is used")
-    )
+    warning = f"only one draw in {stride} is used"
+    seen = contextlib.nullcontext() if stride == 1 else pytest.warns(TractableWarning, match=warning)
     with seen:
         np.testing.assert_array_equal(folder.read_draws(store)["position"], draws[:, ::stride])

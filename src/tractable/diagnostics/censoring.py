@@ -1,4 +1,4 @@
-"""Censored rows, of which only bounds y (n, 2) are known: their distribution, and scores of predictions for them."""
+"""Censored rows, for which only bounds y (n, 2) are known: their distribution, and scores of predictions for them."""
 
 import jax
 import jax.numpy as jnp
@@ -7,69 +7,71 @@ import numpy as np
 from tractable.core.censored import known, middle, seen
 from tractable.diagnostics.calibration import crps_draws
 
-STEPS = 1000  # most iterations of self-consistency
-CLOSE = 1e-6  # iterations stop when no mass changes by more than this over their number
+STEPS = 1000  # maximum number of iterations of Turnbull's self-consistency algorithm
+CLOSE = 1e-6  # iterations stop when no point's probability changes by more than CLOSE / (number of points)
 
 
-def completed(drawn: jax.Array, y: jax.Array, key: jax.Array) -> jax.Array:
-    """A row's y (2,); where only bounds are known, a random one of the predicted draws (s, 2) that lie between them.
+def complete(draws: jax.Array, y: jax.Array, key: jax.Array) -> jax.Array:
+    """A row's y (2,); for a censored row, a random one of the predicted draws (s, 2) that lie between its bounds.
 
-    Values that were not seen then follow the predictions' law, so checks for observed rows apply to censored ones. If
-    no draw lies between the bounds, the nearest one is taken.
+    The values filled in follow the predictive distribution, so that checks for observed rows apply to censored rows
+    too. If no draw lies between the bounds, the nearest draw is taken.
     """
-    low, high, t = y[0], y[1], drawn[:, 0]
-    beyond = jnp.maximum(low - t, 0) + jnp.maximum(t - high, 0)
-    chosen = jnp.argmin(beyond + jnp.where(beyond == 0, -jax.random.uniform(key, t.shape), 0.0))
-    return jnp.where(low == high, y, drawn[chosen])
+    low, high, t = y[0], y[1], draws[:, 0]
+    distance = jnp.maximum(low - t, 0) + jnp.maximum(t - high, 0)
+    index = jnp.argmin(distance + jnp.where(distance == 0, -jax.random.uniform(key, t.shape), 0.0))
+    return jnp.where(low == high, y, draws[index])
 
 
 def crps(y: np.ndarray, draws: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """(n,) the CRPS of y known by its bounds, for draws (s, n) with weights (s,): less is better (Avati et al. 2020).
+    """The CRPS (n,) of rows known by bounds, for draws (s, n) with weights (s,): less is better (Avati et al. 2020).
 
         ∫_{−∞}^{a} F(t)² dt + ∫_b^∞ (1 − F(t))² dt,   y between a and b
 
-    The first integral is 0 where a is open, the second where b is. Where a = b it is the usual CRPS.
+    CRPS is the continuous ranked probability score. The first integral is 0 if the lower bound a is infinite, the
+    second if the upper bound b is. If a = b, the score is the usual CRPS.
     """
-    whole, there = seen(y), known(y)
-    y = np.where(there, y, middle(y)[:, None])
+    observed, finite_bounds = seen(y), known(y)
+    y = np.where(finite_bounds, y, middle(y)[:, None])
     order = np.argsort(draws, 0)
     x, share = np.take_along_axis(draws, order, 0), np.cumsum(weights[order], 0) / weights.sum()
     low, high = y[:, 0], y[:, 1]
-    up = np.diff(np.minimum(np.concatenate([x, low[None]]), low), axis=0, append=low[None])[:-1]
-    below = np.sum(
-        np.square(share) * np.where(np.arange(len(x))[:, None] < len(x) - 1, up, np.maximum(low - x[-1], 0)), 0
+    steps = np.diff(np.minimum(np.concatenate([x, low[None]]), low), axis=0, append=low[None])[:-1]
+    lower_part = np.sum(
+        np.square(share) * np.where(np.arange(len(x))[:, None] < len(x) - 1, steps, np.maximum(low - x[-1], 0)), 0
     )
     edges = np.maximum(np.concatenate([np.minimum(x[:1], high), x]), high)
-    above = np.sum(np.square(1 - np.concatenate([np.zeros_like(x[:1]), share[:-1]])) * np.diff(edges, axis=0), 0)
-    bounded = np.where(there[:, 0], below, 0.0) + np.where(there[:, 1], above, 0.0)
-    out = bounded
-    if whole.any():
-        out[whole] = crps_draws(y[whole, 0], draws[:, whole], weights)
-    return out
+    upper_part = np.sum(np.square(1 - np.concatenate([np.zeros_like(x[:1]), share[:-1]])) * np.diff(edges, axis=0), 0)
+    scores = np.where(finite_bounds[:, 0], lower_part, 0.0) + np.where(finite_bounds[:, 1], upper_part, 0.0)
+    if observed.any():
+        scores[observed] = crps_draws(y[observed, 0], draws[:, observed], weights)
+    return scores
 
 
 def concordance(y: np.ndarray, predicted: np.ndarray) -> float:
-    """The share of pairs of known order whose predictions are in that order, ties half (Harrell et al. 1982).
+    """Harrell's concordance index: the share of pairs of rows that the predictions put in the right order.
 
-    The order is known where the upper bound of one row is below the other's lower bound. NaN if no pair's order is.
+    Only pairs whose order is known count: the upper bound of one row is below the lower bound of the other. A pair of
+    equal predictions counts as half. The result is NaN if no pair's order is known (Harrell et al. 1982).
     """
-    before = y[:, None, 1] < y[None, :, 0]
+    is_before = y[:, None, 1] < y[None, :, 0]
     order = np.sign(predicted[None, :] - predicted[:, None])
-    return float(np.mean((order[before] + 1) / 2)) if before.any() else float("nan")
+    return float(np.mean((order[is_before] + 1) / 2)) if is_before.any() else float("nan")
 
 
 def distribution(y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(t (m,), P(y ≤ t)) of the maximum-likelihood distribution of rows (n, 2): Turnbull's, by self-consistency.
+    """The maximum-likelihood distribution of censored rows (n, 2), as points t (m,) and P(y ≤ t) (m,).
 
-    For right-censored rows it is Kaplan and Meier's. An interval's mass is put at its upper end, even an infinite one.
+    It is Turnbull's estimate, computed by self-consistency. For right-censored rows it is the Kaplan-Meier estimate. An
+    interval's probability is put at its upper bound, even if that is infinite.
     """
     low, high = y[:, 0], y[:, 1]
-    at = np.unique(np.concatenate([low[seen(y)], high]))  # where mass is put: observed values and upper bounds
-    inside = np.where(seen(y)[:, None], at == low[:, None], (at > low[:, None]) & (at <= high[:, None])).astype(float)
+    t = np.unique(np.concatenate([low[seen(y)], high]))  # points that get probability: observed values, upper bounds
+    inside = np.where(seen(y)[:, None], t == low[:, None], (t > low[:, None]) & (t <= high[:, None])).astype(float)
     mass = inside.sum(0) / inside.sum()
     for _ in range(STEPS):
-        new = np.mean(inside * mass / (inside @ mass)[:, None], 0)
-        moved, mass = np.abs(new - mass).max(), new
-        if moved < CLOSE / len(at):
+        new_mass = np.mean(inside * mass / (inside @ mass)[:, None], 0)
+        change, mass = np.abs(new_mass - mass).max(), new_mass
+        if change < CLOSE / len(t):
             break
-    return at, np.cumsum(mass)
+    return t, np.cumsum(mass)

@@ -1,4 +1,7 @@
-"""Finds modes that a posterior may have missed: climbs from overdispersed starts, side by side in one program."""
+"""Finds modes that a posterior's draws may have missed, by climbs from overdispersed starts.
+
+A climb is a maximisation of the log density by L-BFGS. All climbs run at the same time in one compiled program.
+"""
 
 from typing import Any, NamedTuple
 
@@ -10,24 +13,28 @@ from tractable.core.shared import COMPILE_FASTEST, compiled
 from tractable.core.tree import PyTree
 from tractable.diagnostics.target import Target
 
-MEMORY = 6  # pairs of a step and its change of gradient that L-BFGS keeps
-ITERATIONS = 150
-GAIN = 1e-3  # nats; a climb ends when its next step promises less than a tenth of this
-START_WIDTHS = (3.0, 5.0, 8.0, 12.0, 30.0, 5.0, 8.0, 12.0, 300.0)  # of starts around the posterior's mean, in its sds
-HOMES, BEGIN = 8, 1.0  # every how manyth far place is near the example of a density; how near, as chains begin
-SCREENED, FEW_NUMBERS = 512, 6  # screened places; four times as many for up to FEW_NUMBERS parameters
-NEIGHBOURS = 6  # nearest places that a screened place must exceed for a climb to start from it
-INNER_WIDTHS = (1.0, 0.7, 1.0, 0.4, 1.0, 0.2)  # of places drawn within the posterior, in its sds
-DISTANCES = (3.0, 5.0, 8.0, 12.0, 18.0, 26.0)  # sds from the centre to modes as wide, of places drawn around it
-LIFTED = 20  # most steps of a climb on p/q
-SHELL, FROM_SHELL = 128, 8  # places in a shell, all about as far from the centre, and how many of them may stand out
-SAME_DIRECTION = 0.9  # cosine of the angle between two places; above it one stands for the other
-MODES = 8  # most modes examined
-SAME_MODE = 0.1  # nats, and posterior sds per parameter, within which two climbs ended at one mode
-NEGLIGIBLE = 12.0  # nats below the largest mass at which a mode no longer counts
-LEAST_FALL, MOST_FALL = 0.15, 3.0  # nats that the log density may fall one sd away from a mode; a normal's falls 0.5
-MODE_WIDTHS = (1.0, 0.1, 0.01)  # widths that a mode may have, as shares of the posterior's
-FLAT = 1e-6  # least over largest eigenvalue of a mode's curvature, below which it is a ridge or a plateau
+# The numbers below were tuned on the examples of docs/decisions/010-climbs-to-modes.md. Log densities are in nats, the
+# unit of natural logarithms.
+MEMORY = 6  # number of past steps and gradient changes that L-BFGS keeps
+ITERATIONS = 150  # maximum number of steps of a climb
+GAIN = 1e-3  # nats; a climb ends when a step is expected to gain less than a tenth of this
+START_WIDTHS = (3.0, 5.0, 8.0, 12.0, 30.0, 5.0, 8.0, 12.0, 300.0)  # sds of starts around the mean, in posterior sds
+# For a density without a prior to draw from, every EXAMPLE_EVERY-th distant start lies near the model's example: each
+# unconstrained number within ±BEGIN of the example's. Chains start there too.
+EXAMPLE_EVERY, BEGIN = 8, 1.0
+SCREENED, FEW_NUMBERS = 512, 6  # number of screened points; four times as many for up to FEW_NUMBERS parameters
+NEIGHBOURS = 6  # number of nearest points that a screened point must exceed to become a start
+INNER_WIDTHS = (1.0, 0.7, 1.0, 0.4, 1.0, 0.2)  # sds of points drawn inside the posterior, in posterior sds
+DISTANCES = (3.0, 5.0, 8.0, 12.0, 18.0, 26.0)  # posterior sds from the centre to the modes that distant points seek
+LIFTED = 20  # maximum number of steps of a climb on p/q, the density over the posterior's normal approximation
+SHELL, FROM_SHELL = 128, 8  # points in a shell (all about equally far from the centre); most outliers taken from one
+SAME_DIRECTION = 0.9  # cosine of the angle between two points, above which they lie in the same direction
+MODES = 8  # maximum number of modes examined
+SAME_MODE = 0.1  # two ends closer than this, in nats and in posterior sds per parameter, are the same mode
+NEGLIGIBLE = 12.0  # nats; a mode whose log mass is this far below the largest is left out
+LEAST_FALL, MOST_FALL = 0.15, 3.0  # nats by which log p should fall one sd from a mode; a normal's falls by 0.5
+MODE_WIDTHS = (1.0, 0.1, 0.01)  # widths that are tried for a mode, as shares of the posterior's width
+FLAT = 1e-6  # smallest over largest eigenvalue of a mode's curvature, below which it is a ridge or a plateau
 
 
 class Ends(NamedTuple):
@@ -35,69 +42,70 @@ class Ends(NamedTuple):
 
     positions: np.ndarray  # (s, d)
     values: np.ndarray  # (s,)
-    to_come: np.ndarray  # (s,) nats that the last step still promised
+    to_come: np.ndarray  # (s,) nats that the last step tried was expected to gain
 
 
 class Mode(NamedTuple):
-    """A maximum, and the normal around it."""
+    """A maximum of the log density, and the normal approximation around it."""
 
     position: np.ndarray  # (d,)
-    value: float
-    root: np.ndarray  # (d, d) L, L Lᵀ = (−∇²)⁻¹
-    log_mass: float  # by Laplace's approximation
+    value: float  # log density at the maximum, up to the target's constant
+    root: np.ndarray  # (d, d) Cholesky factor L of the normal's covariance, L Lᵀ = (−∇² log p)⁻¹
+    log_mass: float  # log of the density's integral around the mode, by Laplace's approximation
 
 
 def starts(
     target: Target, rows: PyTree, centre: np.ndarray, root: np.ndarray, count: int, points: int, seed: int,
     known: np.ndarray | None = None,
 ) -> np.ndarray:  # fmt: skip
-    """About ``count`` starting points (s, d), and a quarter as many that others of them climb to on p/q.
+    """About 1.25 ``count`` starting points (s, d) of climbs; ``known`` points (k, d), if given, come first.
 
-    ``known`` places (k, d) are among them.
+    Of ``count`` points, half are overdispersed draws: antithetic pairs from the prior, where it can be sampled, and
+    pairs around the posterior's mean at growing widths. A quarter are the best of many more such draws: points whose
+    density is higher than at all their nearest neighbours. Such a point belongs to a peak that its neighbours do not
+    belong to (Boender et al. 1982). Without this step a narrow mode seldom gets a start. One eighth are outliers of the
+    density among ``points`` draws inside the posterior, and one eighth are outliers among ``points`` distant draws.
 
-    Half are overdispersed draws: antithetic pairs from the prior, where it can be sampled, and around the posterior's
-    mean at growing widths. A quarter are the best of many more such draws: those above all their neighbours. Such a
-    place marks a basin that its neighbours miss (Boender et al. 1982); a narrow mode seldom gets a start otherwise. An
-    eighth each stand out among ``points`` within the posterior, and as many far around it.
-
-    A place stands out long before it is nearer a narrow mode than the one that was visited. Its slope still points to
-    the latter; that of p/q, q the posterior's normal, does not. So these places also climb on p/q first.
+    An outlier's gradient may still point to the visited mode, even if the outlier belongs to a narrow mode. The
+    gradient of log p/q, where q is the posterior's normal approximation, does not. Therefore each outlier is also moved
+    by a short climb on p/q, and the ends of these climbs are further starts.
     """
     generator = np.random.default_rng(seed)
-    size, many = len(centre), count > SCREENED // 4
-    screened = SCREENED * (4 if size <= FEW_NUMBERS and many else 1)
-    fallen, part = count // 2, count // 8
-    away = _distant_points(target.model, generator, centre, root, fallen // 4 + screened // 4, seed)
-    first = _overdispersed(generator, centre, root, fallen, *(a[: fallen // 4] for a in away))
-    # √(1 + D²/d) is the width at which most places lie as far out as the draws of a mode at the distance D.
-    outside = np.sqrt(1 + np.square(DISTANCES) / size)
-    outliers = lifted = np.empty((0, size))
+    size, is_large = len(centre), count > SCREENED // 4
+    screened = SCREENED * (4 if size <= FEW_NUMBERS and is_large else 1)
+    unscreened, part = count // 2, count // 8
+    distant = _distant_points(target.model, generator, centre, root, unscreened // 4 + screened // 4, seed)
+    first_starts = _overdispersed(generator, centre, root, unscreened, *(a[: unscreened // 4] for a in distant))
+    # With the width √(1 + D²/d), most points lie as far out as the draws of a mode at the distance D.
+    outer_widths = np.sqrt(1 + np.square(DISTANCES) / size)
+    outliers = lifted_outliers = np.empty((0, size))
     if part:
         outliers = np.concatenate([
             _shell_outliers(target, rows, generator, centre, root, np.resize(widths, points), part)
-            for widths in (INNER_WIDTHS, outside)
+            for widths in (INNER_WIDTHS, outer_widths)
         ])  # fmt: skip
-        lifted = climb(target, rows, outliers, centre, root, LIFTED, 1.0).positions
-    places = _overdispersed(generator, centre, root, screened, *(a[fallen // 4 :] for a in away))
+        lifted_outliers = climb(target, rows, outliers, centre, root, LIFTED, 1.0).positions
+    places = _overdispersed(generator, centre, root, screened, *(a[unscreened // 4 :] for a in distant))
     values = target.at(rows, places)
     white = (places - centre) @ np.linalg.inv(root).T
-    near = np.asarray(scipy.spatial.KDTree(white).query(white, NEIGHBOURS + 1)[1])[:, 1:]
-    highest = np.flatnonzero(values > values[near].max(1))
+    neighbours = np.asarray(scipy.spatial.KDTree(white).query(white, NEIGHBOURS + 1)[1])[:, 1:]
+    highest = np.flatnonzero(values > values[neighbours].max(1))
     best = highest[np.argsort(-values[highest])][: count // 4]
-    others = np.argsort(-values)[: count // 4 - len(best)]
+    remainder = np.argsort(-values)[: count // 4 - len(best)]
     known = np.empty((0, size)) if known is None else known
-    return np.concatenate([known, first, outliers, lifted, places[best], places[others]])
+    return np.concatenate([known, first_starts, outliers, lifted_outliers, places[best], places[remainder]])
 
 
 def _shell_outliers(
     target: Target, rows: PyTree, generator: np.random.Generator, centre: np.ndarray, root: np.ndarray,
     widths: np.ndarray, best: int,
 ) -> np.ndarray:  # fmt: skip
-    """(best, d) places whose density is too high for their distance from the centre; one is drawn for each width.
+    """The ``best`` (best, d) of random points whose density is unusually high for their distance from the centre.
 
-    ``widths`` are in posterior sds. A spike in a slab can be felt only inside the spike: outside, the slope is the
-    slab's. A narrow mode far away can be felt only within a cone. A normal has one height on a shell around its centre,
-    so a place that stands out of its shell belongs to something else. The shell's quartiles say what is usual there.
+    One point is drawn for each of ``widths`` (in posterior sds). The gradient alone cannot find a narrow mode: outside
+    it, the gradient is that of the wide mode around it. A normal density is constant on a shell of points that are
+    equally far from its centre. A point whose density is an outlier within its shell therefore belongs to another mode.
+    An outlier is measured from the shell's median, in units of the shell's interquartile range.
     """
     x = widths[:, None] * generator.standard_normal((len(widths), len(centre)), np.float32)
     radii = np.einsum("nd,nd->n", x, x, dtype=np.float64)
@@ -105,53 +113,61 @@ def _shell_outliers(
     positions = centre + x @ root.T
     values = (target.at(rows, positions) + radii / 2)[shells]
     low, middle, high = np.sort(values, 1)[:, [SHELL // 4, SHELL // 2, 3 * SHELL // 4]].T
-    usual = np.maximum(high - low, 1e-6 * (1 + np.abs(middle)))
-    above = np.where(np.isfinite(usual)[:, None], (values - middle[:, None]) / usual[:, None], -np.inf)
-    top = np.argsort(-above, 1)[:, :FROM_SHELL]
-    shells, above = (np.take_along_axis(a, top, 1).ravel() for a in (shells, above))
-    return positions[_best_per_direction(x, shells, above, best)]
+    spread = np.maximum(high - low, 1e-6 * (1 + np.abs(middle)))
+    excess = np.where(np.isfinite(spread)[:, None], (values - middle[:, None]) / spread[:, None], -np.inf)
+    top = np.argsort(-excess, 1)[:, :FROM_SHELL]
+    shells, excess = (np.take_along_axis(a, top, 1).ravel() for a in (shells, excess))
+    return positions[_best_per_direction(x, shells, excess, best)]
 
 
-def _best_per_direction(x: np.ndarray, places: np.ndarray, above: np.ndarray, best: int) -> np.ndarray:
-    """(best,) of ``places``, indices into x (n, d): the highest ``above`` of each direction, then each one's next."""
-    towards = x[places] / np.linalg.norm(x[places], axis=1, keepdims=True)
-    left, free, chosen = np.ones(len(places), bool), np.ones(len(places), bool), []
-    while len(chosen) < best and left.any():
-        free = free if free.any() else left.copy()
-        which = np.flatnonzero(free)
-        i = which[np.argmax(above[which])]
-        chosen.append(i)
-        left[i] = free[i] = False
-        free &= towards @ towards[i] < SAME_DIRECTION
-    return places[chosen]
+def _best_per_direction(x: np.ndarray, places: np.ndarray, excess: np.ndarray, best: int) -> np.ndarray:
+    """(best,) of ``places``, which are indices into x (n, d): first the highest ``excess`` of each direction.
+
+    When every direction has given one point, each gives its second highest, and so on until ``best`` are chosen.
+    """
+    directions = x[places] / np.linalg.norm(x[places], axis=1, keepdims=True)
+    unused, free, choices = np.ones(len(places), bool), np.ones(len(places), bool), []
+    while len(choices) < best and unused.any():
+        free = free if free.any() else unused.copy()
+        candidates = np.flatnonzero(free)
+        i = candidates[np.argmax(excess[candidates])]
+        choices.append(i)
+        unused[i] = free[i] = False
+        free &= directions @ directions[i] < SAME_DIRECTION
+    return places[choices]
 
 
 def _distant_points(
     model: Any, generator: np.random.Generator, centre: np.ndarray, root: np.ndarray, count: int, seed: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """(count, d) places far out, and their mirror images: draws of the prior.
+    """(count, d) distant points, and their mirror images (count, d): draws of the prior, mirrored at its median.
 
-    Where the prior cannot be drawn from, wide normals around the model's example, and where methods begin (HOMES).
+    If the prior is a function, it cannot be drawn from. Then the points are draws of wide normals around the model's
+    example parameters, mirrored there; every EXAMPLE_EVERY-th point is near the example, where chains start too.
     """
     if model.prior_is_callable:
-        home = np.asarray(model.position_of(model.example(jax.random.key(0))), np.float64)
-        away = home + np.resize(START_WIDTHS, count)[:, None] * generator.standard_normal((count, len(centre))) @ root.T
-        near = away[HOMES - 1 :: HOMES]
-        near[:] = home + generator.uniform(-BEGIN, BEGIN, near.shape)
-        return away, 2 * home - away
-    away = np.asarray(_from_prior(model, jax.random.key(seed), count), np.float64)
-    return away, 2 * np.median(np.where(np.isfinite(away), away, 0.0), 0) - away
+        example = np.asarray(model.position_of(model.example(jax.random.key(0))), np.float64)
+        widths = np.resize(START_WIDTHS, count)[:, None]
+        points = example + widths * generator.standard_normal((count, len(centre))) @ root.T
+        close = points[EXAMPLE_EVERY - 1 :: EXAMPLE_EVERY]
+        close[:] = example + generator.uniform(-BEGIN, BEGIN, close.shape)
+        return points, 2 * example - points
+    points = np.asarray(_from_prior(model, jax.random.key(seed), count), np.float64)
+    return points, 2 * np.median(np.where(np.isfinite(points), points, 0.0), 0) - points
 
 
 def _overdispersed(
-    generator: np.random.Generator, centre: np.ndarray, root: np.ndarray, count: int, away: np.ndarray,
+    generator: np.random.Generator, centre: np.ndarray, root: np.ndarray, count: int, distant: np.ndarray,
     mirrored: np.ndarray,
 ) -> np.ndarray:  # fmt: skip
-    """(count, d): the far places ``away``, and as many around the posterior's mean, in antithetic pairs."""
-    size = count // 2 - len(away)
-    around = np.resize(START_WIDTHS, size)[:, None] * generator.standard_normal((size, len(centre))) @ root.T
-    found = np.concatenate([away, mirrored, centre + around, centre - around])
-    return np.where(np.isfinite(found), found, centre)
+    """(count, d): ``distant`` points, their mirror images, and antithetic pairs around the posterior's mean.
+
+    A point with a coordinate that is not finite has the posterior's mean there.
+    """
+    size = count // 2 - len(distant)
+    steps = np.resize(START_WIDTHS, size)[:, None] * generator.standard_normal((size, len(centre))) @ root.T
+    points = np.concatenate([distant, mirrored, centre + steps, centre - steps])
+    return np.where(np.isfinite(points), points, centre)
 
 
 @compiled("model", "count", if_few=COMPILE_FASTEST)
@@ -163,10 +179,12 @@ def climb(
     target: Target, rows: PyTree, begin: np.ndarray, centre: np.ndarray, root: np.ndarray, steps: int = ITERATIONS,
     lift: float = 0.0,
 ) -> Ends:  # fmt: skip
-    """L-BFGS from every start (s, d), in coordinates x in which the posterior has unit covariance: z = centre + L x.
+    """Maximises the density by L-BFGS from every start ``begin`` (s, d).
 
-    What is climbed is log p + lift |x|²/2: with a ``lift`` of 1, log p/q. All climbs try one step at a time, so that
-    one call evaluates them all. A step that gains enough is taken; after one that does not, the next try is shorter.
+    The climbs use coordinates x in which the posterior has unit covariance: z = centre + L x, with L the ``root``. They
+    maximise log p + lift |x|²/2. With a ``lift`` of 1, this is log p/q, where q is the posterior's normal
+    approximation. In each iteration every climb tries one step, and one call evaluates all these steps. A step that
+    gains enough is accepted. After a step that does not, the climb tries a shorter one.
     """
 
     def look(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -179,50 +197,54 @@ def climb(
     memory = Memory.empty(count, size)
     length = np.minimum(1.0, 1 / np.maximum(np.linalg.norm(slope, axis=1), 1e-30))
     to_come = np.full(count, np.inf)
-    going = np.isfinite(value)
+    is_running = np.isfinite(value)
     for _ in range(steps):
-        active = np.flatnonzero(going)
+        active = np.flatnonzero(is_running)
         if not len(active):
             break
-        at, up = x[active], slope[active]
+        old, up = x[active], slope[active]
         direction = memory.direction(active, up)
-        promised = np.sum(direction * up, 1)
-        downhill = ~(promised > 0)
-        direction[downhill], promised[downhill] = up[downhill], np.sum(up[downhill] ** 2, 1)
-        # Where the density is nearly flat a step is at most as long as the distance from the centre, plus 5 √d; on p/q,
-        # which rises for ever where p falls more slowly than q, one sd.
-        reach = 1.0 if lift else 5 * np.sqrt(size) + np.linalg.norm(at, axis=1)
+        gain = np.sum(direction * up, 1)  # expected, by the slope
+        downhill = ~(gain > 0)
+        direction[downhill], gain[downhill] = up[downhill], np.sum(up[downhill] ** 2, 1)
+        # The step's length is limited, because a nearly flat density would suggest a very long step. The limit is the
+        # distance from the centre plus 5 √d. On p/q it is one sd: where p falls more slowly than q, p/q rises for ever.
+        reach = 1.0 if lift else 5 * np.sqrt(size) + np.linalg.norm(old, axis=1)
         step_length = np.minimum(length[active], reach / np.maximum(np.linalg.norm(direction, axis=1), 1e-30))
-        new = at + step_length[:, None] * direction
+        new = old + step_length[:, None] * direction
         new_value, new_slope = look(new)
-        taken = new_value >= value[active] + 1e-4 * step_length * promised
-        memory.keep(active[taken], (new - at)[taken], (up - new_slope)[taken])
-        to_come[active] = promised
-        floor = np.maximum(GAIN / 10, 1e-6 * (1 + np.abs(value[active])))  # below this a gain is rounding
-        x[active[taken]], value[active[taken]], slope[active[taken]] = new[taken], new_value[taken], new_slope[taken]
-        length[active] = np.where(taken, 1.0, 0.3 * step_length)
-        going[active] = step_length * promised > floor
+        accept = new_value >= value[active] + 1e-4 * step_length * gain
+        memory.keep(active[accept], (new - old)[accept], (up - new_slope)[accept])
+        to_come[active] = gain
+        floor = np.maximum(GAIN / 10, 1e-6 * (1 + np.abs(value[active])))  # a gain below this is rounding error
+        updated = active[accept]
+        x[updated], value[updated], slope[updated] = new[accept], new_value[accept], new_slope[accept]
+        length[active] = np.where(accept, 1.0, 0.3 * step_length)
+        is_running[active] = step_length * gain > floor
     return Ends(x @ root.T + centre, value, to_come)
 
 
 class Memory(NamedTuple):
-    """For each climb the last L-BFGS steps, and how much the slope fell on each; newest last, zeros at first."""
+    """For each climb, the last m L-BFGS steps and the gradient's changes along them; the newest pair is the last.
+
+    Pairs are zero until they have been filled.
+    """
 
     steps: np.ndarray  # (s, m, d)
-    turns: np.ndarray  # (s, m, d)
+    turns: np.ndarray  # (s, m, d) the gradient before the step minus the gradient after it
 
     @classmethod
     def empty(cls, count: int, size: int) -> "Memory":
         return cls(np.zeros((count, MEMORY, size)), np.zeros((count, MEMORY, size)))
 
     def keep(self, which: np.ndarray, step: np.ndarray, turn: np.ndarray) -> None:
-        """Store the pairs of climbs ``which``, except where the density curves upwards along the step."""
+        """Stores the pairs of climbs ``which``, except where the log density is convex along the step."""
         useful = np.sum(step * turn, 1) > 1e-10 * np.sum(step**2, 1)
         for memory, new in ((self.steps, step), (self.turns, turn)):
             memory[which[useful]] = np.concatenate([memory[which[useful]][:, 1:], new[useful, None]], 1)
 
     def direction(self, which: np.ndarray, slope: np.ndarray) -> np.ndarray:
-        """Two-loop recursion (Nocedal 1980); pairs that are zero change nothing."""
+        """The L-BFGS direction by the two-loop recursion (Nocedal 1980); pairs that are zero change nothing."""
         steps, turns = self.steps[which], self.turns[which]
         inner = np.sum(steps * turns, 2)
         rho = np.divide(1.0, inner, out=np.zeros_like(inner), where=inner > 0)
@@ -238,7 +260,7 @@ class Memory(NamedTuple):
 
 
 def precision(target: Target, rows: PyTree, position: np.ndarray, scale: np.ndarray) -> np.ndarray:
-    """−∇² log density (d, d), by differences of its gradient at ±``scale`` (d,) along each coordinate."""
+    """−∇² log p (d, d) at ``position``, by differences of the gradient at ±``scale`` (d,) along each coordinate."""
     steps = np.diag(scale)
     _, slopes = target.look(rows, np.concatenate([position + steps, position - steps]))
     size = len(position)
@@ -247,77 +269,79 @@ def precision(target: Target, rows: PyTree, position: np.ndarray, scale: np.ndar
 
 
 def modes(target: Target, rows: PyTree, ends: Ends, root: np.ndarray) -> list[Mode]:
-    """The maxima at which climbs ended, largest mass first; plateaus and ridges are left out."""
+    """The maxima at which climbs ended, the one with the largest mass first; plateaus and ridges are left out."""
     size = root.shape[0]
-    enough = np.maximum(GAIN, 1e-5 * (1 + np.abs(ends.values))) * 10
-    left = np.argsort(-ends.values)
-    left = left[np.isfinite(ends.values[left]) & (ends.to_come[left] <= enough[left])]
+    tolerance = np.maximum(GAIN, 1e-5 * (1 + np.abs(ends.values))) * 10
+    queue = np.argsort(-ends.values)
+    queue = queue[np.isfinite(ends.values[queue]) & (ends.to_come[queue] <= tolerance[queue])]
     white = ends.positions @ np.linalg.inv(root).T
-    chosen: list[int] = []
-    while len(left) and len(chosen) < MODES:
-        best = left[0]
-        chosen.append(int(best))
-        same = np.abs(ends.values[left] - ends.values[best]) < SAME_MODE
-        left = left[~(same & (np.linalg.norm(white[left] - white[best], axis=1) < SAME_MODE * np.sqrt(size)))]
-    found: list[Mode] = []
-    for i in chosen:
+    distinct: list[int] = []
+    while len(queue) and len(distinct) < MODES:
+        best = queue[0]
+        distinct.append(int(best))
+        equal = np.abs(ends.values[queue] - ends.values[best]) < SAME_MODE
+        queue = queue[~(equal & (np.linalg.norm(white[queue] - white[best], axis=1) < SAME_MODE * np.sqrt(size)))]
+    maxima: list[Mode] = []
+    for i in distinct:
         mode = _mode(target, rows, ends.positions[i], float(ends.values[i]), np.sqrt(np.sum(root**2, 1)))
-        if mode is not None and not any(_same_mode(mode, other) for other in found):
-            found.append(mode)
-    if not found:
+        if mode is not None and not any(_same_mode(mode, other) for other in maxima):
+            maxima.append(mode)
+    if not maxima:
         return []
-    found.sort(key=lambda m: -m.log_mass)
-    return [m for m in found if m.log_mass > found[0].log_mass - NEGLIGIBLE]
+    maxima.sort(key=lambda m: -m.log_mass)
+    return [m for m in maxima if m.log_mass > maxima[0].log_mass - NEGLIGIBLE]
 
 
 def places_met(ends: Ends, root: np.ndarray) -> np.ndarray:
-    """(s,) of every end the index of the highest one at its place, within half the posterior's radius."""
+    """For every end of a climb, (s,) the index of the highest end within half the posterior's radius √d (in sds)."""
     white = ends.positions @ np.linalg.inv(root).T
-    found = np.full(len(white), -1)
+    highest = np.full(len(white), -1)
     for i in np.argsort(-ends.values):
-        if found[i] < 0:
-            near = np.linalg.norm(white - white[i], axis=1) < 0.5 * np.sqrt(white.shape[1])
-            found[near & (found < 0)] = i
-            found[i] = i
-    return found
+        if highest[i] < 0:
+            close = np.linalg.norm(white - white[i], axis=1) < 0.5 * np.sqrt(white.shape[1])
+            highest[close & (highest < 0)] = i
+            highest[i] = i
+    return highest
 
 
-def met(ends: Ends, modes: list[Mode]) -> np.ndarray:
-    """(modes,) how many climbs ended at each."""
+def climbs_at(ends: Ends, modes: list[Mode]) -> np.ndarray:
+    """(modes,) the number of climbs that ended at each mode."""
     size = ends.positions.shape[1]
     white = [np.linalg.solve(m.root, (ends.positions - m.position).T) for m in modes]
     return np.array([int(np.sum(np.linalg.norm(w, axis=0) < 0.5 * np.sqrt(size))) for w in white])
 
 
 def _mode(target: Target, rows: PyTree, position: np.ndarray, value: float, width: np.ndarray) -> Mode | None:
-    """The mode at a climb's end, its curvature measured over a tenth of its own width; None if it is no maximum.
+    """The mode at a climb's end; None if it is no maximum.
 
-    Several widths are tried: over the width of a far wider posterior a spike in a slab looks like the slab.
+    Its curvature is measured over a tenth of its own width. Several widths are tried, because a mode may be far
+    narrower than the posterior: differences over the posterior's width would not see the narrow mode's curvature.
     """
     for part in MODE_WIDTHS:
-        curved = precision(target, rows, position, 0.1 * part * width)
-        own = np.abs(np.diag(curved))
-        if np.all(np.isfinite(curved)) and np.all(own > 0):
-            curved = precision(target, rows, position, 0.1 / np.sqrt(own))
-        mode = _normal(position, value, curved)
-        if mode is not None and rounded(target, rows, mode):
+        curvature = precision(target, rows, position, 0.1 * part * width)
+        own = np.abs(np.diag(curvature))
+        if np.all(np.isfinite(curvature)) and np.all(own > 0):
+            curvature = precision(target, rows, position, 0.1 / np.sqrt(own))
+        mode = _normal(position, value, curvature)
+        if mode is not None and falls_as_normal(target, rows, mode):
             slope = target.look(rows, mode.position[None])[1][0]
-            # Nats that Newton's step would still climb: in a bent valley climbs may stall with a slope along it.
+            # The gain in nats that a Newton step would still bring. In a curvature ridge a climb may stop too early.
             if float(np.sum(np.square(mode.root.T @ slope))) / 2 < SAME_MODE:
                 return mode
     return None
 
 
-def _normal(position: np.ndarray, value: float, curved: np.ndarray) -> Mode | None:
-    """The mode with a normal of precision ``curved`` (d, d); None where ``curved`` is not positive definite."""
-    if not np.all(np.isfinite(curved)):
+def _normal(position: np.ndarray, value: float, curvature: np.ndarray) -> Mode | None:
+    """The mode with a normal of precision ``curvature`` (d, d); None where ``curvature`` is not positive definite."""
+    if not np.all(np.isfinite(curvature)):
         return None
-    scale = np.sqrt(np.maximum(np.abs(np.diag(curved)), 1e-300))
+    scale = np.sqrt(np.maximum(np.abs(np.diag(curvature)), 1e-300))
     with np.errstate(over="ignore"):
-        scaled = curved / np.outer(scale, scale)
-    if not np.max(np.abs(scaled)) <= 2:  # no correlation is above 1: no eigenvalues that LAPACK may not find
+        correlation = curvature / np.outer(scale, scale)
+    # A correlation cannot exceed 1, so larger entries are no maximum. LAPACK might also fail to find their eigenvalues.
+    if not np.max(np.abs(correlation)) <= 2:
         return None
-    values, basis = np.linalg.eigh(scaled)
+    values, basis = np.linalg.eigh(correlation)
     if values[0] <= FLAT * values[-1]:
         return None
     covariance = (basis / values) @ basis.T / np.outer(scale, scale)
@@ -326,13 +350,14 @@ def _normal(position: np.ndarray, value: float, curved: np.ndarray) -> Mode | No
     return Mode(position, value, root, mass)
 
 
-def rounded(target: Target, rows: PyTree, mode: Mode) -> bool:
-    """Whether the density falls around the mode as a normal's does, half a nat at one sd; on a plain it does not."""
+def falls_as_normal(target: Target, rows: PyTree, mode: Mode) -> bool:
+    """Whether log p falls about as a normal's does: by half a nat at one sd from the mode. On a plateau it does not."""
     columns = mode.root.T
     falls = mode.value - target.at(rows, np.concatenate([mode.position + columns, mode.position - columns]))
     return bool(LEAST_FALL <= np.median(falls) <= MOST_FALL)
 
 
 def _same_mode(one: Mode, other: Mode) -> bool:
-    away = np.linalg.solve(other.root, one.position - other.position)
-    return bool(np.linalg.norm(away) < 0.5 * np.sqrt(len(away)))
+    """Whether one mode lies within half the radius √d of the other's normal."""
+    white = np.linalg.solve(other.root, one.position - other.position)
+    return bool(np.linalg.norm(white) < 0.5 * np.sqrt(len(white)))

@@ -1,4 +1,4 @@
-"""Whether single precision has the digits that rows far from zero need."""
+"""Checks whether single precision is accurate enough for data whose numbers are far from zero."""
 
 import jax
 import jax.numpy as jnp
@@ -10,12 +10,13 @@ from tractable.core.rows import Data
 
 
 def digits_check(data: Data | None) -> list[Check]:
-    """A caution where numbers of a column, in 32 bits, lie further apart than its mean is uncertain; else nothing.
+    """A caution if the rounding step of some column's numbers exceeds the standard error of its mean; else no check.
 
         2⁻²³ |mean| > sd / √N
 
-    There every position, every residual and every number of the result that is of the column's size is rounded by as
-    much as it is to be known to, and nothing that is computed in 32 bits can see it. By the first rows of many.
+    The left side is about the distance between neighbouring 32-bit numbers of the column's size. Every parameter,
+    residual or result of that size is then rounded by more than its statistical error, and no computation in 32 bits
+    can reveal it. If rows are many, the mean and the sd are those of the first rows.
     """
     if data is None or data.size < 2 or jnp.result_type(float) != jnp.float32:
         return []
@@ -29,18 +30,19 @@ def digits_check(data: Data | None) -> list[Check]:
             columns = np.ma.masked_invalid(columns)
         middle, sd = (np.ma.filled(moment, 0.0) for moment in (columns.mean(0), columns.std(0)))
         spacing = np.spacing(np.abs(middle).astype(np.float32)).astype(np.float64)
-        varies = (sd > 0) & np.ma.filled(columns.max(0) > columns.min(0), False)  # the sd of equals may be of rounding
+        # The sd of equal numbers may be above 0 by rounding, so the numbers themselves are compared too.
+        varies = (sd > 0) & np.ma.filled(columns.max(0) > columns.min(0), False)
         ratio = np.where(varies, spacing * np.sqrt(total) / np.where(varies, sd, 1), 0)
-        at = int(np.argmax(ratio)) if ratio.size else 0
-        if ratio.size and ratio[at] > worst[0]:
-            where = jax.tree_util.keystr(path).replace("['y']", "y").replace("['given']", "given")
-            name = where if len(ratio) == 1 else f"column {at} of {where}"
-            worst = (float(ratio[at]), name, float(middle[at]), float(sd[at]))
+        i = int(np.argmax(ratio)) if ratio.size else 0
+        if ratio.size and ratio[i] > worst[0]:
+            array = jax.tree_util.keystr(path).replace("['y']", "y").replace("['given']", "given")
+            name = array if len(ratio) == 1 else f"column {i} of {array}"
+            worst = (float(ratio[i]), name, float(middle[i]), float(sd[i]))
     ratio, name, middle, sd = worst
     if not name:
         return []
     sentence = (
-        f"{name}, {middle:.3g} ± {sd:.3g}, is too far from zero for 32 bits, whose numbers lie so many standard errors "
-        "of its mean apart there. Subtract its middle, or keep 64 bits: jax.config.update('jax_enable_x64', True)"
+        f"standard errors of the mean between neighbouring 32-bit numbers, in {name} ({middle:.3g} ± {sd:.3g}), which "
+        "is too far from zero: subtract its mean, or use 64 bits, jax.config.update('jax_enable_x64', True)"
     )
     return [Check("digits", ratio, "caution", sentence)]

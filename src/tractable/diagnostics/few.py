@@ -1,4 +1,4 @@
-"""A posterior's density by a sample of its rows, which near the posterior is that of all rows."""
+"""Approximates the posterior density of many rows by that of a sample of the rows, corrected near the posterior."""
 
 from typing import Any
 
@@ -11,31 +11,35 @@ from tractable.core.model import Data
 from tractable.core.tree import PyTree
 from tractable.diagnostics.target import Anchor, Target
 
-STEP = 0.5  # posterior sds over which a curvature is measured
+STEP = 0.5  # posterior sds over which gradients are compared to measure a curvature
 
 
-def sampled(
+def sample_rows(
     target: Target, data: Data | None, rows: PyTree, centre: np.ndarray, root: np.ndarray, count: int, seed: int
 ) -> PyTree:
-    """``count`` of the rows, each for as many as it stands for, and their anchor: the rows of an anchored ``target``.
+    """A weighted sample of ``count`` rows, and its ``Anchor``: together, the rows that an anchored ``Target`` takes.
 
-    Near its maximum a log-likelihood of N rows is quadratic but for terms of the order N^(−1/2). The sample's is given
-    the value, slope and curvature of all rows at ``centre``; only the small terms are then estimated from it, as in
-    Bardenet, Doucet & Holmes (2017). Far away, where a sample serves to look for other modes, it goes uncorrected.
+    Near its maximum, the log likelihood of N rows is quadratic up to terms of order N^(−1/2). The anchor corrects the
+    sample's log density so that it has the value, gradient and curvature of all rows at ``centre``. The sample then
+    estimates only the small terms that are left, as in Bardenet, Doucet & Holmes (2017). Far from the posterior the
+    sample only serves to search for other modes, and is not corrected.
     """
-    assert data is not None  # there are rows
-    chosen = np.sort(np.random.default_rng(seed).choice(data.size, count, replace=False))
-    taken = data.take(chosen)
-    counts = np.ones(count) if taken.weights is None else np.asarray(taken.weights)
-    y, given = jax.tree.map(jax.device_put, taken.rows)
-    few = Weighted(y, given, jnp.asarray(counts * (data.size / count), jnp.result_type(float)))
-    there, here = (_at(target, these, centre, root) for these in (rows, few))
-    anchor = centre, np.linalg.inv(root), *(a - b for a, b in zip(there, here, strict=True))
-    return few, Anchor(*(jnp.asarray(a, jnp.result_type(float)) for a in anchor))
+    assert data is not None  # callers sample only where there are rows
+    indices = np.sort(np.random.default_rng(seed).choice(data.size, count, replace=False))
+    subset = data.take(indices)
+    counts = np.ones(count) if subset.weights is None else np.asarray(subset.weights)
+    y, given = jax.tree.map(jax.device_put, subset.rows)
+    sample = Weighted(y, given, jnp.asarray(counts * (data.size / count), jnp.result_type(float)))
+    of_all, of_sample = (_expand(target, part, centre, root) for part in (rows, sample))
+    anchor = centre, np.linalg.inv(root), *(a - b for a, b in zip(of_all, of_sample, strict=True))
+    return sample, Anchor(*(jnp.asarray(a, jnp.result_type(float)) for a in anchor))
 
 
-def _at(target: Target, rows: PyTree, centre: np.ndarray, root: np.ndarray) -> tuple[Any, np.ndarray, np.ndarray]:
-    """Value, slope and curvature at a place, in white coordinates; steps along these never leave the posterior."""
+def _expand(target: Target, rows: PyTree, centre: np.ndarray, root: np.ndarray) -> tuple[Any, np.ndarray, np.ndarray]:
+    """Value, gradient and curvature at ``centre``, in coordinates in which the posterior has unit covariance.
+
+    The curvature is measured by steps of half a posterior sd along these coordinates.
+    """
     values, slopes = target.look(rows, np.concatenate([centre[None], centre + STEP * root.T]))
     slopes = slopes @ root
     curvature = (slopes[0] - slopes[1:]) / STEP

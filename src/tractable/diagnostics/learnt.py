@@ -1,4 +1,4 @@
-"""The result of a run as methods, checks and pages use it: a ``Posterior`` without the functions for its user."""
+"""The result of a run, as methods, checks and report pages use it: a ``Posterior`` without its user's functions."""
 
 import functools
 from dataclasses import dataclass, field
@@ -17,18 +17,18 @@ from tractable.diagnostics.convergence import Diagnosed, diagnose
 
 
 class Predicted(NamedTuple):
-    """Stationary spread against the target's."""
+    """The covariance that a stochastic-gradient chain is predicted to have, compared with the target's covariance."""
 
-    covariance: np.ndarray  # Σ, (d, d) or its diagonal; inf where the recursion is unstable
-    target: np.ndarray  # T H⁻¹, at temperature T
-    inflation: np.ndarray  # (d,) marginal sd over the target's, minus 1
+    covariance: np.ndarray  # Σ of the stationary distribution, (d, d) or its diagonal; inf if the chain is unstable
+    target: np.ndarray  # the target's covariance T H⁻¹, at temperature T, with H the Hessian of −log p
+    inflation: np.ndarray  # (d,) marginal sd divided by the target's, minus 1
     worst: float  # the largest |inflation| of the sd of any linear combination of the parameters
 
 
 @as_learnt
 @dataclass(eq=False)
 class Learnt:
-    """Attributes as ``Posterior`` describes them."""
+    """The result of a run; ``Posterior``, its subclass, describes the attributes."""
 
     model: Model
     data: Data | None
@@ -43,28 +43,31 @@ class Learnt:
 
     @property
     def unconstrained(self) -> np.ndarray | None:
-        """(chain, draw, d) kept positions; for a fitted q, its independent draws."""
+        """(chain, draw, d) stored draws of the unconstrained parameters; independent draws of q for a fitted q.
+
+        q is the distribution that a variational method, or Laplace, fits to the posterior.
+        """
         return self.belief.positions
 
     @property
     def point(self) -> np.ndarray | None:
-        """(d,) the unconstrained maximum of a point method."""
+        """(d,) the point estimate of a point method, unconstrained; None for other methods."""
         return self.belief.position
 
     @property
     def info(self) -> dict[str, np.ndarray]:
-        """Traces of the run, each (chain, draw) or (start, step)."""
+        """Traces of the run by name, each (chain, draw) or (start, step)."""
         return self.belief.info
 
     @property
     def curve(self) -> Curve | None:
-        """The climb's objective, and the held-out rows' score, by step; None of methods that do not climb."""
-        climbs = self.found.get("climb")  # of methods whose traces are those of draws
+        """The objective by step, and the held-out rows' score; None for methods that optimise nothing."""
+        climbs = self.found.get("climb")  # here if the method's other traces are those of draws
         return Curve.of({"objective": pad_traces(climbs)} if climbs else self.info, self.thin)
 
     @property
     def weights(self) -> np.ndarray | None:
-        """(chain, draw) weights of the draws; None where all count alike."""
+        """(chain, draw) weights of the draws; None if all have the same weight."""
         return self.belief.weights
 
     @property
@@ -74,41 +77,43 @@ class Learnt:
 
     @property
     def fitted(self) -> Fitted | None:
-        """φ of a q, and how it was fitted."""
+        """φ, the parameters of q, and how q was fitted; None for methods without a q."""
         return self.belief if isinstance(self.belief, Fitted) else None
 
     @property
     def is_point(self) -> bool:
+        """Whether the method found a point estimate."""
         return self.belief.position is not None
 
     @property
     def names(self) -> list[str]:
-        """One name for each of the k numbers of the parameters."""
+        """The names of the k numbers that make up the parameters."""
         return self.model.names
 
     @property
     def chains(self) -> int:
+        """Number of chains."""
         return self.belief.chains
 
     @property
     def count(self) -> int:
-        """Kept draws per chain."""
+        """Number of stored draws per chain."""
         return self.belief.count
 
     @property
     def thin(self) -> int:
-        """Steps per kept draw."""
+        """Number of steps per stored draw."""
         return self.belief.thin
 
     @property
     def cost(self) -> Cost:
-        """Gradients and log densities that the run evaluated, with the gradients of any climb before it."""
+        """Numbers of gradients and log densities that the run evaluated, including optimisation before sampling."""
         cost = self.method.cost(self.belief, self.found, self.data)
         return cost._replace(gradients=cost.gradients + self.found.get("gradients before", 0.0))
 
     @property
     def rows(self) -> int | float:
-        """How many rows the data count as."""
+        """Number of rows of the data; with weights, their sum."""
         return 0 if self.data is None else self.data.total
 
     @property
@@ -118,16 +123,16 @@ class Learnt:
 
     @functools.cached_property
     def values(self) -> np.ndarray:
-        """(chain, draw, k) the parameters laid out flat; a point is one draw of one chain."""
+        """(chain, draw, k) the parameters as flat vectors; a point estimate is one draw of one chain."""
         return self.belief.values(self.model)
 
     @functools.cached_property
     def draws(self) -> PyTree:
-        """Draws as a pytree shaped like the prior, leading axes (chain, draw)."""
+        """Draws as a pytree like the prior, with leading axes (chain, draw)."""
         return self.shaped(self.values)
 
     def shaped(self, values: np.ndarray) -> PyTree:
-        """(..., k) flat values as a pytree of the parameters' shapes."""
+        """Turns flat values (..., k) into a pytree with the parameters' shapes."""
         example = jax.eval_shape(self.model.example, jax.random.key(0))
         leaves, treedef = jax.tree.flatten(example)
         cuts = np.cumsum([int(np.prod(leaf.shape)) for leaf in leaves])[:-1]
@@ -137,33 +142,33 @@ class Learnt:
         )
 
     def mean(self) -> PyTree:
-        """Posterior mean; a point method's maximum."""
+        """The posterior mean; for a point method, the point estimate."""
         return self.shaped(self.flat_moments[0])
 
     def sd(self) -> PyTree:
-        """Posterior standard deviation; a point method's standard error, NaN where it has none."""
+        """The posterior standard deviation; for a point method, the standard error, or NaN where it has none."""
         return self.shaped(self.flat_moments[1])
 
     @functools.cached_property
     def flat_moments(self) -> tuple[np.ndarray, np.ndarray]:
-        """Mean and sd of the k numbers, (k,) each."""
+        """Mean and sd of the k numbers of the parameters, (k,) each."""
         nothing = np.zeros((0, 0, len(self.names)))
         return self.belief.moments(self.model, nothing if isinstance(self.belief, Moments) else self.values)
 
     @functools.cached_property
     def diagnosed(self) -> Diagnosed:
-        """R-hat, effective draws and Monte-Carlo errors of the k parameters."""
+        """R-hat, effective sample sizes and Monte-Carlo standard errors of the k numbers of the parameters."""
         if self.unconstrained is None:
             raise RunError("This run kept no draws to diagnose.")
         return self.diagnose(self.values, self.model.fixed)
 
     def diagnose(self, values: np.ndarray, fixed: np.ndarray | None = None) -> Diagnosed:
-        """The same for values (chain, draw, k) computed from the draws; ``fixed`` (k,) says which cannot move."""
+        """The same diagnostics of values (chain, draw, k) computed from draws; ``fixed`` (k,) marks constant ones."""
         if self.weights is not None and len(np.unique(self.weights)) == 2 and np.min(self.weights) == 0:
-            values = values[:, self.weights.all(0)]  # weight 0: the exploring part of a cycle, which gives no draws
+            values = values[:, self.weights.all(0)]  # weight 0 marks the exploring part of a cycle: these are no draws
         return diagnose(values, fixed)
 
     @functools.cached_property
     def predicted_bias(self) -> Predicted | None:
-        """How step size and gradient noise change every marginal sd; None for methods without that bias."""
+        """How much step size and gradient noise change each marginal sd; None for methods without that bias."""
         return self.method.predicted_bias(self)

@@ -1,4 +1,4 @@
-"""Runs Hamiltonian Monte Carlo from a posterior's own draws; if their moments change, the draws were wrong."""
+"""Runs Hamiltonian Monte Carlo (HMC) from a posterior's own draws: if their moments change, the draws were wrong."""
 
 import math
 from collections.abc import Callable
@@ -11,22 +11,22 @@ from tractable.diagnostics.target import Target
 
 Look = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
 State = tuple[np.ndarray, np.ndarray, np.ndarray]  # positions, values, slopes
-BLOCK = 8  # trajectories in a block; first blocks find the step size and do not count
-COUNTED = 2  # later blocks, whose positions count
-LONGEST = 24  # most leapfrog steps in a trajectory
-ACCEPTED = 0.65  # mean acceptance below which the step size is halved
-SMALLEST = 0.02  # step size, in posterior sds, below which the draws cannot be moved
+BLOCK = 8  # trajectories in a block; the first blocks only search for the step size
+COUNTED = 2  # number of later blocks, whose positions are used
+LONGEST = 24  # maximum number of leapfrog steps in a trajectory
+ACCEPTED = 0.65  # mean acceptance probability below which the step size is halved
+SMALLEST = 0.02  # step size, in posterior sds, below which the search for it gives up
 
 
 class Moved(NamedTuple):
     """The draws after the moves."""
 
-    after: np.ndarray  # (t, c, d), after each of t trajectories
-    acceptance: float
+    after: np.ndarray  # (t, c, d), the c draws after each of t trajectories
+    acceptance: float  # mean acceptance probability of the last block
 
     @property
     def usable(self) -> bool:
-        """Whether enough trajectories were accepted for the draws to have moved."""
+        """Whether enough trajectories were accepted to compare the draws with those before the moves."""
         return self.acceptance >= 0.5
 
 
@@ -34,12 +34,12 @@ def move(
     target: Target, rows: PyTree, draws: np.ndarray, centre: np.ndarray, root: np.ndarray, seed: int,
     longest: int = LONGEST,
 ) -> Moved:  # fmt: skip
-    """HMC from each of (c, d) draws, in coordinates in which the posterior under test has unit covariance.
+    """Runs HMC from each of (c, d) draws, in coordinates in which the posterior under test has unit covariance.
 
-    ``root`` is a root (d, d) of its covariance, or its sds (d,) where there are too many parameters for a matrix.
+    ``root`` is a root (d, d) of its covariance, or its sds (d,) if there are too many parameters for a matrix.
 
-    Moves leave the moments of right draws as they are; a change shows in which direction the draws are wrong
-    ("targeted accuracy diagnostic", Wang, Kasprzak & Huggins 2023).
+    If the draws are from the target, HMC leaves their moments unchanged. A change shows in which direction the draws
+    are wrong ("targeted accuracy diagnostic", Wang, Kasprzak & Huggins 2023).
     """
     generator, full = np.random.default_rng(seed), root.ndim == 2
 
@@ -47,16 +47,16 @@ def move(
         return centre + (x @ root.T if full else x * root)
 
     def look(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        with np.errstate(over="ignore", invalid="ignore"):  # far from the draws
+        with np.errstate(over="ignore", invalid="ignore"):  # far from the draws, densities may overflow
             values, slopes = target.look(rows, place(x))
             return values, slopes @ root if full else slopes * root
 
     begin = np.linalg.solve(root, (draws - centre).T).T if full else (draws - centre) / root
     state = (begin, *look(begin))
     size = 1.2 * draws.shape[1] ** -0.25
-    while True:  # find the step size; each try starts at the draws, and only the last one's end is kept
+    while True:  # search for the step size; each try starts at the draws, and only the last try's end state is kept
         steps = max(3, min(longest, math.ceil(0.5 * math.pi / size)))
-        blocks, state_after, rate = _moved(look, state, size, steps, generator)
+        blocks, state_after, rate = _run_block(look, state, size, steps, generator)
         if rate >= ACCEPTED or size < SMALLEST:
             break
         size *= 0.5
@@ -64,15 +64,15 @@ def move(
     if rate >= ACCEPTED:
         after = []
         for _ in range(COUNTED):
-            blocks, state_after, rate = _moved(look, state_after, size, steps, generator)
+            blocks, state_after, rate = _run_block(look, state_after, size, steps, generator)
             after.append(blocks)
     return Moved(place(np.concatenate(after)), rate)
 
 
-def _moved(look: Look, state: State, size: float, steps: int, generator: np.random.Generator) -> tuple:
-    """Positions (t, c, d) after each trajectory of a block, the last state, and the mean acceptance."""
+def _run_block(look: Look, state: State, size: float, steps: int, generator: np.random.Generator) -> tuple:
+    """Positions (t, c, d) after each trajectory of a block, the last state, and the mean acceptance probability."""
     positions, rates = [], []
-    for _ in range(BLOCK):  # diverging trajectories overflow and are rejected
+    for _ in range(BLOCK):  # trajectories that diverge overflow, and are rejected
         x, value, slope = state
         momentum = generator.standard_normal(x.shape)
         step = size * generator.uniform(0.8, 1.2, (len(x), 1))
@@ -85,9 +85,9 @@ def _moved(look: Look, state: State, size: float, steps: int, generator: np.rand
         with np.errstate(over="ignore", invalid="ignore"):
             change = new_value - value + (np.sum(momentum**2, 1) - np.sum(p**2, 1)) / 2
         rate = np.where(np.isnan(change), 0.0, np.exp(np.minimum(change, 0.0)))
-        taken = generator.random(len(x)) < rate
-        on = taken[:, None]
-        state = (np.where(on, new, x), np.where(taken, new_value, value), np.where(on, new_slope, slope))
+        accept = generator.random(len(x)) < rate
+        each = accept[:, None]
+        state = (np.where(each, new, x), np.where(accept, new_value, value), np.where(each, new_slope, slope))
         positions.append(state[0])
         rates.append(rate.mean())
     return np.stack(positions), state, float(np.mean(rates))

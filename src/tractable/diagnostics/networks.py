@@ -1,7 +1,7 @@
-"""Checks of networks: whether predictions agree from run to run, and stay the same when the target moves the draws.
+"""Checks the predictions of networks: do chains or repeated fits agree, and does HMC leave predictions unchanged?
 
-Units can be exchanged and mirrored, so chains and fits that agree in every prediction need not agree in a single
-weight. The verdict is therefore about predictions.
+A network's units can be exchanged, and their signs flipped, without changing any prediction. Chains and fits may
+therefore agree in every prediction and still differ in every weight. The verdict is about predictions only.
 """
 
 import math
@@ -21,22 +21,23 @@ from tractable.diagnostics.learnt import Learnt
 from tractable.diagnostics.predictions import Side, agreement, can_be_compared, inputs, log_likelihoods
 from tractable.diagnostics.target import Target, gradient_work
 
-MOST_WEIGHTS = 2000  # most weights for which draws are moved
-WALKERS = 64  # draws moved
-LAST = 8  # last trajectories, whose ends are compared with the draws
-STEPS = (24, 8)  # leapfrog steps in a trajectory; the fewer where no more can be afforded
-STEP = 2.5e5  # operations counted for each step of a fit besides its gradients: 50 µs
-SEEN = 1000  # rows of data on file from which the work of a gradient is measured
-DRAWS = 200  # most draws of a chain used for R-hat
+# The limits are explained in docs/decisions/018-networks-are-judged-by-predictions.md.
+MOST_WEIGHTS = 2000  # maximum number of weights of a network whose draws are moved by Hamiltonian Monte Carlo (HMC)
+WALKERS = 64  # number of draws that HMC moves
+LAST = 8  # number of last trajectories whose ends are compared with the draws
+STEPS = (24, 8)  # leapfrog steps in a trajectory; the second number is used if the first takes too much work
+STEP = 2.5e5  # operations counted for each step of a fit in addition to its gradients, about 50 µs
+SEEN = 1000  # number of rows from which a gradient's work is measured, if the data are on file
+DRAWS = 200  # maximum number of draws of a chain that R-hat uses
 NINE_IN_TEN, MIXED, DISAGREE = 0.9, 1.05, 1.2  # quantile of the rows' R-hat; its limits for trust and for caution
-PAIRS, NUMBERS = 64, 1 << 22  # pairs of draws at which widths are judged; most numbers in them, where weights are many
-SUITED, UNTRAINED = 1.5, 4.0  # factors by which variances may differ from those that the bound wants; beyond: reject
-SIGMAS = 2.58  # standard errors that chance explains, 99 %
-AGREE, MOVES, WIDTHS = "predictions agree", "predictions moved", "widths"
+PAIRS, NUMBERS = 64, 1 << 22  # maximum number of pairs of draws by which variances are checked, and of numbers in them
+SUITED, UNTRAINED = 1.5, 4.0  # factors by which q's variances may differ from optimal ones: up to SUITED is trust
+SIGMAS = 2.58  # standard errors of a 99 % interval
+AGREE, MOVES, WIDTHS = "predictions agree", "predictions moved", "widths"  # names of checks
 
 
 def side_of(learnt: Learnt, chains: slice = slice(None)) -> Side:
-    """Draws of the network's weights, resampled where they are weighted, and the model that predicts from them."""
+    """Draws of the network's weights, and the model that predicts from them; weighted draws are resampled."""
     belief, model = learnt.belief, learnt.method.predictive(learnt.model, learnt.belief)
     if belief.positions is None:
         return Side(model, np.asarray(belief.position)[None])
@@ -52,34 +53,35 @@ def side_of(learnt: Learnt, chains: slice = slice(None)) -> Side:
 def look(
     learnt: Learnt, thorough: bool, allowed: float, share: float, again: Callable[[], Learnt], by_rows: bool
 ) -> list[Check]:
-    """Compares predictions: of two halves of the chains, or of two fits; and of the draws before and after moves.
+    """Compares predictions between two halves of the chains, or between two fits, and before and after HMC moves.
 
     Args:
-        thorough: lifts the limit on work.
-        allowed, share: operations that may be spent, or this share of the run's own work where that is more.
-        again: repeats the run from another seed.
-        by_rows: whether held-out rows judge the predictions too.
+        learnt: the result of the run.
+        thorough: whether there is no limit on work.
+        allowed, share: the work may be ``allowed`` operations, or this share of the run's own work if that is more.
+        again: repeats the run with another seed.
+        by_rows: whether held-out rows check the predictions too.
     """
     data = learnt.data
     if data is None or not can_be_compared(learnt.model, data):
-        sentence = "a network is judged by its predictions, which need the rows it learnt from and one y a row"
+        sentence = "a network is judged by its predictions: this check needs the training rows, and one y for each row"
         return [Check(AGREE, math.nan, "caution", sentence)]
-    seen = data if data.resident else data.take(slice(0, SEEN))
-    work = gradient_work(Target(learnt.model), seen.arrays()) * data.size / seen.size  # of a gradient over all rows
+    subset = data if data.resident else data.take(slice(0, SEEN))
+    work = gradient_work(Target(learnt.model), subset.arrays()) * data.size / subset.size  # for a gradient on all rows
     spent = learnt.cost.gradients * work + learnt.found.get("steps", 0) * STEP
     allowed = math.inf if thorough else max(allowed, share * spent)
     given, seed, out = inputs(data), learnt.seed or 0, _widths(learnt, data, allowed / work)
     if learnt.chains > 1:
         halves = side_of(learnt, slice(0, None, 2)), side_of(learnt, slice(1, None, 2))
-        out.append(_agree(*halves, given, seed, "two halves of the chains", "draw more, or drop the chain that is off"))
-        out.append(_mixed(learnt, data))
+        out.append(_agree(*halves, given, seed, "two halves of the chains", "draw more, or drop the differing chain"))
+        out.append(_check_mixing(learnt, data))
     elif spent <= allowed:
-        what = "this fit and one from another seed"
-        out.append(_agree(side_of(learnt), side_of(again()), given, seed, what, "let it climb on (steps=, epochs=)"))
+        names = "this fit and one from another seed"
+        out.append(_agree(side_of(learnt), side_of(again()), given, seed, names, "use more steps (steps=, epochs=)"))
     else:
-        sentence = "one fit does not tell what another would predict; verify='thorough' makes another"
+        sentence = "one fit does not show what another fit would predict; verify='thorough' makes a second fit"
         out.append(Check(AGREE, math.nan, "caution", sentence))
-    out += _moved(learnt, data, given, allowed / work, seed)
+    out += _check_moves(learnt, data, given, allowed / work, seed)
     if learnt.chains == 1 and out[-1].name != MOVES and not by_rows:
         sentence = "fits may agree on wrong predictions, and no check here can tell: give held-out rows (held_out=)"
         out.append(Check("verified", math.nan, "caution", sentence))
@@ -87,71 +89,78 @@ def look(
 
 
 def _widths(learnt: Learnt, data: Data, affordable: float) -> list[Check]:
-    """Whether q's variances are those that its bound wants for its means, in each array of weights.
+    """Checks whether the variances of q, the fitted normal, maximise the evidence lower bound (ELBO) in each array.
 
-    For every weight −E[(w − μ) ∂ log p/∂w] = 1 where a normal q's bound is highest, and σ²/σ*² where log p is
-    quadratic. Pairs w, 2μ − w take out what is linear in w − μ.
+    At the maximum of a normal q's ELBO, −E[(w − μ) ∂ log p/∂w] = 1 for every weight w with mean μ. If log p is
+    quadratic, the left side is σ²/σ*², the variance of q over the optimal one. The expectation is estimated from pairs
+    of draws w and 2μ − w, in which all terms linear in w − μ cancel.
     """
     belief, model = learnt.belief, learnt.model
-    climbed = "cut" in learnt.found  # a bound, whose maximum this is about; Laplace's widths are the curvature's
-    if not climbed or not isinstance(belief, Fitted) or not belief.q.whole or belief.positions is None:
+    has_elbo = "cut" in learnt.found  # set by methods that maximise an ELBO; Laplace's variances have another origin
+    if not has_elbo or not isinstance(belief, Fitted) or not belief.q.whole or belief.positions is None:
         return []
     mean, draws = np.asarray(belief.q.mean(belief.phi), np.float64), belief.positions[0]
     count = int(np.clip(NUMBERS // model.space.size, 4, min(PAIRS, len(draws))))
-    away = draws[np.linspace(0, len(draws) - 1, count).astype(int)] - mean
+    deviations = draws[np.linspace(0, len(draws) - 1, count).astype(int)] - mean
     rows = int(np.clip(data.size * affordable / (2 * count), min(SEEN, data.size), data.size))
-    some = np.sort(np.random.default_rng(learnt.seed or 0).permutation(data.size)[:rows])
-    seen = data.take(some) if rows < data.size else data
+    indices = np.sort(np.random.default_rng(learnt.seed or 0).permutation(data.size)[:rows])
+    subset = data.take(indices) if rows < data.size else data
     if rows < data.size:
-        seen.weights = np.full(rows, data.size / rows) * (1 if seen.weights is None else seen.weights)
-    slopes = Target(model).look(seen.arrays(), np.concatenate([mean + away, mean - away]))[1]
-    # (pair, d, 2): what the bound asks of, and the squares of the noise, which vary alike.
-    squares = np.square(away / np.asarray(belief.q.sd(belief.phi), np.float64))
-    parts = np.stack([-away * (slopes[:count] - slopes[count:]) / 2, squares], 2)
+        subset.weights = np.full(rows, data.size / rows) * (1 if subset.weights is None else subset.weights)
+    slopes = Target(model).look(subset.arrays(), np.concatenate([mean + deviations, mean - deviations]))[1]
+    # (pair, d, 2): the terms −(w − μ) ∂ log p/∂w, and the squares of the draws' noise. Both vary with the same noise,
+    # so that the ratio of their sums is known better than either sum.
+    squares = np.square(deviations / np.asarray(belief.q.sd(belief.phi), np.float64))
+    parts = np.stack([-deviations * (slopes[:count] - slopes[count:]) / 2, squares], 2)
     cuts = np.cumsum([leaf.size for leaf in jax.tree.leaves(model.space.shapes)])[:-1]
     names = [path_name(path) for path, _ in jax.tree_util.tree_flatten_with_path(model.space.shapes)[0]]
-    each = {name: _share(part) for name, part in zip(names, np.split(parts, cuts, axis=1), strict=True)}
-    worst = max(each, key=lambda name: each[name][1])
-    (share, factor), (_, overall) = each[worst], _share(parts)
-    sentence = f"variances of q over those that its bound wants, in {worst}, where they differ most; 1 where learnt"
+    by_array = {name: _ratio(part) for name, part in zip(names, np.split(parts, cuts, axis=1), strict=True)}
+    worst = max(by_array, key=lambda name: by_array[name][1])
+    (ratio, factor), (_, overall) = by_array[worst], _ratio(parts)
+    sentence = f"variance of q over that which maximises the ELBO, in {worst}, where it differs most; 1 is optimal"
     if overall > UNTRAINED:
-        return [Check(WIDTHS, share, "reject", f"{sentence}: q is not trained; let it climb on (steps=, epochs=)")]
-    verdict, remedy = ("trust", "") if factor <= SUITED else ("caution", ": let it climb on (steps=, epochs=)")
-    return [Check(WIDTHS, share, verdict, sentence + remedy)]
+        return [Check(WIDTHS, ratio, "reject", f"{sentence}: q is not trained; use more steps (steps=, epochs=)")]
+    verdict, remedy = ("trust", "") if factor <= SUITED else ("caution", ": use more steps (steps=, epochs=)")
+    return [Check(WIDTHS, ratio, verdict, sentence + remedy)]
 
 
-def _share(parts: np.ndarray) -> tuple[float, float]:
-    """The ratio of the sums of (pair, weights, 2) parts, and the factor ≥ 1 by which it surely differs from 1."""
-    found, noise = parts.mean(1).T
-    share = float(found.mean() / noise.mean())
-    chance = SIGMAS * float((found - share * noise).std(ddof=1) / noise.mean()) / math.sqrt(len(found))
-    return share, max(1 / max(share + chance, 1e-6), share - chance, 1.0)
+def _ratio(parts: np.ndarray) -> tuple[float, float]:
+    """The ratio of the sums of (pair, weights, 2) parts, and the factor ≥ 1 by which it surely differs from 1.
+
+    That factor belongs to the number nearest to 1 in the ratio's 99 % interval.
+    """
+    terms, noise = parts.mean(1).T
+    ratio = float(terms.mean() / noise.mean())
+    margin = SIGMAS * float((terms - ratio * noise).std(ddof=1) / noise.mean()) / math.sqrt(len(terms))
+    return ratio, max(1 / max(ratio + margin, 1e-6), ratio - margin, 1.0)
 
 
-def _agree(first: Side, second: Side, given: PyTree, seed: int, what: str, remedy: str) -> Check:
-    found = agreement(first, second, given, seed)
-    verdict = found.verdict()
-    sentence = f"total variation between the predictions of {what}, mean over rows; 0 where they agree"
-    return Check(AGREE, found.distance, verdict, sentence if verdict == "trust" else f"{sentence}: {remedy}")
+def _agree(first: Side, second: Side, given: PyTree, seed: int, names: str, remedy: str) -> Check:
+    """Checks the distance between two sides' predictions; ``names`` says which sides they are."""
+    result = agreement(first, second, given, seed)
+    verdict = result.verdict()
+    sentence = f"total variation between the predictions of {names}, mean over rows; 0 if they agree"
+    return Check(AGREE, result.distance, verdict, sentence if verdict == "trust" else f"{sentence}: {remedy}")
 
 
-def _mixed(learnt: Learnt, data: Data) -> Check:
-    """Whether the chains explored the same predictions: R-hat of rows' log p(y | x, θ); swapping units leaves it as is.
+def _check_mixing(learnt: Learnt, data: Data) -> Check:
+    """Checks whether the chains explored the same predictions, by R-hat of rows' log p(y | x, θ).
 
-    Chains that stay where they began are only an ensemble of as many networks, however alike their predictions.
+    Exchanging units does not change this density. Chains that stay where they began are only an ensemble of as many
+    networks, even if their predictions are similar.
     """
     chains: Any = learnt.belief.positions
-    chosen = np.unique(np.linspace(0, chains.shape[1] - 1, min(DRAWS, chains.shape[1])).astype(int))
-    rhat = diagnose(log_likelihoods(learnt.model, np.asarray(chains[:, chosen]), data)).rhat
-    worst = float(np.quantile(np.where(np.isnan(rhat), np.inf, rhat), NINE_IN_TEN, method="higher"))
-    verdict = "trust" if worst <= MIXED else "caution" if worst <= DISAGREE else "reject"
-    sentence = "R-hat of the rows' log likelihood, nine rows in ten below it; 1 where chains explored the same"
-    remedy = ": as an ensemble they may predict well; draw more, or thin="
-    return Check("predictions mix", worst, verdict, sentence if verdict == "trust" else sentence + remedy)
+    indices = np.unique(np.linspace(0, chains.shape[1] - 1, min(DRAWS, chains.shape[1])).astype(int))
+    rhat = diagnose(log_likelihoods(learnt.model, np.asarray(chains[:, indices]), data)).rhat
+    quantile = float(np.quantile(np.where(np.isnan(rhat), np.inf, rhat), NINE_IN_TEN, method="higher"))
+    verdict = "trust" if quantile <= MIXED else "caution" if quantile <= DISAGREE else "reject"
+    sentence = "R-hat of the rows' log likelihood, 90 % quantile over rows; 1 if chains explored the same predictions"
+    remedy = ": as an ensemble they may predict well; draw more, or raise thin="
+    return Check("predictions mix", quantile, verdict, sentence if verdict == "trust" else sentence + remedy)
 
 
-def _moved(learnt: Learnt, data: Data, given: PyTree, affordable: float, seed: int) -> list[Check]:
-    """Whether Hamiltonian trajectories from the draws change the predictions."""
+def _check_moves(learnt: Learnt, data: Data, given: PyTree, affordable: float, seed: int) -> list[Check]:
+    """Checks whether HMC from the draws changes the predictions."""
     side = side_of(learnt)
     if side.model is not learnt.model or learnt.model.space.size > MOST_WEIGHTS or not data.resident:
         return []
@@ -160,17 +169,17 @@ def _moved(learnt: Learnt, data: Data, given: PyTree, affordable: float, seed: i
         return []
     begin = side.some(WALKERS).positions.astype(np.float64)
     chains: Any = learnt.belief.positions
-    sds = np.sqrt(np.asarray(chains, np.float64).var(1).mean(0))  # within chains: one may mirror another
+    sds = np.sqrt(np.asarray(chains, np.float64).var(1).mean(0))  # within chains, which may differ by exchanged units
     if not np.all(sds > 0):
         return []
-    moved = moves.move(Target(learnt.model), data.arrays(), begin, begin.mean(0), sds, seed, longest=steps[0])
-    if not moved.usable:
-        sentence = "too few to compare: the draws lie where the target is steep, so q does not stand for it"
-        return [Check(MOVES, moved.acceptance, "caution", f"share of trajectories accepted, {sentence}")]
-    after = moved.after[-LAST:].reshape(-1, begin.shape[1])
-    found = agreement(Side(learnt.model, begin), Side(learnt.model, after), given, seed)
-    verdict = found.verdict()
-    sentence = "total variation between predictions before and after the target moved the draws; 0 where they are right"
+    result = moves.move(Target(learnt.model), data.arrays(), begin, begin.mean(0), sds, seed, longest=steps[0])
+    if not result.usable:
+        sentence = "too few to compare: the target is so steep at the draws that q does not represent it"
+        return [Check(MOVES, result.acceptance, "caution", f"share of HMC trajectories accepted, {sentence}")]
+    end_draws = result.after[-LAST:].reshape(-1, begin.shape[1])
+    comparison = agreement(Side(learnt.model, begin), Side(learnt.model, end_draws), given, seed)
+    verdict = comparison.verdict()
+    sentence = "total variation between predictions before and after HMC moved the draws; 0 if the draws are right"
     if verdict != "trust":
         sentence += ": use NUTS or SGLD, or calibrate on held-out rows"
-    return [Check(MOVES, found.distance, verdict, sentence)]
+    return [Check(MOVES, comparison.distance, verdict, sentence)]

@@ -1,19 +1,19 @@
-"""Counts what a program does, the same on every device and under any load."""
+"""Counts the arithmetic operations of a JAX program. Unlike a run time, the count is the same on every device."""
 
 import math
 from collections.abc import Callable
 
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 
-# Numbers are only moved or compared.
+# Primitives that count as free, because they only move, compare or select numbers.
 FREE = frozenset([
     "and", "eq", "ge", "gt", "le", "lt", "ne", "not", "or", "xor",
     "broadcast_in_dim", "concatenate", "copy", "copy_p", "device_put", "dynamic_slice", "dynamic_update_slice", "iota",
     "optimization_barrier", "pad", "random_unwrap", "random_wrap", "reshape", "rev", "select_n", "sharding_constraint",
     "slice", "split", "squeeze", "stop_gradient", "transpose",
 ])  # fmt: skip
-# Operations a number of the result, where they are not one. A transcendental function counts as ten; the others are
-# about what XLA writes for them, by its own count.
+# Operations for each number of the result, for primitives that take more than one. A transcendental function counts as
+# ten operations. The other counts are about those of XLA's cost analysis for its implementation of the primitive.
 EACH = dict.fromkeys(
     ("atan2", "cbrt", "cos", "erf", "exp", "exp2", "expm1", "log", "log1p", "logistic", "pow", "rsqrt", "sin", "sqrt",
      "tan", "tanh"), 10,
@@ -26,15 +26,16 @@ EACH = dict.fromkeys(
 
 
 def operations(program: ClosedJaxpr | Jaxpr) -> float:
-    """Arithmetic operations of a traced program, a transcendental function being ten.
+    """The number of arithmetic operations of a traced program; a transcendental function counts as ten.
 
-    A loop of unknown length counts as one turn, a branch as its dearest. XLA's own count takes every loop for one turn,
-    and is not to be had on most accelerators.
+    A loop of unknown length counts as one iteration. A conditional counts as its most expensive branch. XLA's own cost
+    analysis is not used: it counts every loop as one iteration, and most accelerators do not offer it.
     """
-    return math.fsum(_of(equation) for equation in getattr(program, "jaxpr", program).eqns)
+    return math.fsum(_count(equation) for equation in getattr(program, "jaxpr", program).eqns)
 
 
-def _of(equation: JaxprEqn) -> float:
+def _count(equation: JaxprEqn) -> float:
+    """Operations of one equation, with those of the programs inside it."""
     name, given = equation.primitive.name, equation.params
     if name in FREE:
         return 0.0
@@ -70,11 +71,11 @@ def _convolution(equation: JaxprEqn) -> float:
 
 
 def _cubic(share: float) -> Callable[[JaxprEqn], float]:
-    """Of matrices (…, n, n): ``share`` n operations a number."""
+    """The count for a matrix operation of O(n³): ``share`` n operations for each number of matrices (…, n, n)."""
     return lambda equation: share * _size(equation.invars[0]) * _shape(equation.invars[0])[-1]
 
 
-# Operations of an equation that depend on more than the size of its result.
+# Counts of primitives whose operations depend on more than the size of the result.
 PARTICULAR: dict[str, Callable[[JaxprEqn], float]] = {
     "dot_general": _product,
     "conv_general_dilated": _convolution,

@@ -1,35 +1,37 @@
-"""Pareto-smoothed importance sampling, of many rows of weights at once (Vehtari et al. 2024, arXiv:1507.02646)."""
+"""Pareto-smoothed importance sampling for many rows of weights at once (Vehtari et al. 2024, arXiv:1507.02646)."""
 
 import math
 
 import numpy as np
 from scipy.special import logsumexp
 
-PRIOR = 10  # values that the prior on k, with mean 1/2, weighs as much as
-NUMBERS = 1 << 21  # numbers held at once, about
+PRIOR = 10  # number of tail values whose information equals that of the prior on k, which has mean 1/2
+NUMBERS = 1 << 21  # about how many numbers are in memory at once
 
 
 def smooth(log_weights: np.ndarray, efficiency: float = 1.0) -> tuple[np.ndarray, np.ndarray]:
-    """Replaces the largest weights of every row by quantiles of the generalised Pareto distribution fitted to them.
+    """Replaces the largest weights of every row by quantiles of a generalised Pareto distribution fitted to them.
 
     Args:
-        log_weights: (r, s) finite, up to a constant.
+        log_weights: (r, s), finite, up to a constant.
         efficiency: effective draws per draw, in (0, 1].
 
     Returns:
-        (r, s) log weights whose exponentials sum to one, and (r,) k̂. Where the largest weights are equal nothing is
-        smoothed and k̂ is −∞; where they are fewer than five it is ∞, where they cannot be told from 0, NaN.
+        (r, s) log weights, whose exponentials sum to one in each row, and (r,) k̂, the fitted tail index. If the
+        largest weights of a row are equal, nothing is smoothed and k̂ is −∞. If they are fewer than five, k̂ is ∞. If
+        they are too small to be distinguished from 0, k̂ is NaN.
     """
     size = log_weights.shape[1]
     count = int(3 * math.sqrt(size / efficiency) if size * efficiency > 225 else size / 5)
     grid = 30 + math.isqrt(max(count, 1))
     parts = -(-len(log_weights) * max(size, grid * count) // NUMBERS)
-    done = [_smooth(rows, count, grid) for rows in np.array_split(log_weights, max(parts, 1))]
-    weights, khats = (np.concatenate(each) for each in zip(*done, strict=True))
+    smooth_parts = [_smooth(rows, count, grid) for rows in np.array_split(log_weights, max(parts, 1))]
+    weights, khats = (np.concatenate(arrays) for arrays in zip(*smooth_parts, strict=True))
     return weights, khats
 
 
 def _smooth(log_weights: np.ndarray, count: int, grid: int) -> tuple[np.ndarray, np.ndarray]:
+    """Smooths the ``count`` largest weights of each row, as ``smooth`` does; the fit uses ``grid`` points."""
     out = log_weights - log_weights.max(1, keepdims=True)
     khats = np.full(len(out), np.inf)
     if count >= 5:
@@ -42,19 +44,20 @@ def _smooth(log_weights: np.ndarray, count: int, grid: int) -> tuple[np.ndarray,
             k, scale = _fit(tail - cut, grid)
             p = (np.arange(count) + 0.5) / count
             quantiles = np.log(cut + scale[:, None] * np.expm1(-k[:, None] * np.log1p(-p)) / k[:, None])
-        level = logs[:, 1] == logs[:, -1]
-        fitted = np.isfinite(k) & (scale > 0) & ~level
-        smoothed = np.where(fitted[:, None], np.minimum(quantiles, 0.0), logs[:, 1:])
-        np.put_along_axis(out, largest[:, 1:], smoothed, 1)
-        khats = np.where(level, -np.inf, k)
+        equal = logs[:, 1] == logs[:, -1]
+        has_fit = np.isfinite(k) & (scale > 0) & ~equal
+        new_logs = np.where(has_fit[:, None], np.minimum(quantiles, 0.0), logs[:, 1:])
+        np.put_along_axis(out, largest[:, 1:], new_logs, 1)
+        khats = np.where(equal, -np.inf, k)
     return out - logsumexp(out, axis=1, keepdims=True), khats
 
 
 def _fit(x: np.ndarray, grid: int) -> tuple[np.ndarray, np.ndarray]:
-    """k and σ of ascending excesses x (r, m): posterior means of Zhang & Stephens (2009), k drawn a little to 1/2.
+    """k and σ of a generalised Pareto distribution, fitted to ascending excesses x (r, m) over a threshold.
 
-    With b = k/σ the likelihood is maximal in k at k(b) = −mean log(1 − b x) and has the profile
-    m (log(−b/k(b)) + k(b) − 1), averaged over a grid that the quartile and the maximum of x span.
+    They are the posterior means of Zhang & Stephens (2009), with k shrunk a little towards 1/2. With b = −k/σ, the
+    log likelihood at a given b is largest at k(b) = mean log(1 − b x), where it is m (log(−b/k(b)) − k(b) − 1). The
+    mean of b is taken over a grid that depends on the lower quartile and the maximum of x.
     """
     m = x.shape[1]
     places = 1 - np.sqrt(grid / (np.arange(1, grid + 1) - 0.5))

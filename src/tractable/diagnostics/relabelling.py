@@ -1,4 +1,4 @@
-"""Label switching: matches exchangeable components between draws, so that posterior means are meaningful."""
+"""Undoes label switching: matches exchangeable components between draws, so that posterior means are meaningful."""
 
 import jax
 import jax.numpy as jnp
@@ -11,47 +11,50 @@ from tractable.core.model import PyTree, whole
 from tractable.core.shared import compiled
 from tractable.core.sums import OfRows
 
-BATCH = 64  # draws computed at once
+BATCH = 64  # number of draws evaluated at once
 
 
-def matched(model: LatentModel, rows: PyTree, positions: np.ndarray) -> np.ndarray:
-    """The draws, with components reordered so that they explain the same rows as those of the likeliest draw.
+def match_components(model: LatentModel, rows: PyTree, positions: np.ndarray) -> np.ndarray:
+    """Reorders each draw's components so that they explain the same rows as those of the pivot draw.
 
         order_s = argmax_order Σ_k Σ_n r_nk(θ_pivot) r_n,order(k)(θ_s)
 
-    By the Hungarian algorithm, draw by draw. Only labels change; densities and predictions stay the same. This is the
-    equivalence-classes-representatives method of Papastamoulis & Iliopoulos 2010, with responsibilities as allocations.
+    r_nk is the responsibility of component k for row n. The pivot is the draw of highest posterior density. The best
+    order of each draw is found by the Hungarian algorithm. Only labels change; densities and predictions stay the
+    same. This is the equivalence-classes-representatives method of Papastamoulis & Iliopoulos 2010, with
+    responsibilities in place of allocations.
 
     Args:
-        model: one with exchangeable components: it has ``symmetry.permute`` and ``responsibilities``.
-        rows: ``core.arrays()``; positions: (s, d) unconstrained draws.
+        model: a model with exchangeable components, which has ``symmetry.permute`` and ``responsibilities``.
+        rows: the data's arrays, as ``Data.arrays()`` returns them.
+        positions: (s, d) unconstrained draws.
     """
     orders = labels(model, rows, positions)
     return np.asarray(_reordered(model, model.symmetry.permute, jnp.asarray(positions), jnp.asarray(orders)))
 
 
 def labels(model: LatentModel, rows: PyTree, positions: np.ndarray) -> np.ndarray:
-    """The order (s, K) in which each draw's components are those of the likeliest draw; arguments as of ``matched``."""
+    """The order (s, K) in which each draw's components match the pivot's; arguments as in ``match_components``."""
     from scipy.optimize import linear_sum_assignment
 
     shares, flat = model.responsibilities, jnp.asarray(positions)
     if shares is None or model.symmetry.permute is None:
-        raise ModelError("Draws are matched by their exchangeable components; this model has none.")
+        raise ModelError("Matching draws needs a model with exchangeable components; this model has none.")
     pivot = flat[int(np.argmax(np.asarray(_heights(model, rows, flat))))]
     agreement = np.asarray(_agreement(model, shares, rows, flat, pivot))  # (s, K, K)
     return np.stack([linear_sum_assignment(-each)[1] for each in agreement])
 
 
 @compiled("model")
-def averaged(model: LatentModel, rows: PyTree, params: PyTree, weights: jax.Array) -> jax.Array:
-    """Σ_s w_s p(z | x_n, θ_s) of every row, (n, m); θ with a leading axis (s,)."""
+def mean_allocations(model: LatentModel, rows: PyTree, params: PyTree, weights: jax.Array) -> jax.Array:
+    """The average Σ_s w_s p(z | x_n, θ_s) of every row, (n, m), over parameters θ with a leading axis (s,)."""
     x = rows[0] if rows[1] is None else rows
     if model.responsibilities is None:
-        raise ModelError("allocations() expects a z of few values, which this model has not; paths() draws states.")
+        raise ModelError("allocations() expects a model whose z has few values; use paths() to draw other z.")
     shares: OfRows = model.responsibilities
 
-    def add(total: jax.Array, now: tuple[PyTree, jax.Array]) -> tuple[jax.Array, None]:
-        theta, weight = now
+    def add(total: jax.Array, draw: tuple[PyTree, jax.Array]) -> tuple[jax.Array, None]:
+        theta, weight = draw
         return total + weight * shares(theta, x), None
 
     first = jax.eval_shape(shares, jax.tree.map(lambda a: a[0], params), x)
@@ -59,13 +62,13 @@ def averaged(model: LatentModel, rows: PyTree, params: PyTree, weights: jax.Arra
 
 
 @compiled("model")
-def drawn(model: LatentModel, rows: PyTree, params: PyTree, key: jax.Array) -> PyTree:
-    """z of every row from p(z | x_n, θ_s), (s, n, ...); θ with a leading axis (s,)."""
+def draw_latents(model: LatentModel, rows: PyTree, params: PyTree, key: jax.Array) -> PyTree:
+    """Draws z of every row from p(z | x_n, θ_s), (s, n, ...), for parameters θ with a leading axis (s,)."""
     if model.sums is None or model.sums.drawn is None:
-        raise ModelError("paths() expects a z that Gibbs draws: one of few values, or states of sequences.")
+        raise ModelError("paths() expects a model whose z has few values, or is a sequence of states.")
     draw, x = model.sums.drawn, rows[0] if rows[1] is None else rows
     keys = jax.random.split(key, len(jax.tree.leaves(params)[0]))
-    return jax.lax.map(lambda now: draw(now[0], now[1], x), (keys, params))
+    return jax.lax.map(lambda pair: draw(pair[0], pair[1], x), (keys, params))
 
 
 @compiled("model")
@@ -76,22 +79,25 @@ def _heights(model: LatentModel, rows: PyTree, flat: jax.Array) -> jax.Array:
 
 @compiled("model", "shares")
 def _agreement(model: LatentModel, shares: OfRows, rows: PyTree, flat: jax.Array, pivot: jax.Array) -> jax.Array:
-    """The number of rows that component j of the pivot and component k of a draw share, (s, K, K)."""
+    """The expected number of rows in both component j of the pivot and component k of a draw, (s, K, K)."""
     (y, given), weights = split_weights(rows)
     x = y if given is None else (y, given)
 
-    def of(u: jax.Array) -> jax.Array:
+    def shares_at(u: jax.Array) -> jax.Array:
         return shares(model.params(u), x)
 
-    known = of(pivot)
-    known = known if weights is None else weights.reshape(-1, *(1,) * (known.ndim - 1)) * known
-    known = known.reshape(-1, known.shape[-1])  # for sequences, all steps
-    return jax.lax.map(lambda u: known.T @ of(u).reshape(known.shape), flat, batch_size=BATCH)
+    of_pivot = shares_at(pivot)
+    of_pivot = of_pivot if weights is None else weights.reshape(-1, *(1,) * (of_pivot.ndim - 1)) * of_pivot
+    of_pivot = of_pivot.reshape(-1, of_pivot.shape[-1])  # for sequences, one row for each step
+    return jax.lax.map(lambda u: of_pivot.T @ shares_at(u).reshape(of_pivot.shape), flat, batch_size=BATCH)
 
 
 @compiled("model", "permute")
 def _reordered(model: LatentModel, permute: PyTree, flat: jax.Array, orders: jax.Array) -> jax.Array:
-    def one(now: tuple[jax.Array, jax.Array]) -> jax.Array:
-        return model.position_of(permute(model.params(now[0]), now[1]))
+    """The draws (s, d) after each draw's components have been put into its order (s, K)."""
 
-    return jax.lax.map(one, (flat, orders), batch_size=BATCH)
+    def reorder(draw: tuple[jax.Array, jax.Array]) -> jax.Array:
+        position, order = draw
+        return model.position_of(permute(model.params(position), order))
+
+    return jax.lax.map(reorder, (flat, orders), batch_size=BATCH)

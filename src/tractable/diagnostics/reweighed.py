@@ -1,4 +1,8 @@
-"""A second estimate of the posterior's moments: adaptive importance sampling around its draws and other modes."""
+"""A second estimate of the posterior's moments, by adaptive importance sampling around its draws and other modes.
+
+Points drawn from mixtures of multivariate t distributions ("places") get importance weights. Decisions behind it are in
+docs/decisions/011-a-second-estimate-by-importance-sampling.md and 012-long-tails-and-infinite-variances.md.
+"""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -13,47 +17,48 @@ from tractable.diagnostics.importance import KHAT_USED, khat
 from tractable.diagnostics.target import Target
 from tractable.diagnostics.weights import shares
 
-LEAST_ESS = 200  # least effective sample size of the weights, and least number of draws, to judge by
+LEAST_ESS = 200  # minimum effective sample size of the weights, and minimum number of draws, for a comparison
 FREEDOM = 4.0  # degrees of freedom of the t's from which places are drawn
-KERNELS = 30  # local t's in every round but the first
-ROUNDS = 4  # twice as many where a number has a long tail
-LOW = 6  # most parameters for which local and very wide proposals help
-ADAPTED = 20  # most parameters whose covariance weighted places tell; of more, it fits the places that told it
-LONG = 15.0  # kurtosis of a number above which some places are sought where its variance comes from
-QUANTILES = (0.5, 0.84, 0.995)  # of x² p(log x), between which its slope is taken
-FAR_OUT = 30  # least number of places by which the slope is known
-FURTHEST, LITTLE = 100, 1e-6  # places that reach furthest, and their mass at which a variance is held to be infinite,
-FALLING = -0.3  # if the slope of log(x² p(log x)) among them is still above this
+KERNELS = 30  # number of local t's in every round except the first
+ROUNDS = 4  # number of rounds; twice as many if some parameter has a long tail
+LOW = 6  # maximum number of parameters for which local and very wide proposals are used
+ADAPTED = 20  # maximum number of parameters for which a covariance is estimated from the weighted places
+LONG = 15.0  # kurtosis above which a parameter has a long tail; some proposals are then put far out in that tail
+QUANTILES = (0.5, 0.84, 0.995)  # of the density x² p(log x) of a distance x, between which its log slope is measured
+FAR_OUT = 30  # minimum number of places beyond the middle quantile for measuring that slope
+# A variance is taken to be infinite if the FURTHEST most distant places have less than LITTLE of the mass, and the
+# slope of log(x² p(log x)) in log x among twice as many such places is still above FALLING.
+FURTHEST, LITTLE, FALLING = 100, 1e-6, -0.3
 
 
 class Proposal(NamedTuple):
-    """A multivariate t in a mixture."""
+    """A multivariate t distribution, as one component of a mixture."""
 
     centre: np.ndarray  # (d,)
-    root: np.ndarray  # (d, d)
-    share: float  # its weight in the mixture
+    root: np.ndarray  # (d, d) a root of the scale matrix
+    share: float  # weight in the mixture
 
 
 class Reweighed(NamedTuple):
     """Places with importance weights."""
 
-    positions: np.ndarray  # (n, d)
-    values: np.ndarray  # (n, k) the user's parameters there
-    weights: np.ndarray  # (n,) sum to 1
+    positions: np.ndarray  # (n, d) unconstrained
+    values: np.ndarray  # (n, k) the model's parameters at these positions
+    weights: np.ndarray  # (n,) importance weights, which sum to 1
     log_weights: np.ndarray  # (n,)
-    ess: float  # 1/Σw²
-    khat: float
+    ess: float  # effective sample size 1/Σw²
+    khat: float  # tail index of the weights
 
     @property
     def reliable(self) -> bool:
-        """Whether the importance weights are good enough to judge by."""
+        """Whether the importance weights are good enough for a comparison."""
         return self.ess >= LEAST_ESS and self.khat <= KHAT_USED
 
     def moments(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """Of k numbers: mean, its standard error, sd, standard error of log sd; errors by the delta method.
+        """Means, their standard errors, sds, and standard errors of log sd, (k,) each; errors by the delta method.
 
-        The last counts what lies beyond all places where a tail falls by a power, and is infinite where the variance
-        is, as far as the places can tell.
+        For long tails, the error of log sd also includes the variance beyond all places, if the tail follows a power
+        law. It is infinite if the variance seems to be.
         """
         w, values = self.counting
         mean = np.sum(w * values, 0)
@@ -67,28 +72,32 @@ class Reweighed(NamedTuple):
 
     @property
     def counting(self) -> tuple[np.ndarray, np.ndarray]:
-        """Weights (m, 1) above 0, and values (m, k) there: far out they may overflow, and 0 · ∞ is no number."""
+        """The positive weights (m, 1), and their values (m, k). Values of weight 0 may overflow, and 0 · ∞ is NaN."""
         counts = self.weights > 0
         return self.weights[counts, None], self.values[counts]
 
     @property
     def long(self) -> np.ndarray:
-        """(k,) which numbers have a kurtosis above ``LONG``."""
+        """(k,) which parameters have a kurtosis above ``LONG``."""
         w, values = self.counting
         squares = np.square(values - np.sum(w * values, 0))
         return np.sum(w * squares**2, 0) > LONG * np.sum(w * squares, 0) ** 2
 
     def endless(self, which: np.ndarray) -> bool:
-        """Whether x² p(log x) of each number of ``which`` (k,) still does not fall where next to no mass is left."""
+        """Whether all parameters marked in ``which`` (k,) seem to have infinite variances.
+
+        For x, the distance of a parameter from its mean, the variance is the integral of x² p(log x) over log x. It
+        seems infinite if this density does not fall even where almost no mass is left.
+        """
         w, values = self.counting[0][:, 0], self.counting[1][:, which]
-        for away in np.abs(values - np.sum(w[:, None] * values, 0)).T:
-            last = np.argsort(away)[: -2 * FURTHEST - 1 : -1]
-            x, mass = np.log(away[last]), w[last] * away[last] ** 2
-            ends = x[[0, FURTHEST, -1]]
-            if not ends[0] > ends[1] > ends[2]:  # many at one place: the number has a bound
+        for distance in np.abs(values - np.sum(w[:, None] * values, 0)).T:
+            furthest = np.argsort(distance)[: -2 * FURTHEST - 1 : -1]
+            x, mass = np.log(distance[furthest]), w[furthest] * distance[furthest] ** 2
+            edges = x[[0, FURTHEST, -1]]
+            if not edges[0] > edges[1] > edges[2]:  # many places at the same distance: the parameter is bounded
                 return False
-            rise = mass[:FURTHEST].sum() / mass[FURTHEST:].sum() * (ends[1] - ends[2]) / (ends[0] - ends[1])
-            if not (w[last].sum() < LITTLE and 2 * np.log(rise) / (ends[0] - ends[2]) > FALLING):
+            rise = mass[:FURTHEST].sum() / mass[FURTHEST:].sum() * (edges[1] - edges[2]) / (edges[0] - edges[1])
+            if not (w[furthest].sum() < LITTLE and 2 * np.log(rise) / (edges[0] - edges[2]) > FALLING):
                 return False
         return True
 
@@ -96,39 +105,44 @@ class Reweighed(NamedTuple):
 def reweigh(
     target: Target, rows: PyTree, centre: np.ndarray, root: np.ndarray, modes: Sequence[Mode], count: int, seed: int
 ) -> Reweighed | None:
-    """Importance sampling in rounds; each draws from t's fitted to the earlier ones (Cappé et al. 2004).
+    """Importance sampling in rounds; each round draws from t's fitted to the earlier rounds (Cappé et al. 2004).
 
-    Where a number has a long tail, some t's are fitted to the places where its variance comes from. A valley that
-    bends or narrows on its way out leads there step by step.
-
-    Places of all rounds are weighted against the mixture of all proposals (Veach & Guibas 1995; Cornuet et al. 2012).
+    If a parameter has a long tail, some t's are fitted to the places that contribute most to its variance. Along a
+    curved or narrowing ridge, each round then reaches further out. Places of all rounds are weighted against the
+    mixture of all rounds' proposals (Veach & Guibas 1995; Cornuet et al. 2012).
 
     Args:
-        centre, root: mean (d,) of the posterior under test, and a root of its covariance.
-        modes: maxima that the climbs found, visited by the posterior or not.
-        count: places in each round.
+        target: the log density.
+        rows: the data, as ``target`` takes them.
+        centre, root: mean (d,) of the posterior under test, and a root (d, d) of its covariance.
+        modes: maxima that the climbs found, whether or not the posterior's draws visit them.
+        count: number of places in each round.
+        seed: seed of the random numbers.
+
+    Returns:
+        The weighted places; None if the density is 0 at all of them.
     """
     generator = np.random.default_rng(seed)
     size = len(centre)
-    proposals = _first(centre, root, modes, size)
+    proposals = _first_proposals(centre, root, modes, size)
     positions, densities = np.zeros((0, size)), np.zeros(0)
     values = np.zeros((0, len(target.model.names)))
-    drawn_from: list[list[Proposal]] = []
+    all_proposals: list[list[Proposal]] = []
     by_round = np.zeros((0, 0))  # (rounds, places) log density of each place under each round's proposals
-    for round_ in range(2 * ROUNDS):
-        new = _drawn(generator, proposals, count)
-        positions = np.concatenate([positions, new])
-        densities = np.concatenate([densities, target.at(rows, new)])
-        values = np.concatenate([values, values_of(target.model, new)])
-        earlier = [_log_proposals(p, new) for p in drawn_from]
-        drawn_from.append(proposals)
-        newest = _log_proposals(proposals, positions)
-        by_round = np.vstack([np.hstack([by_round, np.reshape(earlier, (-1, count))]), newest])
+    for i in range(2 * ROUNDS):
+        places = _draw_places(generator, proposals, count)
+        positions = np.concatenate([positions, places])
+        densities = np.concatenate([densities, target.at(rows, places)])
+        values = np.concatenate([values, values_of(target.model, places)])
+        by_earlier_rounds = [_log_proposals(p, places) for p in all_proposals]
+        all_proposals.append(proposals)
+        by_this_round = _log_proposals(proposals, positions)
+        by_round = np.vstack([np.hstack([by_round, np.reshape(by_earlier_rounds, (-1, count))]), by_this_round])
         log_weights = densities - _log_mixture(by_round)
         if not np.any(np.isfinite(log_weights)):
             return None
-        proposals, long = _next(generator, positions, values, log_weights, modes, proposals)
-        if round_ == ROUNDS - 1 and not long:
+        proposals, has_long_tail = _next_proposals(generator, positions, values, log_weights, modes, proposals)
+        if i == ROUNDS - 1 and not has_long_tail:
             break
     finite = np.where(np.isfinite(log_weights), log_weights, -np.inf)
     weights = shares(finite)
@@ -136,56 +150,59 @@ def reweigh(
     return Reweighed(positions, values, weights, finite, float(1 / np.sum(weights**2)), tail)
 
 
-def _first(centre: np.ndarray, root: np.ndarray, modes: Sequence[Mode], size: int) -> list[Proposal]:
+def _first_proposals(centre: np.ndarray, root: np.ndarray, modes: Sequence[Mode], size: int) -> list[Proposal]:
+    """The first round's t's: around the posterior's mean, with several widths, and around each mode."""
     inflate = 1.5 if size <= 3 else 1.0 + 1.0 / np.sqrt(size)
-    found = [Proposal(centre, inflate * root, 0.5)]
+    proposals = [Proposal(centre, inflate * root, 0.5)]
     if size <= LOW:
-        found += [Proposal(centre, 5 * root, 0.15), Proposal(centre, 25 * root, 0.1)]
-    found += [Proposal(m.position, 1.2 * m.root, 0.4 / len(modes)) for m in modes]
-    return _shared(found)
+        proposals += [Proposal(centre, 5 * root, 0.15), Proposal(centre, 25 * root, 0.1)]
+    proposals += [Proposal(m.position, 1.2 * m.root, 0.4 / len(modes)) for m in modes]
+    return _scale_shares(proposals)
 
 
-def _next(
+def _next_proposals(
     generator: np.random.Generator, positions: np.ndarray, values: np.ndarray, log_weights: np.ndarray,
-    modes: Sequence[Mode], before: list[Proposal],
+    modes: Sequence[Mode], previous: list[Proposal],
 ) -> tuple[list[Proposal], bool]:  # fmt: skip
-    """t's around the weighted places: one with their mean and covariance, and in few dimensions local ones too.
+    """The next round's t's, fitted to the weighted places, and whether some parameter has a long tail.
 
-    In many dimensions the first t stays, as the weights would be biased: places that shaped a covariance are near
-    the middle of its t, and so count for too little.
-
-    And whether some number has a long tail.
+    One t has the places' mean and covariance. In few dimensions there are also local t's around random places. In more
+    than ``ADAPTED`` dimensions, the first t stays as it is: a covariance fitted to places lies close around these very
+    places, so that their weights would be too small.
     """
     size, count = positions.shape[1], len(positions)
-    # No weight counts for more than 1/(2 √count) of the sum: one place would become the whole answer.
+    # Each weight is limited to 1/(2 √count) of the sum, so that no single place decides where the next t's are.
     finite = np.where(np.isfinite(log_weights), log_weights, -np.inf)
-    cut = logsumexp(finite) - 0.5 * np.log(count) - np.log(2.0)
-    clipped = np.minimum(finite, cut)
-    w = shares(clipped)
-    mean, whole, ess = _fitted(positions, w, before[0].root) if size <= ADAPTED else (*before[0][:2], 0.0)
+    limit = logsumexp(finite) - 0.5 * np.log(count) - np.log(2.0)
+    w = shares(np.minimum(finite, limit))
+    mean, root, ess = _fit_normal(positions, w, previous[0].root) if size <= ADAPTED else (*previous[0][:2], 0.0)
     inflate = 1.0 if size > 3 else 1.15
-    found = [Proposal(mean, inflate * whole, 0.5)]
+    proposals = [Proposal(mean, inflate * root, 0.5)]
     if size <= LOW:
-        found += [Proposal(mean, 3 * whole, 0.1)]
+        proposals += [Proposal(mean, 3 * root, 0.1)]
         width = min(0.8, 1.1 * min(ess, 200.0) ** (-1 / (size + 4)))
-        local = width * whole
-        found += [Proposal(positions[i], local, 0.4 / KERNELS) for i in generator.choice(count, KERNELS, p=w)]
+        local = width * root
+        proposals += [Proposal(positions[i], local, 0.4 / KERNELS) for i in generator.choice(count, KERNELS, p=w)]
     outward = _outward(values, w)
     if outward is not None:
-        mean, whole, _ = _fitted(positions, outward, before[0].root)
-        found += [Proposal(mean, whole, 0.2)]
+        mean, root, _ = _fit_normal(positions, outward, previous[0].root)
+        proposals += [Proposal(mean, root, 0.2)]
         if size <= LOW:
-            found += [Proposal(positions[i], local, 0.3 / KERNELS) for i in generator.choice(count, KERNELS, p=outward)]
-    found += [Proposal(m.position, 1.2 * m.root, 0.15 / len(modes)) for m in modes]
-    return _shared(found), outward is not None
+            indices = generator.choice(count, KERNELS, p=outward)
+            proposals += [Proposal(positions[i], local, 0.3 / KERNELS) for i in indices]
+    proposals += [Proposal(m.position, 1.2 * m.root, 0.15 / len(modes)) for m in modes]
+    return _scale_shares(proposals), outward is not None
 
 
-def _fitted(positions: np.ndarray, w: np.ndarray, wide: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
-    """Mean, a root of the covariance and effective number of weighted places; ``wide`` counts where they are few."""
+def _fit_normal(positions: np.ndarray, w: np.ndarray, wide: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
+    """Mean, a root of the covariance and effective number of weighted places.
+
+    The fewer the effective places, the more the covariance is shrunk towards that of the root ``wide``.
+    """
     size, ess = positions.shape[1], float(1 / np.sum(w**2))
     mean = w @ positions
-    away = positions - mean
-    covariance = (away * w[:, None]).T @ away
+    deviations = positions - mean
+    covariance = (deviations * w[:, None]).T @ deviations
     shrink = ess / (ess + 2 * size)
     covariance = shrink * covariance + (1 - shrink) * wide @ wide.T
     scale = np.sqrt(np.maximum(np.diag(covariance), 1e-300))
@@ -193,51 +210,58 @@ def _fitted(positions: np.ndarray, w: np.ndarray, wide: np.ndarray) -> tuple[np.
 
 
 def _outward(values: np.ndarray, w: np.ndarray) -> np.ndarray | None:
-    """(n,) each place's share of the variances of numbers with long tails; None where none has one."""
-    at = np.flatnonzero(w > 0)
-    weights, seen = w[at, None], values[at]
-    away = (seen - np.sum(weights * seen, 0)) ** 2
-    variance = np.sum(weights * away, 0)
+    """(n,) each place's share in the variance of the parameters with long tails; None if there are no long tails."""
+    positive = np.flatnonzero(w > 0)
+    weights, numbers = w[positive, None], values[positive]
+    squares = (numbers - np.sum(weights * numbers, 0)) ** 2
+    variance = np.sum(weights * squares, 0)
     with np.errstate(divide="ignore", invalid="ignore"):
-        share = weights * away / variance
-        long = np.isfinite(variance) & (np.sum(weights * away**2, 0) > LONG * variance**2)
-    if not np.any(long):
+        share = weights * squares / variance
+        is_long = np.isfinite(variance) & (np.sum(weights * squares**2, 0) > LONG * variance**2)
+    if not np.any(is_long):
         return None
     outward = np.zeros(len(w))
-    outward[at] = np.mean(share[:, long], 1)
+    outward[positive] = np.mean(share[:, is_long], 1)
     return outward / outward.sum()
 
 
-def _beyond(away: np.ndarray, w: np.ndarray) -> float:
-    """The share of a variance that lies beyond all places ``away`` (n,) of weights w, if its tail falls by a power.
+def _beyond(distance: np.ndarray, w: np.ndarray) -> float:
+    """The share of a variance that lies beyond all places, if the tail follows a power law.
 
-    x² p(log x) of a tail p(x > c) ~ c^−α falls by 2 − α in log x. This slope is taken from the density between the 50
-    and 84 % quantiles of x² p to that between 84 and 99.5 %. The share is infinite where nothing falls, or few places
-    are so far out. Of 2.5 degrees of freedom it is 5 to 10 %, by which the places' own variance is too small.
+    For a tail P(x > c) ~ c^−α, log(x² p(log x)) has the slope 2 − α in log x. The slope is measured between two parts
+    of the variance: from its 50 % to its 84 % quantile, and from there to its 99.5 % quantile. The share is infinite
+    if the density does not fall, or if too few places lie so far out. For a t with 2.5 degrees of freedom, the places'
+    own variance is too small by 5 to 10 %, and so is this share.
+
+    Args:
+        distance: (n,) distances of the places from the mean, in one parameter.
+        w: (n,) weights of the places.
     """
-    there = np.flatnonzero(away > 0)
-    order = there[np.argsort(away[there])]
-    x, mass = np.log(away[order]), w[order] * away[order] ** 2
-    at = np.minimum(np.searchsorted(np.cumsum(mass) / mass.sum(), QUANTILES), len(x) - 1)
-    middle, far, end = x[at]
-    if at[2] - at[1] < FAR_OUT or not middle < far < end:
+    positive = np.flatnonzero(distance > 0)
+    order = positive[np.argsort(distance[positive])]
+    x, mass = np.log(distance[order]), w[order] * distance[order] ** 2
+    index = np.minimum(np.searchsorted(np.cumsum(mass) / mass.sum(), QUANTILES), len(x) - 1)
+    start, middle, end = x[index]
+    if index[2] - index[1] < FAR_OUT or not start < middle < end:
         return np.inf
-    near, last = np.diff(QUANTILES)
-    slope = 2 * np.log(last / near * (far - middle) / (end - far)) / (end - middle)
+    inner_share, outer_share = np.diff(QUANTILES)
+    slope = 2 * np.log(outer_share / inner_share * (middle - start) / (end - middle)) / (end - start)
     if slope >= 0:
         return np.inf
-    # Of a power's mass beyond ``far`` the part 1 − (end/far)^slope lies before ``end``.
-    return max(0.0, float(last / -np.expm1(slope * (end - far)) - (1 - QUANTILES[1])))
+    # For a power law, the share 1 − exp(slope (end − middle)) of the mass beyond ``middle`` lies before ``end``.
+    return max(0.0, float(outer_share / -np.expm1(slope * (end - middle)) - (1 - QUANTILES[1])))
 
 
-def _shared(found: list[Proposal]) -> list[Proposal]:
-    total = sum(p.share for p in found)
-    return [p._replace(share=p.share / total) for p in found]
+def _scale_shares(proposals: list[Proposal]) -> list[Proposal]:
+    """The proposals with shares that sum to 1."""
+    total = sum(p.share for p in proposals)
+    return [p._replace(share=p.share / total) for p in proposals]
 
 
-def _drawn(generator: np.random.Generator, proposals: list[Proposal], count: int) -> np.ndarray:
+def _draw_places(generator: np.random.Generator, proposals: list[Proposal], count: int) -> np.ndarray:
+    """(count, d) draws from the mixture of proposals."""
     size = len(proposals[0].centre)
-    # Stratified: each proposal gets its share of the places, give or take one.
+    # Stratified sampling: each proposal gets its share of the places, up to a difference of one.
     edges = np.floor(np.cumsum([p.share for p in proposals]) * count + generator.random()).astype(int)
     counts = np.diff(np.concatenate([[0], np.minimum(edges, count)]))
     counts[0] += count - counts.sum()
@@ -253,17 +277,17 @@ def _log_proposals(proposals: list[Proposal], positions: np.ndarray) -> np.ndarr
     """(n,) log density of the mixture of t's."""
     size = positions.shape[1]
     constant = gammaln((FREEDOM + size) / 2) - gammaln(FREEDOM / 2) - size / 2 * np.log(FREEDOM * np.pi)
-    shared: dict[int, list[Proposal]] = {}  # by root: local proposals differ in their centres alone
+    by_root: dict[int, list[Proposal]] = {}  # local proposals have the same root, and are evaluated together
     for p in proposals:
-        shared.setdefault(id(p.root), []).append(p)
+        by_root.setdefault(id(p.root), []).append(p)
     logs = []
-    for fields in shared.values():
-        inverse = np.linalg.inv(fields[0].root).T
-        white = (positions - fields[0].centre) @ inverse
-        centres = (np.stack([p.centre for p in fields]) - fields[0].centre) @ inverse
-        away = np.sum(centres**2, 1)[:, None] - 2 * centres @ white.T + np.sum(white**2, 1)
-        height = constant + np.log([p.share for p in fields]) - np.sum(np.log(np.abs(np.diag(fields[0].root))))
-        logs.append(height[:, None] - (FREEDOM + size) / 2 * np.log1p(np.maximum(away, 0.0) / FREEDOM))
+    for group in by_root.values():
+        inverse = np.linalg.inv(group[0].root).T
+        white = (positions - group[0].centre) @ inverse
+        centres = (np.stack([p.centre for p in group]) - group[0].centre) @ inverse
+        squares = np.sum(centres**2, 1)[:, None] - 2 * centres @ white.T + np.sum(white**2, 1)
+        height = constant + np.log([p.share for p in group]) - np.sum(np.log(np.abs(np.diag(group[0].root))))
+        logs.append(height[:, None] - (FREEDOM + size) / 2 * np.log1p(np.maximum(squares, 0.0) / FREEDOM))
     return _log_sum(np.concatenate(logs))
 
 
@@ -273,6 +297,6 @@ def _log_mixture(by_round: np.ndarray) -> np.ndarray:
 
 
 def _log_sum(logs: np.ndarray) -> np.ndarray:
-    """(n,) log Σ exp of (k, n) finite numbers."""
+    """(n,) log Σ exp over the first axis of (k, n) finite numbers."""
     top = logs.max(0)
     return top + np.log(np.sum(np.exp(logs - top), 0))

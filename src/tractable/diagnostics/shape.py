@@ -1,7 +1,9 @@
-"""Compares a posterior's means and sds with a second estimate of them: weighted places, moved draws, or other chains.
+"""Compares a posterior's means and sds with a second estimate of them.
 
-Errors are in units of what is allowed: a fifth of a posterior sd for a mean, a factor of 1.25 for an sd. Where tails
-are so heavy that sds do not settle, quantiles are compared in their place.
+The second estimate comes from importance sampling ("weighted places"), from the posterior's draws after Hamiltonian
+Monte Carlo ("moved draws"), or from another method's chains. Errors are in units of the allowed error: a fifth of a
+posterior sd for a mean, a factor of 1.25 for an sd. If tails are so heavy that estimated sds do not converge, quantiles
+are compared instead.
 """
 
 import math
@@ -20,45 +22,45 @@ from tractable.diagnostics.reweighed import LEAST_ESS, Reweighed
 from tractable.diagnostics.subject import Subject, even_draws
 from tractable.diagnostics.view import View
 
-MEANS_OFF = 0.2  # allowed error of a mean, in posterior sds
+MEANS_OFF = 0.2  # allowed error of a mean, in posterior sds (docs/decisions/009-what-a-right-posterior-is.md)
 SDS_OFF = 1.25  # allowed error of an sd, as a factor
 REJECT_MARGIN = 2.5  # standard errors by which an error must exceed the limit for "reject"
 UNCERTAIN = math.log(SDS_OFF) / REJECT_MARGIN  # standard error of log sd above which an sd is not compared
 TRUST_MARGIN = 2.0  # standard errors by which an error must lie below the limit for "trust"
 SETTLED = 1.02  # largest R-hat at which another method's chains are compared with a result
-HEAVY = 0.35  # tail index of the draws (1/ν of a t) above which quantiles are compared too
-SHORT = 1.25  # factor on errors that moved draws alone show: along a curved ridge the draws move too little
-KHAT_ALONE = 0.5  # largest k-hat at which weights need no second estimate
+HEAVY = 0.35  # tail index of the draws (1/ν for a t with ν degrees of freedom) above which quantiles are compared too
+SHORT = 1.25  # factor on the error if only moved draws measure it: along a curved ridge, draws move too little
+KHAT_ALONE = 0.5  # largest k-hat (tail index of importance weights) at which weights need no second estimate
 SHAPE, ERRORS, HIDDEN = "means and sds", "standard errors", "no standard errors"  # names of checks
 
 
 class Compared(NamedTuple):
-    """The worst mean or sd of a posterior against another estimate of it; errors in units of the allowed error."""
+    """The parameter whose mean or sd differs most from another estimate; errors in units of the allowed error."""
 
-    error: float  # the larger of |difference of means|/0.2 sd and |log ratio of sds|/log 1.25; 1 is the limit
+    error: float  # the larger of |difference of means|/(0.2 sd) and |log ratio of sds|/log 1.25; 1 is the limit
     chance: float  # standard error of ``error``
-    name: str  # of the parameter
-    means: float  # |difference of means|, in sds
+    name: str  # name of the parameter
+    means: float  # |difference of means| in sds; of quantiles, in half-widths of the middle 68 %
     ratio: float  # reported sd over the other estimate
     tails: bool = False  # whether quantiles were compared; ``chance`` then includes the error of the draws
-    doubtful: bool = False  # whether a variance may be infinite where the reported sd is finite
+    doubtful: bool = False  # whether some sd, which seems to be finite, was too uncertain to be compared
     lenient: bool = False  # whether "trust" needs no margin below the limit
 
     @classmethod
     def worst(
         cls, errors: np.ndarray, chances: np.ndarray, names: Sequence[str], means: np.ndarray, ratios: np.ndarray
     ) -> "Compared":
-        """The parameter that is most surely wrong; if none surely is, the one whose error may be largest."""
-        surely, perhaps = errors - REJECT_MARGIN * chances, errors + chances
-        i = int(np.argmax(surely if surely.max() > 1 else perhaps))
+        """The parameter with the most significant error; if none is significant, the one whose error may be largest."""
+        lower_bounds, upper_bounds = errors - REJECT_MARGIN * chances, errors + chances
+        i = int(np.argmax(lower_bounds if lower_bounds.max() > 1 else upper_bounds))
         return cls(float(errors[i]), float(chances[i]), names[i], float(means[i]), float(ratios[i]))
 
     @property
     def verdict(self) -> str:
-        """The verdict, with margins for both errors.
+        """The verdict, with margins for the uncertainty of the comparison.
 
-        Chains are ``lenient``: their own checks say how accurate their moments are. This does not hold for a variance
-        that comes from far out in the tails.
+        Comparisons of chains are ``lenient``: R-hat and effective sample sizes already show how accurate the chains'
+        moments are, except for a variance that comes from far out in the tails.
         """
         if self.error - REJECT_MARGIN * self.chance > 1:
             return "reject"
@@ -73,16 +75,19 @@ class Compared(NamedTuple):
     def describe(self) -> str:
         """The worst parameter and its errors, as text."""
         if self.tails:
-            far = "; tails decide some sd, which is not compared" * self.doubtful
-            return f"a quantile of {self.name} is {self.means:.2f} half-widths of the middle 68 % off{far}"
+            doubt = "; tails decide some sd, which is not compared" * self.doubtful
+            return f"a quantile of {self.name} is {self.means:.2f} half-widths of the middle 68 % off{doubt}"
         return f"the mean of {self.name} is {self.means:.2f} sd off and its sd {self.ratio:.2f} times the right one"
 
 
 def check_shape(subject: Subject, view: View, reweighed: Reweighed | None, endless: bool) -> Check:
-    """Compares means and sds with importance sampling's; if its weights are too uneven, with those of moved draws.
+    """Compares means and sds with those of importance sampling, or of moved draws if the weights are too uneven.
 
     Args:
-        endless: whether the density may fall too slowly along a ray for a variance to be finite.
+        subject: the posterior.
+        view: the density.
+        reweighed: the weighted places; None if there are none.
+        endless: whether the density may fall so slowly along a ray that some variance is infinite.
     """
     chained = subject.learnt.method.chained
     reliable = reweighed is not None and reweighed.reliable
@@ -91,28 +96,30 @@ def check_shape(subject: Subject, view: View, reweighed: Reweighed | None, endle
         source = f"{len(reweighed.values):,} weighted places with an ESS of {reweighed.ess:,.0f}"
         compared = _compare_weighted(subject, reweighed, endless)
     shape = math.inf if reweighed is None else reweighed.khat
-    # The k-hat of so many weights is known to 0.1: where it may exceed the limit, weights alone cannot earn trust.
-    doubted = compared is not None and not chained and shape > KHAT_ALONE
-    if compared is None or doubted or (compared.verdict == "caution" and not compared.tails):
-        moved, short = compare_moved(subject, view), ""
-        if moved is not None and not chained and not reliable:
-            moved = moved._replace(error=SHORT * moved.error, chance=SHORT * moved.chance)
-            short = " (they see too little: a quarter is added)"
-        if moved is not None and prefers_moved(moved, compared, shape, chained):
-            compared, source = moved, f"{view.size.walkers} draws moved by Hamiltonian Monte Carlo{short}"
+    # The estimated k-hat has an error of about 0.1. Above KHAT_ALONE the true k-hat may be too large, so that weights
+    # alone are not trusted.
+    needs_moves = compared is not None and not chained and shape > KHAT_ALONE
+    if compared is None or needs_moves or (compared.verdict == "caution" and not compared.tails):
+        by_moves, note = compare_moved(subject, view), ""
+        if by_moves is not None and not chained and not reliable:
+            by_moves = by_moves._replace(error=SHORT * by_moves.error, chance=SHORT * by_moves.chance)
+            note = " (25 % is added, because moved draws show errors too small)"
+        if by_moves is not None and prefers_moved(by_moves, compared, shape, chained):
+            compared, source = by_moves, f"{view.size.walkers} draws moved by Hamiltonian Monte Carlo{note}"
     return _shape_check(subject, compared, source)
 
 
 def _shape_check(subject: Subject, compared: Compared | None, source: str) -> Check:
+    """The check with the verdict of a comparison, or without one if nothing could be compared."""
     chained = subject.learnt.method.chained
     if compared is None:
         verdict, error = "trust" if chained else "caution", math.nan
         sentence = "neither reweighting nor moving draws can tell whether means and sds are right"
-        sentence += "; only the chains' agreement speaks for them" if chained and not subject.is_point else ""
+        sentence += "; the only evidence is that chains agree" if chained and not subject.is_point else ""
     else:
         verdict, error = compared.verdict, compared.error
         sentence = f"largest error, where 1 is allowed: {compared.describe()}, by {source}"
-    if subject.is_point:  # standard errors are shown only if they are the posterior's sds, and the point its mean
+    if subject.is_point:  # standard errors are shown only if the point is the posterior's mean, and they are its sds
         if verdict == "trust":
             return Check(ERRORS, error, "trust", sentence)
         return Check(HIDDEN, error, "trust", f"not shown: {sentence}")
@@ -124,25 +131,29 @@ def _shape_check(subject: Subject, compared: Compared | None, source: str) -> Ch
 
 
 def was_compared(checks: Sequence[Check]) -> bool:
-    """Whether means and sds were compared with another estimate, which does not reject them."""
+    """Whether means and sds were compared with another estimate and not rejected."""
     return any(c.name == SHAPE and c.verdict != "reject" and not math.isnan(c.value) for c in checks)
 
 
-def prefers_moved(moved: Compared, weighted: Compared | None, shape: float, chained: bool) -> bool:
-    """Whether moved draws decide and not the weights: if the weights cannot tell, or if the moves see a larger error.
+def prefers_moved(by_moves: Compared, by_weights: Compared | None, shape: float, chained: bool) -> bool:
+    """Whether moved draws decide instead of weighted places.
 
-    Weights are doubted if their k-hat, ``shape``, is large. If it is small and weights see an error at the limit or
-    beyond, moves that see none may have stayed in the mode where they began. For chains, moves only have to reject.
+    They decide if there is no comparison by weights. Otherwise ``shape``, the weights' k-hat, matters:
+
+    - Large k-hat, no chains: the worse verdict counts, because each estimate may miss an error.
+    - Small k-hat, and chains or an error beyond the limit by the weights: again the worse verdict counts. Moves that
+      show no error may have stayed in the mode where they began.
+    - All other cases: moved draws decide, unless their own verdict is "caution".
     """
-    if weighted is None:
+    if by_weights is None:
         return True
-    if (shape > KHAT_ALONE and not chained) or (shape <= KHAT_ALONE and (chained or weighted.error >= 1)):
-        return moved.rank > weighted.rank
-    return moved.verdict != "caution"
+    if (shape > KHAT_ALONE and not chained) or (shape <= KHAT_ALONE and (chained or by_weights.error >= 1)):
+        return by_moves.rank > by_weights.rank
+    return by_moves.verdict != "caution"
 
 
 def _compare_weighted(subject: Subject, reweighed: Reweighed, endless: bool) -> Compared | None:
-    """Compares with the moments of weighted places; with their quantiles if some sd is too uncertain."""
+    """Compares with the moments of weighted places, or with their quantiles if some sd is too uncertain."""
     learnt = subject.learnt
     moments = reweighed.moments()
     compared = compare_moments(learnt, *moments)
@@ -150,20 +161,20 @@ def _compare_weighted(subject: Subject, reweighed: Reweighed, endless: bool) -> 
         return compared._replace(lenient=learnt.method.chained and not reweighed.long.any())
     if subject.is_point:
         return None
-    settled = (moments[3] <= UNCERTAIN) | learnt.model.fixed
-    doubtful = not (endless or reweighed.endless(~settled))
+    is_certain = (moments[3] <= UNCERTAIN) | learnt.model.fixed
+    doubtful = not (endless or reweighed.endless(~is_certain))
     by_quantiles = compare_quantiles(learnt, reweighed.values, reweighed.weights, reweighed.ess)
     return by_quantiles._replace(doubtful=doubtful)
 
 
 def compare_moved(subject: Subject, view: View) -> Compared | None:
-    """Compares the posterior's moments with those of its draws after moves; None where these could not be moved."""
+    """Compares the posterior's moments with those of its draws after HMC moves; None if moves were not accepted."""
     learnt = subject.learnt
     draws = subject.draws(view.size.walkers)
-    moved = moves.move(view.target, view.rows, draws, subject.centre, subject.root, subject.seed)
-    if not moved.usable:
+    result = moves.move(view.target, view.rows, draws, subject.centre, subject.root, subject.seed)
+    if not result.usable:
         return None
-    values = values_of(view.target.model, moved.after).astype(np.float64)  # (t, c, k)
+    values = values_of(view.target.model, result.after).astype(np.float64)  # (t, c, k)
     walkers = values.mean(0)
     mean, sd = values.mean((0, 1)), values.std((0, 1))
     error = walkers.std(0, ddof=1) / math.sqrt(values.shape[1])
@@ -176,7 +187,7 @@ def compare_moved(subject: Subject, view: View) -> Compared | None:
 
 
 def compare_tails(learnt: Learnt, compared: Compared | None, values: np.ndarray, ess: float) -> Compared | None:
-    """The worse of a comparison of moments and one of quantiles, if tails are heavy or moments cannot tell."""
+    """The worse of two comparisons: of moments, and of quantiles if tails are heavy or moments were not compared."""
     if learnt.is_point or (compared is not None and not has_heavy_tails(learnt)):
         return compared
     by_quantiles = compare_quantiles(learnt, values, None, ess)
@@ -184,11 +195,11 @@ def compare_tails(learnt: Learnt, compared: Compared | None, values: np.ndarray,
 
 
 def compare_chains(learnt: Learnt, other: Learnt) -> Check:
-    """Compares means and sds with those of another method's chains, whose Monte-Carlo errors count."""
+    """Compares means and sds with those of another method's chains, with allowance for their Monte-Carlo errors."""
     method = type(other.method).__name__
-    name, diagnosed, (mean, sd) = f"{method} beside it", other.diagnosed, other.flat_moments
+    name, diagnosed, (mean, sd) = f"compared with {method}", other.diagnosed, other.flat_moments
     if not np.all(diagnosed.rhat <= SETTLED):
-        sentence = f"R-hat of {method}, whose chains do not agree and so cannot be compared"
+        sentence = f"R-hat of {method}: its chains do not agree, so that they cannot be compared with the result"
         return Check(name, float(np.nanmax(diagnosed.rhat)), "caution", sentence)
     compared = compare_moments(learnt, mean, diagnosed.mcse_mean, sd, diagnosed.mcse_sd / sd)
     if compared is None:
@@ -202,60 +213,63 @@ def compare_chains(learnt: Learnt, other: Learnt) -> Check:
 def compare_moments(
     learnt: Learnt, mean: np.ndarray, error: np.ndarray, sd: np.ndarray, sd_error: np.ndarray
 ) -> Compared | None:
-    """The worst mean or sd against another estimate; None where that estimate's sds are too uncertain.
+    """Compares means and sds with another estimate; None if that estimate's sds are too uncertain.
 
     Args:
+        learnt: the posterior.
         mean, error, sd, sd_error: (k,) means, their standard errors, sds, and the standard errors of log sd.
     """
     own_mean, own_sd = learnt.flat_moments
-    # A parameter at a kink of its prior has no sd, and a constant has none to compare.
+    # Left out: a parameter at a kink of its prior, whose sd is NaN, and constants.
     checked = np.flatnonzero(~np.isnan(own_sd) & ~learnt.model.fixed)
     own_mean, own_sd, names = own_mean[checked], own_sd[checked], [learnt.names[i] for i in checked]
     mean, error, sd, sd_error = mean[checked], error[checked], sd[checked], sd_error[checked]
     with np.errstate(divide="ignore", invalid="ignore"):
-        off = np.abs(own_mean - mean) / sd / MEANS_OFF
+        difference = np.abs(own_mean - mean) / sd / MEANS_OFF
         ratio = np.abs(np.log(own_sd / sd)) / math.log(SDS_OFF)
-        off_error, ratio_error = error / sd / MEANS_OFF, sd_error / math.log(SDS_OFF)
-    if not len(checked) or not np.all(np.isfinite(off)) or np.max(sd_error) > UNCERTAIN:
+        difference_error, ratio_error = error / sd / MEANS_OFF, sd_error / math.log(SDS_OFF)
+    if not len(checked) or not np.all(np.isfinite(difference)) or np.max(sd_error) > UNCERTAIN:
         return None
-    by_mean = off >= ratio
-    errors, chances = np.where(by_mean, off, ratio), np.where(by_mean, off_error, ratio_error)
-    return Compared.worst(errors, chances, names, off * MEANS_OFF, own_sd / sd)
+    by_mean = difference >= ratio
+    errors, chances = np.where(by_mean, difference, ratio), np.where(by_mean, difference_error, ratio_error)
+    return Compared.worst(errors, chances, names, difference * MEANS_OFF, own_sd / sd)
 
 
 def compare_quantiles(learnt: Learnt, values: np.ndarray, weights: np.ndarray | None, ess: float) -> Compared:
     """Compares the 5, 50 and 95 % quantiles; the allowed error is a fifth of the half-width of the middle 68 %.
 
     Args:
-        values, weights: (n, k) and (n,) of the other estimate, whose effective sample size is ``ess``.
+        learnt: the posterior.
+        values, weights: (n, k) draws and (n,) weights of the other estimate, whose effective sample size is ``ess``.
     """
     levels, moving = [0.05, 0.16, 0.5, 0.84, 0.95], ~learnt.model.fixed
-    theirs = weighted_quantiles(values[:, moving], levels, weights)
+    other_quantiles = weighted_quantiles(values[:, moving], levels, weights)
     flat = learnt.values.reshape(-1, len(learnt.names))[:, moving]
     own_weights = None if learnt.weights is None else learnt.weights.ravel().astype(np.float64)
-    own = weighted_quantiles(flat, levels, own_weights)
-    half = (theirs[3] - theirs[1]) / 2
-    off = np.abs(own - theirs)[[0, 2, 4]].max(0) / half
+    own_quantiles = weighted_quantiles(flat, levels, own_weights)
+    half = (other_quantiles[3] - other_quantiles[1]) / 2
+    error = np.abs(own_quantiles - other_quantiles)[[0, 2, 4]].max(0) / half
     own_ess = len(flat) if own_weights is None else own_weights.sum() ** 2 / np.sum(own_weights**2)
-    count = learnt.diagnosed.tail[moving] if learnt.method.chained else np.full(len(off), own_ess)
-    steps = [0.02, 0.08, 0.47, 0.53, 0.92, 0.98]  # either side of each of the three, for the slope dq/dp
-    run = weighted_quantiles(flat, steps, own_weights)
-    steep = np.stack([(run[i + 1] - run[i]) / (steps[i + 1] - steps[i]) for i in (0, 2, 4)]) / half
-    spread = np.sqrt(np.array([0.05, 0.5, 0.95]) * np.array([0.95, 0.5, 0.05]))[:, None] * steep  # √p(1 − p) dq/dp
-    chances = spread.max(0) * np.sqrt(1 / np.maximum(count, 1) + 1 / ess) / MEANS_OFF
+    count = learnt.diagnosed.tail[moving] if learnt.method.chained else np.full(len(error), own_ess)
+    # A quantile q at level p has the standard error √(p(1 − p)/n) dq/dp. The slope is that between two levels near p.
+    steps = [0.02, 0.08, 0.47, 0.53, 0.92, 0.98]
+    nearby = weighted_quantiles(flat, steps, own_weights)
+    slope = np.stack([(nearby[i + 1] - nearby[i]) / (steps[i + 1] - steps[i]) for i in (0, 2, 4)]) / half
+    sds = np.sqrt(np.array([0.05, 0.5, 0.95]) * np.array([0.95, 0.5, 0.05]))[:, None] * slope
+    chances = sds.max(0) * np.sqrt(1 / np.maximum(count, 1) + 1 / ess) / MEANS_OFF
     names = [learnt.names[i] for i in np.flatnonzero(moving)]
-    worst = Compared.worst(off / MEANS_OFF, chances, names, off, (own[3] - own[1]) / 2 / half)
-    return worst._replace(tails=True)
+    ratios = (own_quantiles[3] - own_quantiles[1]) / 2 / half
+    return Compared.worst(error / MEANS_OFF, chances, names, error, ratios)._replace(tails=True)
 
 
 def has_heavy_tails(learnt: Learnt) -> bool:
-    """Whether some parameter's draws have tails so heavy that an estimated sd does not settle."""
+    """Whether some parameter's draws have tails so heavy that an estimated sd does not converge."""
     flat = learnt.values.reshape(-1, len(learnt.names))[:, ~learnt.model.fixed]
     if len(flat) < LEAST_ESS:
         return False
     flat = flat[even_draws(learnt, len(flat))]
     with np.errstate(divide="ignore"):
-        away = np.sort(np.log(np.abs(flat - np.median(flat, 0))), 0)[::-1]
-    tail = away[: 3 * math.isqrt(len(flat))]
-    hill = np.mean(tail - tail[-1], 0)  # overestimates the tail index: few parameters then need the costlier k-hat
-    return any(khat(column[np.isfinite(column)]) > HEAVY for column in away.T[hill > HEAVY])
+        logs = np.sort(np.log(np.abs(flat - np.median(flat, 0))), 0)[::-1]
+    tail = logs[: 3 * math.isqrt(len(flat))]
+    hill = np.mean(tail - tail[-1], 0)  # Hill's estimate of the tail index is too large, but needs less work than k-hat
+    return any(khat(column[np.isfinite(column)]) > HEAVY for column in logs.T[hill > HEAVY])

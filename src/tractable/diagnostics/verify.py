@@ -1,4 +1,4 @@
-"""Verifies a posterior against its density: modes that it did not visit, its means and sds, its tails."""
+"""Verifies a posterior against its density: its modes, its means and sds, and its tails."""
 
 import math
 from collections.abc import Callable
@@ -21,23 +21,24 @@ from tractable.diagnostics.view import SHARE, THOROUGH, WORK, View, affordable, 
 
 Verify = Literal["auto", "thorough", None]
 
-MOST_PARAMETERS = 200  # for which a posterior is verified
-ROUNDED_DRAWS, ROUNDING = 64, (0.1, 0.5)  # draws at which rounding is measured; its limits in nats, trust and caution
+MOST_PARAMETERS = 200  # maximum number of parameters for which a posterior is verified
+# Rounding errors of the log density are measured at ROUNDED_DRAWS draws; the limits for trust and caution are in nats.
+ROUNDED_DRAWS, ROUNDING = 64, (0.1, 0.5)
 
 
-@np.errstate(over="ignore", invalid="ignore")  # densities overflow at starting points far out
+@np.errstate(over="ignore", invalid="ignore")  # densities may overflow at starting points far from the posterior
 def verify(learnt: Learnt, how: str | None, again: Callable[..., Learnt], by_rows: bool = False) -> list[Check]:
-    """Checks of a posterior against its density; none for methods without a density.
+    """Checks a posterior against its density; there are no checks for exact methods and for runs without draws.
 
-    Each check seeks one kind of error: a mode that the draws did not visit (``climbs``, ``modes``), a mean or sd that
-    is off (``shape``), infinite mass in the tails (``tails``). A network is judged by its predictions (``networks``).
+    Each check looks for one kind of error: a mode that the draws did not visit (``climbs``, ``modes``), a wrong mean or
+    sd (``shape``), or infinite mass in the tails (``tails``). A network is judged by its predictions (``networks``).
 
     Args:
         learnt: the posterior.
         how: as for ``Posterior.verify``.
-        again: ``again()`` fits a network from another seed; ``again(name)`` runs another method, whose means and sds a
-            thorough verification compares.
-        by_rows: whether held-out rows judge the posterior too.
+        again: ``again()`` fits a network with another seed. ``again(name)`` runs another method; a thorough
+            verification compares its means and sds with those of the posterior.
+        by_rows: whether held-out rows check the posterior too.
     """
     method, count = learnt.method, learnt.is_point or isinstance(learnt.belief, Moments) or learnt.count > 1
     if learnt.interrupted or not method.verified or method.exact or not count:
@@ -52,15 +53,15 @@ def verify(learnt: Learnt, how: str | None, again: Callable[..., Learnt], by_row
     narrow = method.row_space_posterior(learnt) if how == "auto" else None
     if narrow is None or why_not_verified(narrow) is not None:
         return [Check("verified", math.nan, "caution", reason)]
-    sentence = "numbers that the rows inform, which are verified; the rest of the weights is drawn given these numbers"
+    sentence = "combinations of weights on which the rows depend; these are verified; all others are drawn given them"
     return [Check("rows' span", narrow.model.space.size, "trust", sentence), *verify(narrow, how, again, by_rows)]
 
 
 def why_not_verified(learnt: Learnt) -> str | None:
-    """Why a posterior cannot be compared with its density; None where it can."""
+    """The reason why a posterior cannot be compared with its density; None if it can."""
     size, belief = learnt.model.space.size, learnt.belief
     if learnt.model.network_weights and learnt.is_point:
-        return "a network has many maxima, and this is one: judge it by held-out rows (held_out=)"
+        return "a network has many maxima, of which this is one: judge it by held-out rows (held_out=)"
     if learnt.model.is_ladder:
         return "a ladder's weights are not identified: judge it by held-out rows (held_out=)"
     if isinstance(belief, Moments):
@@ -68,7 +69,7 @@ def why_not_verified(learnt: Learnt) -> str | None:
     if isinstance(belief, Fitted) and not belief.q.whole:
         return "not verified: q covers only some of the parameters"
     if size > MOST_PARAMETERS:
-        return f"not verified: {size} parameters, and at most {MOST_PARAMETERS} are; compare with another method"
+        return f"not verified: {size} parameters are more than {MOST_PARAMETERS}; compare with another method"
     if learnt.data is not None and not learnt.data.resident:
         return "not verified: the rows are on file; compare with a run on fewer rows in memory"
     return None
@@ -78,7 +79,7 @@ def _verify_density(learnt: Learnt, how: str, again: Callable[..., Learnt]) -> l
     """The checks of a posterior that can be compared with its density."""
     subject = subject_of(learnt)
     if subject is None:
-        sentence = "of the posterior in some direction: without any spread there it cannot be verified"
+        sentence = "not verified: the variance of the posterior in some direction is 0 or not finite"
         return [Check("covariance", 0.0, "caution", sentence)]
     view = _choose_view(subject, how)
     if isinstance(view, Check):
@@ -96,7 +97,8 @@ def _verify_density(learnt: Learnt, how: str, again: Callable[..., Learnt]) -> l
     reweighed = reweigh(view.target, view.rows, centre, root, modes, view.size.places, seed)
     if not subject.is_point:
         out.append(check_visits(subject, modes, reweighed))
-    # A density that falls more slowly than r^−(d + 2) on a cone of rays has no variance; a ray represents its cone.
+    # A density that falls more slowly than r^−(d + 2) on a cone of rays has an infinite variance. The slope on one ray
+    # is taken to hold on a cone around it.
     out.append(check_shape(subject, view, reweighed, tail.value > -len(centre) - 2))
     if how == "thorough" and not subject.is_point:
         out.append(compare_chains(learnt, again(learnt.method.cross_check_method)))
@@ -104,7 +106,7 @@ def _verify_density(learnt: Learnt, how: str, again: Callable[..., Learnt]) -> l
 
 
 def _choose_view(subject: Subject, how: str) -> View | Check:
-    """The density to compare with, at the largest size that can be afforded; a check that says why there is none."""
+    """The density to compare with, and the amount of work that fits; or a check that says why there is none."""
     learnt = subject.learnt
     rows = None if learnt.data is None else learnt.data.arrays()
     prior = getattr(learnt.method, "prior", True)
@@ -114,10 +116,8 @@ def _choose_view(subject: Subject, how: str) -> View | Check:
     if how == "thorough":
         starts, points = (0, 0) if size is None else size[:2]
         size, few = THOROUGH._replace(starts=max(THOROUGH.starts, starts), points=max(THOROUGH.points, points)), None
-    check = Check(
-        "verified", 0.0, "caution",
-        "not verified: with so many rows it would take too long; use verify='thorough' to verify all the same",
-    )  # fmt: skip
+    sentence = "not verified: with so many rows it would take too long; use verify='thorough' to verify nevertheless"
+    check = Check("verified", 0.0, "caution", sentence)
     if few is not None:
         check, view = view_few(subject, target, climbed, rows, few)
         if view is not None:
@@ -126,24 +126,30 @@ def _choose_view(subject: Subject, how: str) -> View | Check:
 
 
 def _climb_target(subject: Subject, view: View) -> list[Mode]:
-    """The modes of the target, climbed to from one end of each height."""
+    """The modes of the target with the Jacobian; earlier climbs of a point estimate maximised it without the Jacobian.
+
+    The new climbs start at the earlier ends. Of ends with equal values, only one is used.
+    """
     distinct = np.unique(np.round(view.ends.values / climbs.SAME_MODE), return_index=True)[1]
     ends = climbs.climb(view.target, view.rows, view.ends.positions[distinct], subject.centre, subject.root)
     return climbs.modes(view.target, view.rows, ends, subject.root)
 
 
 def _check_rounding(view: View, draws: np.ndarray, seed: int) -> list[Check]:
-    """How much rounding changes the log density from each draw (n, d) to its neighbour; no check where it is little."""
+    """Checks how much rounding errors change the log density between each draw (n, d) and a neighbouring number.
+
+    There is no check if the change is small.
+    """
     bits = np.finfo(jnp.result_type(float))
     positions = draws.astype(bits.dtype)
     signs = np.random.default_rng(seed).choice([-2.0, 2.0], positions.shape)
     neighbours = (positions * (1 + signs * bits.eps)).astype(bits.dtype)
     (values, slopes), others = view.target.look(view.rows, positions), view.target.at(view.rows, neighbours)
     steps = neighbours.astype(np.float64) - positions
-    off = others - values - np.sum(slopes * steps, 1)
-    noise = float(np.sqrt(np.mean(np.square(off[np.isfinite(off)])) / 2)) if np.isfinite(off).any() else 0.0
+    errors = others - values - np.sum(slopes * steps, 1)
+    noise = float(np.sqrt(np.mean(np.square(errors[np.isfinite(errors)])) / 2)) if np.isfinite(errors).any() else 0.0
     if noise <= ROUNDING[0]:
         return []
-    sentence = f"nats by which rounding to {bits.bits} bits moves the log density, and so draws and weights"
+    sentence = f"nats by which rounding to {bits.bits} bits changes the log density, and thereby draws and weights"
     remedy = "use units in which numbers are near 1, or jax.config.update('jax_enable_x64', True)"
     return [Check("rounding", noise, "caution" if noise <= ROUNDING[1] else "reject", f"{sentence}: {remedy}")]

@@ -1,4 +1,4 @@
-"""Numbers of importance weights, of which only the logarithms are known: their mean, its error, and bounds."""
+"""Summaries of importance weights that are given by their logarithms: the mean, its error, and bounds."""
 
 import math
 from typing import NamedTuple
@@ -6,11 +6,11 @@ from typing import NamedTuple
 import numpy as np
 from jax.typing import ArrayLike
 
-BLOCKS = 16  # blocks of weights, whose means give a bound's standard error
+BLOCKS = 16  # number of blocks of weights; the variation of their means gives a bound's standard error
 
 
 def log_mean(log_weights: ArrayLike) -> float:
-    """log (1/S) Σ w, (S,) → (); −∞ where every weight is 0."""
+    """The log of the mean weight, log (1/S) Σ w, from log weights (S,); −∞ if every weight is 0."""
     log_weights = np.asarray(log_weights, np.float64)
     top = log_weights.max()
     if not np.isfinite(top):
@@ -19,19 +19,19 @@ def log_mean(log_weights: ArrayLike) -> float:
 
 
 def relative_error(log_weights: ArrayLike) -> float:
-    """sd(w) / (w̄ √S), the standard error of log w̄ by the delta method."""
+    """The standard error of the log mean weight by the delta method, sd(w) / (w̄ √S); ∞ if every weight is 0."""
     share = shares(log_weights)
     return float(math.sqrt(len(share)) * share.std(ddof=1)) if np.all(np.isfinite(share)) else math.inf
 
 
 def effective(log_weights: ArrayLike) -> float:
-    """(Σ w)² / Σ w², the effective sample size of the weights."""
+    """The effective sample size of the weights, (Σ w)² / Σ w²; 0 if every weight is 0."""
     share = shares(log_weights)
     return float(1 / np.sum(share**2)) if np.all(np.isfinite(share)) else 0.0
 
 
 def shares(log_weights: ArrayLike) -> np.ndarray:
-    """w / Σ w, (S,); NaN where every weight is 0."""
+    """Each weight's share in the sum, w / Σ w, (S,); NaN if every weight is 0."""
     log_weights = np.asarray(log_weights, np.float64)
     if not np.isfinite(log_weights.max()):
         return np.full(len(log_weights), np.nan)
@@ -40,13 +40,15 @@ def shares(log_weights: ArrayLike) -> np.ndarray:
 
 
 def stochastic_bound(log_weights: ArrayLike, share: float = 0.995) -> float:
-    """A lower confidence bound for log E[w] at level ``share``, by Student's t over block means (approximate).
+    """An approximate lower confidence bound for log E[w] at level ``share``, by Student's t over block means.
 
-    The weights are cut into 16 blocks. The mean of the blocks' log mean weights is at most log E[w] in expectation,
-    whatever w's law; the bound is that mean minus the t(15) quantile times its standard error.
+    The weights are cut into 16 blocks. For every distribution of w, the mean of the blocks' log mean weights is at most
+    log E[w] in expectation. The bound is this mean minus its standard error times the quantile of Student's t with 15
+    degrees of freedom.
 
     Args:
         log_weights: (S,), S ≥ 32, independent.
+        share: level of the bound.
     """
     from scipy.stats import t
 
@@ -59,28 +61,28 @@ def stochastic_bound(log_weights: ArrayLike, share: float = 0.995) -> float:
 class Summed(NamedTuple):
     """The estimate of Σ_n log p(x_n|θ) from log weights (N, S)."""
 
-    estimates: np.ndarray  # (N,) log mean over draws
+    estimates: np.ndarray  # (N,) log mean weight over draws
     errors: np.ndarray  # (N,) standard errors, by the delta method
     effective: np.ndarray  # (N,) effective sample sizes
 
     @property
     def estimate(self) -> float:
-        """The sum over n."""
+        """The sum of the estimates over n."""
         return float(self.estimates.sum())
 
     @property
     def error(self) -> float:
-        """The sum's standard error; data are independent, so squares add."""
+        """The standard error of the sum; the errors of different data are independent, so that variances add up."""
         return float(np.sqrt(np.sum(self.errors**2)))
 
     @property
     def bias(self) -> float:
-        """−Σ_n var(w)/(2 S w̄²), the bias of the estimate: the terms have one sign and add up."""
+        """The bias of the estimate, −Σ_n var(w)/(2 S w̄²); all terms have the same sign, so that they add up."""
         return float(-np.sum(self.errors**2) / 2)
 
 
-def summed(log_weights: np.ndarray) -> Summed:
-    """The estimate from log weights (N, S); every row needs a finite one."""
+def sum_up(log_weights: np.ndarray) -> Summed:
+    """The estimate from log weights (N, S); every row needs at least one finite log weight."""
     top = log_weights.max(1, keepdims=True)
     weights = np.exp(log_weights - top)
     mean, draws = weights.mean(1), weights.shape[1]

@@ -1,1 +1,1 @@
-"""The marginal likelihood, log p(y): estimates, bounds and verdicts."""
+"""Estimates of the evidence (marginal likelihood) log p(y), with bounds and verdicts."""

@@ -6,9 +6,9 @@
     backwards   x_T ~ f₁;   t = T..1:  x_{t−1} ~ T_t(· | x_t),  log w += (β_t − β_{t−1}) r(x_{t−1})
 
 T_t leaves f_{β_t} invariant and is reversible, as Metropolis kernels are. Then E[w] = Z forwards and E[1/w] = 1/Z
-backwards, exactly and for any schedule; by Jensen E[log w] ≤ log Z forwards and ≥ log Z backwards, so Z is bracketed.
-Neal 2001; Grosse, Ghahramani & Adams 2015 (bidirectional Monte Carlo). The weight of a step is taken *before* its
-transition: after it, E[w] would not be Z.
+backwards, exactly and for every schedule. By Jensen's inequality, E[log w] is at most log Z forwards, and at least
+log Z backwards, so that Z lies between two bounds. See Neal 2001, and Grosse, Ghahramani & Adams 2015 (bidirectional
+Monte Carlo). The weight of a step is taken *before* its transition; after the transition, E[w] would not be Z.
 """
 
 from collections.abc import Callable
@@ -21,15 +21,15 @@ from jax.typing import ArrayLike
 
 from tractable.core.tree import PyTree
 
-HALVINGS = 60  # of the interval that holds the next β
+HALVINGS = 60  # number of bisection steps in the search for the next β
 
 
 class Annealed(NamedTuple):
     """The result of one run of one chain."""
 
     log_weight: jax.Array  # () log w
-    position: PyTree  # end point: at f₁ forwards, at p₀ backwards
-    info: PyTree  # the kernels' own, averaged over the transitions at each β; every leaf (T,), by t
+    position: PyTree  # end point: a draw of f₁ (about) forwards, of p₀ backwards
+    info: PyTree  # the kernels' info, averaged over the transitions at each β; leaves (T,)
 
 
 def annealed(
@@ -43,29 +43,30 @@ def annealed(
     transitions: int = 1,
     backwards: bool = False,
 ) -> Annealed:
-    """One chain of annealed importance sampling. ``jax.vmap`` it over keys, positions and, if needed, data.
+    """Runs one chain of annealed importance sampling.
 
-    For a latent code: ``log_base`` is log p(z), ``log_ratio`` log p(x|z), and Z is p(x).
+    Use ``jax.vmap`` to run many chains over keys, positions and, if needed, data. For a latent z given x, ``log_base``
+    is log p(z), ``log_ratio`` is log p(x|z), and Z is p(x).
 
     Args:
-        key: for all randomness after the start.
-        position: an exact draw of p₀ forwards, of the target backwards.
+        key: key of all randomness after the start.
+        position: the start: an exact draw of p₀ forwards, of the target backwards.
         log_base: ``position -> ()``, log p₀, normalised.
         log_ratio: ``position -> ()``, r; NaN counts as −∞.
-        kernel_of: ``(log_density, t) -> Kernel`` reversible with respect to the bridge ``log_density`` at β_t; t is
-            traced, in 1..T.
+        kernel_of: ``(log_density, t) -> Kernel``, a kernel that is reversible with respect to ``log_density``, which is
+            log f at β_t; t is traced, in 1..T.
         betas: (T + 1,), increasing from 0 to 1.
-        transitions: kernel transitions at each β, ≥ 1.
-        backwards: go from the target to the base.
+        transitions: number of kernel transitions at each β, ≥ 1.
+        backwards: whether to go from the target to the base.
     """
     betas = jnp.asarray(betas)
     times = jnp.arange(1, betas.shape[0])
 
-    def gained(t: jax.Array, position: PyTree) -> jax.Array:
+    def increment(t: jax.Array, position: PyTree) -> jax.Array:
         ratio = log_ratio(position)
         return (betas[t] - betas[t - 1]) * jnp.where(jnp.isnan(ratio), -jnp.inf, ratio)
 
-    def moved(t: jax.Array, position: PyTree) -> tuple[PyTree, PyTree]:
+    def move(t: jax.Array, position: PyTree) -> tuple[PyTree, PyTree]:
         kernel = kernel_of(lambda x: log_base(x) + betas[t] * log_ratio(x), t)
         keys = jax.random.split(jax.random.fold_in(key, t), transitions + 1)
         state = kernel.init(keys[0], position)
@@ -75,28 +76,29 @@ def annealed(
     def step(carry: tuple[PyTree, jax.Array], t: jax.Array) -> tuple[tuple[PyTree, jax.Array], PyTree]:
         position, log_weight = carry
         if backwards:
-            position, info = moved(t, position)
-            return (position, log_weight + gained(t, position)), info
-        log_weight = log_weight + gained(t, position)
-        position, info = moved(t, position)
+            position, info = move(t, position)
+            return (position, log_weight + increment(t, position)), info
+        log_weight = log_weight + increment(t, position)
+        position, info = move(t, position)
         return (position, log_weight), info
 
-    start = (position, jnp.zeros((), jax.eval_shape(gained, times[0], position).dtype))
+    start = (position, jnp.zeros((), jax.eval_shape(increment, times[0], position).dtype))
     (position, log_weight), info = jax.lax.scan(step, start, times, reverse=backwards)
     return Annealed(log_weight, position, info)
 
 
 def next_beta(log_ratios: ArrayLike, beta: float, share: float = 0.5) -> float:
-    """The largest β' ≤ 1 at which the weights e^{(β' − β) r} of draws of f_β keep a share of the effective sample size.
+    """The largest β' ≤ 1 at which weights w = e^{(β' − β) r} of S draws of f_β have a given effective sample size.
 
         (Σ w)² / (S Σ w²) ≥ share
 
-    Zhou, Johansen & Aston 2016, with equal weights before. Draws with r = −∞ are left out: any β' > β drops them.
+    See Zhou, Johansen & Aston 2016; the draws have equal weights before. Draws with r = −∞ are left out, because their
+    weight is 0 at every β' > β.
 
     Args:
-        log_ratios: (S,), r at draws of f_β; at least one finite.
-        beta: in [0, 1).
-        share: in (0, 1).
+        log_ratios: (S,), r at draws of f_β; at least one is finite.
+        beta: β, in [0, 1).
+        share: the effective sample size over S, in (0, 1).
 
     >>> next_beta(np.zeros(10), 0.0)
     1.0
@@ -106,14 +108,14 @@ def next_beta(log_ratios: ArrayLike, beta: float, share: float = 0.5) -> float:
     ratios = np.asarray(log_ratios, np.float64)
     ratios = ratios[np.isfinite(ratios)]
 
-    def share_left(step: float) -> float:
+    def effective_share(step: float) -> float:
         weights = np.exp(step * (ratios - ratios.max()))
         return float(weights.sum() ** 2 / (len(weights) * np.sum(weights**2)))
 
     low, high = 0.0, 1.0 - beta
-    if share_left(high) >= share:
+    if effective_share(high) >= share:
         return 1.0
     for _ in range(HALVINGS):
         middle = (low + high) / 2
-        low, high = (middle, high) if share_left(middle) >= share else (low, middle)
+        low, high = (middle, high) if effective_share(middle) >= share else (low, middle)
     return beta + low

@@ -1,4 +1,4 @@
-"""Densities to draw from that lie near a target: a fitted q, or Student t's around the target's modes."""
+"""Proposal densities near a target, from which draws are made: a fitted q, or Student t's around the target's modes."""
 
 import functools
 import math
@@ -20,26 +20,26 @@ from tractable.evidence.targets import Target, Targets
 from tractable.latent.gradient_em import climb_by_lbfgs
 
 Propose = Callable[[Any, jax.Array], tuple[jax.Array, jax.Array]]
-CURVED = 1000  # most parameters for which a curvature is formed
-CLIMB = 40  # L-BFGS steps to a mode of a cause
-DISTINCT = 0.5  # sds, root mean square over coordinates, by which distinct modes of a cause differ
-MASS = 20.0  # nats below the largest mass at which a mode no longer counts
+CURVED = 1000  # maximum number of parameters for which a curvature is computed
+CLIMB = 40  # number of L-BFGS steps to a mode of one row's z
+DISTINCT = 0.5  # sds (root mean square over coordinates) by which two modes of one row's z must differ
+MASS = 20.0  # nats; a mode whose log mass is this far below the largest is left out
 LOG_2PI = math.log(2 * math.pi)
 
 
 class Mixture(NamedTuple):
-    """Σ_k ρ_k t_ν(û_k, Λ_k⁻¹)."""
+    """A mixture of Student t's, Σ_k ρ_k t_ν(û_k, Λ_k⁻¹)."""
 
     mean: jax.Array  # (K, d) û_k
-    factor: jax.Array  # (K, d, d) L of Λ_k = L Lᵀ
-    share: jax.Array  # (K,) ρ_k, 0 for a place that is left out
-    degrees: jax.Array  # () ν
+    factor: jax.Array  # (K, d, d) Cholesky factors L of Λ_k = L Lᵀ
+    share: jax.Array  # (K,) ρ_k, 0 for a component that is left out
+    degrees: jax.Array  # () degrees of freedom ν
 
     def sample(self, key: jax.Array) -> jax.Array:
         """A draw u (d,)."""
         roots = jnp.swapaxes(inverse(self.factor), 1, 2)  # R of Λ⁻¹ = R Rᵀ
-        which, key = jax.random.split(key)
-        k = jax.random.categorical(which, jnp.log(self.share))
+        component_key, key = jax.random.split(key)
+        k = jax.random.categorical(component_key, jnp.log(self.share))
         return self.mean[k] + roots[k] @ student_white(key, self.mean.shape[1], self.degrees)
 
     def log_prob(self, u: jax.Array) -> jax.Array:
@@ -51,14 +51,14 @@ class Mixture(NamedTuple):
 
 
 def students(q: Mixture, key: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """A draw from Student t's, and its log density."""
+    """A draw from a mixture of Student t's, and its log density."""
     u = q.sample(key)
     return u, q.log_prob(u)
 
 
 @functools.cache
-def fitted(family: str) -> Propose:
-    """The proposal of a q in ``approximations``, by the name of its family."""
+def proposal_of(family: str) -> Propose:
+    """The proposal function of a q from ``core.approximations``, by the name of its family."""
 
     def propose(phi: approximations.Phi, key: jax.Array) -> tuple[jax.Array, jax.Array]:
         q = approximations.of(family, phi)
@@ -69,56 +69,54 @@ def fitted(family: str) -> Propose:
 
 
 def student_white(key: jax.Array, size: int, degrees: jax.Array) -> jax.Array:
-    """ε √(ν/χ²_ν), (size,), in the dtype of ν."""
-    key_normal, key_wide = jax.random.split(key)
-    eps = jax.random.normal(key_normal, (size,), degrees.dtype)
-    return eps / jnp.sqrt(2 * jax.random.gamma(key_wide, degrees / 2, dtype=degrees.dtype) / degrees)
+    """A draw ε √(ν/χ²_ν) of the standard multivariate t, (size,), in the dtype of ν."""
+    normal_key, gamma_key = jax.random.split(key)
+    eps = jax.random.normal(normal_key, (size,), degrees.dtype)
+    return eps / jnp.sqrt(2 * jax.random.gamma(gamma_key, degrees / 2, dtype=degrees.dtype) / degrees)
 
 
 def student_log_prob(white: jax.Array, log_volume: jax.Array, degrees: jax.Array) -> jax.Array:
-    """log t_ν of μ + L white, white (d,), where log_volume is log |L|."""
+    """The log density of a multivariate t at μ + L x, where x (d,) is ``white`` and log |L| is ``log_volume``."""
     size = len(white)
     half = (degrees + size) / 2
     constant = gammaln(half) - gammaln(degrees / 2) - size / 2 * jnp.log(degrees * jnp.pi) - log_volume
     return constant - half * jnp.log1p(jnp.sum(jnp.square(white)) / degrees)
 
 
-# Modes, and what lies around them.
-
-
 class Mode(NamedTuple):
-    """A mode of the unconstrained density, with the root of its inverse curvature."""
+    """A mode of the unconstrained density, with the Cholesky factor of its inverse curvature."""
 
     position: np.ndarray  # (d,)
-    value: float
+    value: float  # log density at the mode
     root: np.ndarray  # (d, d), lower triangular
 
 
 def modes_of(model: Model, data: Data | None, key: jax.Array, count: int) -> list[Mode]:
-    """The distinct modes at which climbs from random starts end, largest mass (by Laplace) first."""
+    """The distinct modes at which optimisations from random starts end; the largest mass (by Laplace) comes first."""
     size = model.space.size
     if size > CURVED:
         raise ModelError(
-            f"The curvature of {size} parameters is not formed, at most {CURVED}; use method='annealed' on a prior "
+            f"A curvature is computed for at most {CURVED} parameters; got {size}. Use method='annealed' with a prior "
             "that can be drawn from, or method='importance' with posterior=infer(model, data, MeanField())."
         )
-    found: list[Mode] = []
+    modes: list[Mode] = []
     for start in starts(model, data, key, count):
-        climbed = maximum(model, data, start, jacobian=True)
-        if not (np.all(np.isfinite(climbed.position)) and math.isfinite(climbed.value)):
+        end = maximum(model, data, start, jacobian=True)
+        if not (np.all(np.isfinite(end.position)) and math.isfinite(end.value)):
             continue
-        root = laplace_root(model, data, climbed.position)
+        root = laplace_root(model, data, end.position)
         if root is None:
             continue
-        away = [np.linalg.norm(np.linalg.solve(mode.root, climbed.position - mode.position)) for mode in found]
-        if all(distance >= 0.05 * math.sqrt(size) for distance in away):
-            found.append(Mode(np.asarray(climbed.position, np.float64), float(climbed.value), root))
-    if not found:
+        distances = [np.linalg.norm(np.linalg.solve(mode.root, end.position - mode.position)) for mode in modes]
+        if all(distance >= 0.05 * math.sqrt(size) for distance in distances):
+            modes.append(Mode(np.asarray(end.position, np.float64), float(end.value), root))
+    if not modes:
         raise ModelError(
-            f"No climb of {count} ended at a mode with a curvature: a ridge, a saddle or a density without bound. Give "
-            "the flat direction a proper prior, or posterior= an approximation that was fitted (importance)."
+            f"None of {count} optimisations ended at a mode with a positive definite curvature: they ended at a ridge, "
+            "a saddle, or on an unbounded density. Give the flat direction a proper prior; or use method='importance' "
+            "with posterior= a fitted approximation."
         )
-    return sorted(found, key=lambda mode: -laplace_value(mode.value, mode.root))
+    return sorted(modes, key=lambda mode: -laplace_value(mode.value, mode.root))
 
 
 def students_at(modes: list[Mode], degrees: float) -> Mixture:
@@ -131,7 +129,7 @@ def students_at(modes: list[Mode], degrees: float) -> Mixture:
 
 
 def laplace_value(value: float, root: np.ndarray) -> float:
-    """log p(y, ẑ) + (d/2) log 2π − ½ log |Λ|, where Λ⁻¹ = root rootᵀ, root (d, d) lower triangular."""
+    """Laplace's approximation log p(y, ẑ) + (d/2) log 2π − ½ log |Λ|, with Λ⁻¹ = root rootᵀ, root (d, d) triangular."""
     return float(value + len(root) * LOG_2PI / 2 + np.sum(np.log(np.diag(root))))
 
 
@@ -139,14 +137,15 @@ def laplace_value(value: float, root: np.ndarray) -> float:
 def modes_of_causes(
     targets: Targets, spread: jax.Array, degrees: jax.Array, key: jax.Array, *, count: int
 ) -> tuple[Mixture, jax.Array]:
-    """For each of N targets, Student t's around the distinct modes at which climbs from the base end, and their number.
+    """For each of N targets, Student t's around the modes, and the number of modes.
 
-    Climbs are in units of the base's sds ``spread`` (d,). If no end has a curvature, the number is 0 and q is as wide
-    as the base, around the highest end.
+    The modes are the distinct ends of ``count`` optimisations that start at draws of the base. Their coordinates are in
+    units of the base's sds ``spread`` (d,). If no end has a positive definite curvature, the number is 0, and the t is
+    as wide as the base, around the highest end.
     """
     size = len(spread)
 
-    def one(target: Target, key: jax.Array, _: None) -> tuple[Mixture, jax.Array]:
+    def mixture(target: Target, key: jax.Array, _: None) -> tuple[Mixture, jax.Array]:
         def density(v: jax.Array) -> jax.Array:
             return target.log_base(spread * v) + target.log_ratio(spread * v)
 
@@ -158,16 +157,17 @@ def modes_of_causes(
         ends, values, factors = jax.vmap(climb)(jax.random.split(key, count))  # (K, d), (K,), (K, d, d)
         mass = values + size * LOG_2PI / 2 - jnp.sum(jnp.log(jnp.diagonal(factors, axis1=1, axis2=2)), 1)
         mass = jnp.where(jnp.isfinite(mass) & jnp.all(jnp.isfinite(ends), axis=1), mass, -jnp.inf)
-        off = jnp.einsum("kji,klj->kli", factors, ends[None] - ends[:, None])  # (k, l, d): l from k, in sds of k
-        near = jnp.sum(jnp.square(off), 2) < DISTINCT**2 * size
-        earlier = jnp.tril(jnp.ones((count, count), bool), -1).T  # k before l
-        found = jnp.isfinite(mass) & (mass >= jnp.max(mass) - MASS)
-        distinct = found & ~jnp.any(near & earlier & found[:, None], axis=0)
+        # (k, l, d): the difference of ends l and k, in sds of mode k.
+        difference = jnp.einsum("kji,klj->kli", factors, ends[None] - ends[:, None])
+        is_close = jnp.sum(jnp.square(difference), 2) < DISTINCT**2 * size
+        is_earlier = jnp.tril(jnp.ones((count, count), bool), -1).T  # k < l
+        counts = jnp.isfinite(mass) & (mass >= jnp.max(mass) - MASS)
+        distinct = counts & ~jnp.any(is_close & is_earlier & counts[:, None], axis=0)
         modes = jnp.sum(distinct)
-        alone = jnp.arange(count) == jnp.argmax(jnp.where(jnp.isfinite(values), values, -jnp.inf))
-        share = jnp.where(modes > 0, jax.nn.softmax(jnp.where(distinct, mass, -jnp.inf)), alone.astype(mass.dtype))
+        highest = jnp.arange(count) == jnp.argmax(jnp.where(jnp.isfinite(values), values, -jnp.inf))
+        share = jnp.where(modes > 0, jax.nn.softmax(jnp.where(distinct, mass, -jnp.inf)), highest.astype(mass.dtype))
         factors = jnp.where((distinct & (modes > 0))[:, None, None], factors, jnp.eye(size, dtype=factors.dtype))
         places = jnp.where(jnp.isfinite(ends), ends, 0) * spread
         return Mixture(places, factors / spread[:, None], share, degrees), modes
 
-    return targets.each(one, key, draws=count * size)
+    return targets.each(mixture, key, draws=count * size)

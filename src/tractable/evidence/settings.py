@@ -1,4 +1,4 @@
-"""Settings of the methods that estimate the evidence, with their ranges."""
+"""The settings of the methods that estimate the evidence, and their ranges."""
 
 import dataclasses
 from dataclasses import dataclass
@@ -17,7 +17,11 @@ class Way(Settings):
 
 @dataclass(frozen=True, kw_only=True)
 class MonteCarlo(Way):
-    """Settings of "monte-carlo": S draws from the prior."""
+    """Settings of "monte-carlo".
+
+    Args:
+        draws: S, the number of draws from the prior.
+    """
 
     draws: Annotated[int, at_least(100)] = 100_000
 
@@ -27,9 +31,9 @@ class Importance(Way):
     """Settings of "importance".
 
     Args:
-        draws: S, from q.
-        degrees: degrees of freedom ν of q, Student t's where no posterior is given.
-        starts: climbs to the modes around which q is made; at a given θ, for every datum.
+        draws: S, the number of draws from q.
+        degrees: degrees of freedom ν of q, which consists of Student t's if no posterior is given.
+        starts: number of optimisations that search for the modes around which q is made; at a given θ, for each row.
     """
 
     draws: Annotated[int, at_least(100)] = 10_000
@@ -42,12 +46,13 @@ class Annealing(Way):
     """Settings of "annealed".
 
     Args:
-        chains: S forwards, and as many backwards.
-        temperatures: about T, spread over the pilot's stages; None chooses T in 200..10,000 so that the
-            variance of log w is about ½.
-        transitions: at every temperature.
+        chains: S, the number of chains forwards, and of chains backwards.
+        temperatures: about the number of temperatures T, which are spread over the pilot's stages. None chooses T in
+            200..10,000, so that the variance of log w is about ½.
+        transitions: number of transitions at each temperature.
+        kernel: the Markov kernel of the transitions.
         reverse: whether to run backwards from posterior draws too, for the upper bound.
-        pilot: particles of the run that chooses temperatures, step sizes and covariances.
+        pilot: number of particles of the run that chooses temperatures, step sizes and covariances.
     """
 
     chains: Annotated[int, at_least(32)] = 256
@@ -60,14 +65,19 @@ class Annealing(Way):
 
 @dataclass(frozen=True, kw_only=True)
 class Laplace(Way):
-    """Settings of "laplace": draws of the normal, whose weights judge it; and climbs, each to one mode."""
+    """Settings of "laplace".
+
+    Args:
+        draws: number of draws of the normal approximation, whose importance weights check it.
+        starts: number of optimisations that search for modes.
+    """
 
     draws: Annotated[int, at_least(100)] = 4000
     starts: Count = 4
 
 
 METHODS = {"monte-carlo": MonteCarlo, "importance": Importance, "annealed": Annealing, "laplace": Laplace}
-# Of each method at a given θ, the settings' class and the defaults that differ. "enumeration" has no settings.
+# For each method at a given θ, the class of its settings, and the defaults that differ. "enumeration" has no settings.
 AT_THETA: dict[str, tuple[type[Way], dict[str, Any]]] = {
     "enumeration": (Way, {}),
     "monte-carlo": (MonteCarlo, {"draws": 1000}),
@@ -77,12 +87,15 @@ AT_THETA: dict[str, tuple[type[Way], dict[str, Any]]] = {
 
 
 def settings_of(method: str, settings: dict[str, Any], at_theta: bool = False) -> Way:
-    """The method's settings with the user's in place; at a given θ there is no "reverse": z= decides it."""
-    known = AT_THETA if at_theta else {name: (kind, {}) for name, kind in METHODS.items()}
-    if method not in known:
-        where = ", theta=...) at a given θ" if at_theta else ")"
-        raise SettingsError(f"log_evidence(method=...{where} is one of {', '.join(map(repr, known))}; got {method!r}.")
-    kind, defaults = known[method]
+    """The method's settings, with those that the user gives.
+
+    At a given θ there is no setting "reverse": there is a backward run if z= is given.
+    """
+    methods = AT_THETA if at_theta else {name: (kind, {}) for name, kind in METHODS.items()}
+    if method not in methods:
+        call = "log_evidence(method=..., theta=...)" if at_theta else "log_evidence(method=...)"
+        raise SettingsError(f"{call} expects one of {', '.join(map(repr, methods))}; got {method!r}.")
+    kind, defaults = methods[method]
     names = [field.name for field in dataclasses.fields(kind) if not (at_theta and field.name == "reverse")]
     if unknown := [name for name in settings if name not in names]:
         raise SettingsError(

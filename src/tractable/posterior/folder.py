@@ -1,4 +1,7 @@
-"""Runs and posteriors on disk: settings (TOML), draws (zarr), summary, checkpoints; no pickles."""
+"""Writes and reads the folders of runs and posteriors: settings (TOML), draws (zarr), summary, checkpoints; no pickles.
+
+A "sealed" file is one whose checksum is stored with it or in another sealed file, so that damage is noticed.
+"""
 
 import dataclasses
 import os
@@ -30,24 +33,25 @@ if TYPE_CHECKING:
     from tractable.engine.store import DrawStore
 
 RESULT = "posterior.json"  # written last, with the checksums of the other files
-NETWORK = "network"  # subfolder of an inference network's weights
-MEMORY_SHARE = 0.5  # share of the available memory that draws may take
-MADE_AGAIN = ("positions", "network")  # not in a belief's file: draws of q, and the network, which has its own
+NETWORK = "network"  # subfolder with an inference network's weights
+MEMORY_SHARE = 0.5  # share of the available memory that draws may use
+# Fields of a belief that its file does not hold: draws of q are drawn again, and a network has its own file.
+MADE_AGAIN = ("positions", "network")
 
 
 def refuse_others(folder: pathlib.Path) -> None:
-    """A CheckpointError where a folder that holds no run holds a file of a name under which a run would write."""
+    """Raises a CheckpointError if a folder without a run holds a file with the name of one that a run would write."""
     for name in ("settings.toml", "summary.csv"):
         if os.path.lexists(folder / name):
             raise CheckpointError(
-                f"{folder / name} is there already, and no run of this folder wrote it. Move it, or choose another "
+                f"{folder / name} exists already, and no run in this folder wrote it. Move it, or choose another "
                 "folder."
             )
 
 
 def new_store(folder: pathlib.Path, traces: dict[str, np.ndarray]) -> "DrawStore":
-    """A new store in a run's folder for traces of these shapes, each (chain, draw, ...)."""
-    from tractable.engine.store import DrawStore  # imports zarr, so only on use
+    """Makes a new store in a run's folder for traces with the shapes of ``traces``, each (chain, draw, ...)."""
+    from tractable.engine.store import DrawStore  # imported here, because zarr takes long to import
 
     fields = {name: (a.shape[2:], a.dtype.name) for name, a in traces.items()}
     chains, draws = next(iter(traces.values())).shape[:2]
@@ -55,47 +59,51 @@ def new_store(folder: pathlib.Path, traces: dict[str, np.ndarray]) -> "DrawStore
 
 
 def check_drawn(store: "DrawStore", count: int, known: str) -> None:
-    """A CheckpointError unless the draws have the identity ``known``, even if they are undamaged."""
+    """Raises a CheckpointError unless the first ``count`` draws have the identity ``known``; "" is not checked.
+
+    Draws may be undamaged and still belong to another run.
+    """
     if known and store.identity(count) != known:
         raise CheckpointError(
-            f"{store.path} holds other draws than those that its folder was written with. Restore the folder from a "
+            f"{store.path} holds other draws than those with which its folder was written. Restore the folder from a "
             "copy, or run again."
         )
 
 
 def discard_draws(folder: pathlib.Path) -> None:
-    """Delete draws that no checkpoint claims; a CheckpointError if no run of this library wrote them."""
+    """Deletes a folder's draws, which belong to no checkpoint; CheckpointError if no run of this library wrote them."""
     path = folder / "draws.zarr"
     if not os.path.lexists(path):
         return
     try:
-        ours = not path.is_symlink() and bool(store_of(folder))
+        is_store = not path.is_symlink() and bool(store_of(folder))
     except CheckpointError:
-        ours = False
-    if not ours:
+        is_store = False
+    if not is_store:
         raise CheckpointError(
-            f"{path} is in the way: it is not what a run of tractable wrote, or it is damaged, so it is not deleted. "
-            "Move it, or choose another folder."
+            f"{path} is in the way, and it is not deleted: no run of tractable wrote it, or it is damaged. Move it, or "
+            "choose another folder."
         )
     with disk_errors(path):
         shutil.rmtree(path)
 
 
 def store_of(folder: pathlib.Path) -> "DrawStore":
-    """The draws of a run's folder."""
+    """Opens the store with the draws of a run's folder."""
     from tractable.engine.store import DrawStore
 
     return DrawStore.open(folder / "draws.zarr")
 
 
 def read_draws(store: "DrawStore") -> dict[str, np.ndarray]:
-    """A store's traces; if they exceed memory, evenly spaced draws and a warning."""
+    """A store's traces; if they do not fit into memory, evenly spaced draws, and a warning."""
     needed = store.chains * store.count * int(np.prod(store.fields[POSITION][0])) * 4
     stride = int(-(-needed // (MEMORY_SHARE * psutil.virtual_memory().available)))
     if stride <= 1:
         return {name: store.read(name) for name in store.fields}
     tell(
-        f"{store.path} holds {needed / 2**30:.1f} GiB of draws, more than memory allows: every {stride}th is used here."
+        f"{store.path} holds {needed / 2**30:.1f} GiB of draws, more than fit into memory: only one draw in {stride} "
+        "is used."
     )
     starts = range(0, store.count, store.chunk)
     return {
@@ -107,18 +115,21 @@ def read_draws(store: "DrawStore") -> dict[str, np.ndarray]:
 
 
 def write(
-    folder: pathlib.Path,
-    belief: Belief,
-    model: Model,
-    settings: dict[str, Any],
-    summary: "pd.DataFrame",
-    about: dict[str, Any],
-    *,
-    streamed: bool = False,
-) -> None:
-    """Write the belief (draws to zarr, else a sealed checkpoint), settings (TOML), summary (CSV), the rest (JSON).
+    folder: pathlib.Path, belief: Belief, model: Model, settings: dict[str, Any], summary: "pd.DataFrame",
+    about: dict[str, Any], *, streamed: bool = False,
+) -> None:  # fmt: skip
+    """Writes a posterior: its draws (zarr) or another belief (checkpoint), settings (TOML), summary (CSV), rest (JSON).
 
-    The JSON is written last, with the checksums of the other files; draws have their own.
+    The JSON file is written last, with the checksums of the other files. The store of draws has its own checksums.
+
+    Args:
+        folder: made if it does not exist.
+        belief: the approximate posterior.
+        model: the model.
+        settings: the method's settings.
+        summary: the table of the parameters.
+        about: further entries of the JSON file.
+        streamed: whether the run has already stored its draws.
     """
     with disk_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
@@ -142,30 +153,26 @@ def write(
 
 
 def read(
-    folder: pathlib.Path,
-    model: Model,
-    weigh: Callable,
-    thin: int,
-    seed: int | None,
-    count: int,
-    point: bool,
+    folder: pathlib.Path, model: Model, weigh: Callable, thin: int, seed: int | None, count: int, point: bool,
     drawn: str,
-) -> Belief:
-    """Read the belief back; a CheckpointError if it is damaged, or of a version that cannot be read.
+) -> Belief:  # fmt: skip
+    """Reads the belief; raises a CheckpointError if it is damaged, or of a version that cannot be read.
 
     Args:
-        weigh: gives draws' weights from their traces.
-        thin: steps per kept draw.
-        seed: of the draws of a q, which are made again.
-        count: draws per chain to read; a run ends with a whole block of steps, so the store may hold more.
-        point: whether the method learns one θ.
+        folder: the posterior's folder.
+        model: the posterior's model.
+        weigh: computes the draws' weights from their traces.
+        thin: number of steps per stored draw.
+        seed: the run's seed, from which the draws of a q are drawn again.
+        count: number of draws per chain to read; a run ends with a full block of steps, so the store may hold more.
+        point: whether the method gives a point estimate.
         drawn: the draws' identity, "" if an earlier version wrote them.
     """
     if not (folder / "belief").exists():
         if point or not (folder / "draws.zarr").exists():
             raise CheckpointError(
-                f"{folder} was written by an earlier version of tractable, whose fits and points are not read: run the "
-                "method again, with the seed in settings.toml."
+                f"{folder} was written by an earlier version of tractable, whose fits and points cannot be read: run "
+                "the method again, with the seed in settings.toml."
             )
         store = store_of(folder)
         check_drawn(store, count, drawn)
@@ -174,70 +181,72 @@ def read(
         traces = {name.removeprefix("info."): a[:, :count] for name, a in read_draws(store).items()}
         positions = traces.pop(POSITION)
         return Draws(positions=positions, info=traces, weights=weigh(traces) if traces else None, thin=thin)
-    saved = files.load(folder / "belief")
-    if saved is None:
-        raise CheckpointError(f"{folder / 'belief'} holds nothing; fit anew.")
-    _, leaves, manifest = saved
+    checkpoint = files.load(folder / "belief")
+    if checkpoint is None:
+        raise CheckpointError(f"{folder / 'belief'} holds nothing. Restore it from a copy, or run again.")
+    _, leaves, manifest = checkpoint
     network = load_network(model, folder)
     try:
         kind: Any = KINDS[manifest["kind"]]
         belief = kind(**nested(leaves), network=network)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise CheckpointError(
-            f"{folder / 'belief'} holds nothing that can be learnt ({error}). Restore it from a copy, or run again."
+            f"{folder / 'belief'} holds no result of a method ({error}). Restore it from a copy, or run again."
         ) from error
     if isinstance(belief, Fitted):
-        made = approximations.drawn(belief.q, belief.phi, draws_key(seed), count)
-        belief = dataclasses.replace(belief, positions=np.asarray(made)[None])
+        draws = approximations.drawn(belief.q, belief.phi, draws_key(seed), count)
+        belief = dataclasses.replace(belief, positions=np.asarray(draws)[None])
     return belief
 
 
 def _without_null(settings: dict[str, Any]) -> dict[str, Any]:
+    """The settings with "none" in place of None, which TOML does not have."""
     return {k: "none" if v is None else _without_null(v) if isinstance(v, dict) else v for k, v in settings.items()}
 
 
-# The weights φ of an inference network, named by their paths.
-
-
 def save_network(ladder: Model, phi: PyTree, folder: pathlib.Path) -> pathlib.Path:
-    """Save φ in its own subfolder; returns the path written."""
+    """Saves the weights φ of a ladder's inference network in a subfolder, and returns the path.
+
+    A ladder is a network of latent layers. The paths in φ name the arrays.
+    """
     arrays = {tree.path_name(path): np.asarray(leaf) for path, leaf in jax.tree_util.tree_flatten_with_path(phi)[0]}
     return files.save(folder / NETWORK, arrays, network_fingerprint(ladder), step=0)
 
 
 def load_network(model: Model, folder: pathlib.Path) -> PyTree:
-    """φ in the ladder's structure, None if none was saved; a CheckpointError if it is another network's."""
+    """The saved φ in the ladder's structure; None if none was saved; CheckpointError if φ is of another network."""
     if not (folder / NETWORK).exists():
         return None
-    saved = files.load(folder / NETWORK)
-    if saved is None:
-        raise CheckpointError(f"{folder / NETWORK} holds nothing; learn anew.")
+    checkpoint = files.load(folder / NETWORK)
+    if checkpoint is None:
+        raise CheckpointError(f"{folder / NETWORK} holds nothing. Restore it from a copy, or run again.")
     ladder = ladder_of(model)
     if ladder is None:
         raise CheckpointError(
             f"{folder} holds a ladder's inference network; the model given is {type(model).__name__}."
         )
-    _, arrays, manifest = saved
-    wanted, structure = jax.tree_util.tree_flatten_with_path(shapes_of(ladder)["phi"])
-    names = [tree.path_name(path) for path, _ in wanted]
+    _, arrays, manifest = checkpoint
+    shapes, structure = jax.tree_util.tree_flatten_with_path(shapes_of(ladder)["phi"])
+    names = [tree.path_name(path) for path, _ in shapes]
     if set(names) != set(arrays):
         raise CheckpointError(
             f"{folder} holds an inference network of {_few(sorted(arrays))}; that of the ladder given has "
             f"{_few(names)}."
         )
-    for name, (_, leaf) in zip(names, wanted, strict=True):
+    for name, (_, leaf) in zip(names, shapes, strict=True):
         if arrays[name].shape != leaf.shape:
             raise CheckpointError(
                 f"{folder} holds an inference network whose {name} has shape {arrays[name].shape}; that of the ladder "
-                f"given has {leaf.shape}. Give the ladder it was learnt with."
+                f"given has {leaf.shape}. Give the ladder with which it was learnt."
             )
     if manifest != network_fingerprint(ladder):
         raise CheckpointError(
-            f"{folder} holds an inference network of the same sizes that computes something else (another activation, "
-            "family or precision?). Give the ladder it was learnt with."
+            f"{folder} holds an inference network of the same sizes that computes something else: its activation, "
+            "family or precision may differ. Give the ladder with which it was learnt."
         )
     return jax.tree.unflatten(structure, [arrays[name] for name in names])
 
 
 def _few(names: list[str]) -> str:
+    """At most four of the names, and the number of the others."""
     return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")

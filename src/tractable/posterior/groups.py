@@ -1,4 +1,4 @@
-"""Groups' own parameters z, and predictions of groups' rows, from draws of the shared parameters θ."""
+"""Moments of each group's own parameters z, and predictions for rows of groups, from draws of shared parameters θ."""
 
 import functools
 import math
@@ -18,9 +18,9 @@ from tractable.core.shared import COMPILE_FASTEST, compiled
 from tractable.posterior import pointwise
 from tractable.posterior import predict as prediction
 
-PROPOSED = 64  # proposals for each draw of a group's z, of which one is picked
-WIDER = 1.2  # proposal's sds relative to those of the normal approximation at the peak
-NUMBERS = 1 << 24  # numbers of groups' proposals held in memory at once
+PROPOSED = 64  # number of proposals from which each draw of a group's z is chosen
+WIDER = 1.2  # sd of the proposals over that of the normal approximation at the maximum
+NUMBERS = 1 << 24  # maximum number of groups' proposals in memory at once, in numbers
 
 
 def local_moments(model: Model, data: Data | None, params: PyTree, weights: np.ndarray, groups: Any = None) -> Any:
@@ -28,19 +28,21 @@ def local_moments(model: Model, data: Data | None, params: PyTree, weights: np.n
 
         E[z | y] = E_θ E[z | y_g, θ],     Var[z | y] = E_θ Var[z | y_g, θ] + Var_θ E[z | y_g, θ]
 
-    The outer moments are over draws of θ, the inner ones by the quadrature nodes that integrate z out.
+    The outer moments are over draws of θ. The inner ones use the quadrature rule with which the model integrates out z.
 
     Args:
+        model: the model.
+        data: the data by group.
         params, weights: draws of θ (s, ...), and their weights.
-        groups: labels; by default all.
+        groups: labels of the groups; by default all groups.
     """
     import pandas as pd
 
-    known = grouped(model, data)
-    labels = np.atleast_1d(np.asarray(known.labels if groups is None else groups))
-    some = known if groups is None else known.take(_places(known, labels, unknown=False))
+    all_groups = grouped(model, data)
+    labels = np.atleast_1d(np.asarray(all_groups.labels if groups is None else groups))
+    subset = all_groups if groups is None else all_groups.take(_places(all_groups, labels, unknown=False))
     names = tree.names(jax.eval_shape(lambda p: model.given(p).example(jax.random.key(0)), _first(params)))
-    mean, sd = _in_chunks(lambda part, _: _moments(model, params, jnp.asarray(weights), part), some, len(weights))
+    mean, sd = _in_chunks(lambda part, _: _moments(model, params, jnp.asarray(weights), part), subset, len(weights))
     columns = pd.MultiIndex.from_product([names, ("mean", "sd")], names=["parameter", None])
     table = np.stack([mean, sd], -1).reshape(len(mean), -1)
     return pd.DataFrame(table, index=pd.Index(labels, name="group"), columns=columns)
@@ -49,61 +51,73 @@ def local_moments(model: Model, data: Data | None, params: PyTree, weights: np.n
 def predict(
     posterior: Any, x: PyTree, group: Labels | None, level: float, draws: int, seed: int
 ) -> prediction.Prediction:
-    """The predictive distribution of groups' rows: z is drawn given θ and the group's fitted rows, or for a new group
-    from its prior.
+    """The predictive distribution of rows of groups.
+
+    For a group in the data, z is drawn given θ and the group's fitted rows. For a new group, z is drawn from its prior.
 
     Args:
-        group: each row's label; rows with the same new label share its z. None: every row has a new group.
+        posterior: the posterior.
+        x: (n, ...) inputs of the rows.
+        group: (n,) each row's label; rows with the same new label share one z. None: every row has its own new group.
+        level, draws, seed: as for ``Posterior.predict``.
     """
     expect("predict(draws)", draws, Count)
-    known = grouped(posterior.model, posterior.data)
-    rows = _asked(known, x, group, "predict")
+    data = grouped(posterior.model, posterior.data)
+    rows = _requested_rows(data, x, group, "predict")
     params, weights = posterior.spread(draws)
-    own = _own(posterior.model, known, params, rows.known_groups, jax.random.key(seeded("predict(seed)", seed)))
-    both = rows.x, rows.place
-    return prediction.predict(_looked_up(posterior.model), (params, own), weights, both, level=level, seed=seed)
+    key = jax.random.key(seeded("predict(seed)", seed))
+    local = _draw_local(posterior.model, data, params, rows.known_groups, key)
+    inputs = rows.x, rows.place
+    return prediction.predict(_with_local(posterior.model), (params, local), weights, inputs, level=level, seed=seed)
 
 
 def replicated(
     model: Model, data: Data | None, params: PyTree, x: PyTree, group: Labels | None, seed: int, *, new: bool = False
 ) -> PyTree:
-    """y* of groups' rows, (s, n, ...): z as for ``predict``, y* ~ p(y | x, z, θ_s).
+    """Simulated y* of rows of groups, (s, n, ...): z is drawn as in ``predict``, and y* ~ p(y | x, z, θ_s).
 
     Args:
+        model: the model.
+        data: the data by group.
+        params: draws of θ (s, ...).
         x, group: as for ``predict``; without both, the fitted rows in their order, with their groups.
-        new: treat every group as new: z ~ p(z | θ_s), shared by rows with one label.
+        seed: seed of the random numbers.
+        new: whether every group is treated as new: z ~ p(z | θ_s), shared by rows with the same label.
     """
-    known, key = grouped(model, data), jax.random.key(seeded("posterior_predictive(seed)", seed))
+    by_group, key = grouped(model, data), jax.random.key(seeded("posterior_predictive(seed)", seed))
     if x is None and group is None:
-        rows = Rows(known.members().given, known.places, np.arange(known.size))
+        rows = Rows(by_group.members().given, by_group.places, np.arange(by_group.size))
     else:
-        rows = _asked(known, x, group, "posterior_predictive")
-    pointwise.fits("A predictive", pointwise.length(params), len(rows.place), 1, 4)  # before z is drawn
+        rows = _requested_rows(by_group, x, group, "posterior_predictive")
+    # The size is checked before z is drawn.
+    pointwise.fits("A predictive", pointwise.length(params), len(rows.place), 1, 4)
     known_groups = np.full(len(rows.known_groups), -1) if new else rows.known_groups
-    own = _own(model, known, params, known_groups, jax.random.fold_in(key, 1))
-    both = rows.x, rows.place
-    return pointwise.replicated(_looked_up(model), (params, own), both, len(rows.place), seed)
+    local = _draw_local(model, by_group, params, known_groups, jax.random.fold_in(key, 1))
+    inputs = rows.x, rows.place
+    return pointwise.replicated(_with_local(model), (params, local), inputs, len(rows.place), seed)
 
 
 def transforms(
     model: Model, params: PyTree, log_weights: np.ndarray, data: Data, efficiency: float, groups: int | None, seed: int
 ) -> np.ndarray:
-    """Pr(y* < y_i | all other groups) of each row i, (n,): y* is a row of a new group, i's whole group is left out.
+    """Probability integral transforms Pr(y* < y_i | all other groups) of rows, (n,).
 
-    NaN for rows of a group that is too influential to be left out by reweighing.
+    Row i's whole group is left out, and y* is a row of a new group. The result is NaN for rows of a group that is too
+    influential to be left out by reweighting.
 
     Args:
-        groups: how many groups, evenly spaced; None for all.
-        Others: as for ``pointwise.left_out``.
+        model, params, log_weights, data, efficiency: as for ``pointwise.left_out``.
+        groups: the number of groups, evenly spaced; None for all groups.
+        seed: seed of the random numbers.
     """
-    known = grouped(model, data)
-    if groups is not None and groups < known.size:
-        known = known.take(np.linspace(0, known.size - 1, groups).astype(int))
-    y = pointwise.single(known.members().y)
-    drawn = replicated(model, known, params, None, None, seed, new=True)
-    left = pointwise.concatenate_chunks(list(pointwise.left_out(model, params, log_weights, known, efficiency)))
-    of_rows = pointwise.Left(*(each[..., known.places] for each in left))
-    return pointwise.placed(of_rows, drawn, y, seed)
+    by_group = grouped(model, data)
+    if groups is not None and groups < by_group.size:
+        by_group = by_group.take(np.linspace(0, by_group.size - 1, groups).astype(int))
+    y = pointwise.single(by_group.members().y)
+    simulated = replicated(model, by_group, params, None, None, seed, new=True)
+    of_groups = pointwise.concatenate_chunks(list(pointwise.left_out(model, params, log_weights, by_group, efficiency)))
+    of_rows = pointwise.Left(*(array[..., by_group.places] for array in of_groups))
+    return pointwise.placed(of_rows, simulated, y, seed)
 
 
 class Rows(NamedTuple):
@@ -111,77 +125,85 @@ class Rows(NamedTuple):
 
     x: PyTree
     place: np.ndarray  # (n,) each row's index among the requested groups
-    known_groups: np.ndarray  # (groups,) each requested group's index in the data; −1 for a new one
+    known_groups: np.ndarray  # (groups,) each requested group's index in the data; −1 for a new group
 
 
-def _asked(known: Data, x: PyTree, group: Labels | None, what: str) -> Rows:
-    prediction.check_inputs(known.take([0]).members().given, x, f"{what}(x)")
+def _requested_rows(data: Data, x: PyTree, group: Labels | None, caller: str) -> Rows:
+    """The rows x with their groups; ``caller`` is the method that error messages name."""
+    prediction.check_inputs(data.take([0]).members().given, x, f"{caller}(x)")
     x, count = prediction.rows_of(x)
     count = len(group) if x is None and group is not None else count
     labels, place = np.unique(
-        np.arange(count) if group is None else labels_of(group, count, f"{what}(group=...)"), return_inverse=True
+        np.arange(count) if group is None else labels_of(group, count, f"{caller}(group=...)"), return_inverse=True
     )
-    known_groups = np.full(len(labels), -1) if group is None else _places(known, labels, unknown=True)
+    known_groups = np.full(len(labels), -1) if group is None else _places(data, labels, unknown=True)
     return Rows(x, place, known_groups)
 
 
-def _own(model: Model, known: Data, params: PyTree, known_groups: np.ndarray, key: jax.Array) -> PyTree:
-    """z of each requested group, leaves (s, groups, ...): given its fitted rows if it is known, else from the prior."""
-    own = _from_prior(model, params, jax.random.fold_in(key, 0), len(known_groups))
+def _draw_local(model: Model, data: Data, params: PyTree, known_groups: np.ndarray, key: jax.Array) -> PyTree:
+    """Draws z of each requested group, leaves (s, groups, ...).
+
+    z is drawn given the group's fitted rows if the group is in the data, otherwise from the prior.
+    """
+    local = _from_prior(model, params, jax.random.fold_in(key, 0), len(known_groups))
     if not np.any(known_groups >= 0):
-        return own
-    some, of_known = known.take(known_groups[known_groups >= 0]), jax.random.fold_in(key, 1)
-    drawn = _in_chunks(
-        lambda part, begin: _drawn(model, params, part, jax.random.fold_in(of_known, begin)),
-        some,
+        return local
+    subset, subset_key = data.take(known_groups[known_groups >= 0]), jax.random.fold_in(key, 1)
+    draws = _in_chunks(
+        lambda part, begin: _draw_given_rows(model, params, part, jax.random.fold_in(subset_key, begin)),
+        subset,
         pointwise.length(params),
     )
-    return jax.tree.map(lambda fresh, of: _put(np.asarray(fresh), np.swapaxes(of, 0, 1), known_groups >= 0), own, drawn)
+    return jax.tree.map(lambda a, b: _put(np.asarray(a), np.swapaxes(b, 0, 1), known_groups >= 0), local, draws)
 
 
 def grouped(model: Model, data: Data | None) -> Data:
-    """The data by group; an error if the model or data have no groups."""
+    """The data by group; an error if the model or the data have no groups."""
     if model.local is None:
-        raise ModelError("This model has nothing that is a group's own: expected Model(..., local=).")
+        raise ModelError("This model has no parameters of groups: expected Model(..., local=).")
     if data is None or data.labels is None:
-        raise DataError("This posterior came without the data of its groups: load(path, model, data).")
+        raise DataError("This posterior was loaded without the data of its groups: use load(path, model, data).")
     return data
 
 
 @functools.lru_cache(maxsize=32)  # a second prediction then reuses the compiled program
-def _looked_up(model: Model) -> Model:
-    """The model of a row (x, its group's index) given (θ, z of all groups)."""
+def _with_local(model: Model) -> Model:
+    """The model of a row (x, index of its group) given (θ, z of all groups)."""
     likelihood: Any = model.likelihood
 
     def of_row(both: tuple[PyTree, PyTree], row: tuple[PyTree, jax.Array]) -> PyTree:
-        (params, own), (x, place) = both, row
-        return likelihood({**params, **jax.tree.map(lambda a: a[place], own)}, *(() if x is None else (x,)))
+        (params, local), (x, place) = both, row
+        return likelihood({**params, **jax.tree.map(lambda a: a[place], local)}, *(() if x is None else (x,)))
 
     return Model(lambda both: jnp.zeros(()), of_row, position=(0.0, 0.0))
 
 
 def _places(data: Data, labels: np.ndarray, unknown: bool) -> np.ndarray:
-    """Groups' indices in the data; an unknown group is −1, or an error unless ``unknown``."""
-    of: dict = {label: i for i, label in enumerate(np.asarray(data.labels).tolist())}
-    found = np.array([of.get(label, -1) for label in labels.tolist()], int)
-    if not unknown and np.any(found < 0):
-        raise DataError(f"There is no group {labels.tolist()[np.argmin(found)]!r} in the data.")
-    return found
+    """The groups' indices in the data; −1 for an unknown group, which is an error unless ``unknown`` allows it."""
+    index_of: dict = {label: i for i, label in enumerate(np.asarray(data.labels).tolist())}
+    indices = np.array([index_of.get(label, -1) for label in labels.tolist()], int)
+    if not unknown and np.any(indices < 0):
+        raise DataError(f"There is no group {labels.tolist()[np.argmin(indices)]!r} in the data.")
+    return indices
 
 
 def _first(params: PyTree) -> PyTree:
+    """The first of the draws (s, ...)."""
     return jax.tree.map(lambda a: a[0], params)
 
 
-def _put(into: np.ndarray, what: np.ndarray, where: np.ndarray) -> np.ndarray:
-    """A copy of ``into`` (s, groups, ...) with the values ``what`` for the groups ``where``."""
-    into = into.copy()
-    into[:, where] = what
-    return into
+def _put(array: np.ndarray, values: np.ndarray, groups: np.ndarray) -> np.ndarray:
+    """A copy of ``array`` (s, all groups, ...) with other ``values`` (s, groups, ...) for some of the groups."""
+    array = array.copy()
+    array[:, groups] = values
+    return array
 
 
 def _in_chunks(function: Callable, data: Data, draws: int) -> Any:
-    """``function(rows, first)`` for blocks of groups, concatenated; memory does not grow with the number of groups."""
+    """``function(rows, first)`` for blocks of groups, concatenated; memory does not grow with the number of groups.
+
+    The last block is filled up with copies of its first group, so that all blocks have the same shape.
+    """
     rows = data.y, data.given
     groups, members = rows[1].counts.shape
     width = min(groups, max(1, NUMBERS // (draws * PROPOSED * members)))
@@ -196,54 +218,58 @@ def _in_chunks(function: Callable, data: Data, draws: int) -> Any:
 
 @compiled("model", if_few=COMPILE_FASTEST)
 def _moments(model: Model, params: PyTree, weights: jax.Array, rows: PyTree) -> tuple[jax.Array, jax.Array]:
-    """(groups, k) mean and sd of each group's z."""
+    """Mean and sd of each group's z, (groups, k) each."""
 
-    def of_group(own: Model, places: jax.Array, logs: jax.Array) -> tuple[jax.Array, jax.Array]:
-        shares, values = jax.nn.softmax(logs), jax.vmap(own.values)(places)
+    def of_group(local: Model, places: jax.Array, logs: jax.Array) -> tuple[jax.Array, jax.Array]:
+        shares, values = jax.nn.softmax(logs), jax.vmap(local.values)(places)
         mean = shares @ values
         return mean, shares @ jnp.square(values - mean)
 
     def add(carry: tuple, draw: tuple[PyTree, jax.Array]) -> tuple[tuple, None]:
-        (mean, square, within, total), (theta, w) = carry, draw
+        (mean, square, variance, total), (theta, w) = carry, draw
         means, variances = model.over_groups(of_group, theta, rows)
         total = total + w
-        new = mean + w / total * (means - mean)
-        return (new, square + w * (means - mean) * (means - new), within + w * variances, total), None
+        new_mean = mean + w / total * (means - mean)
+        return (new_mean, square + w * (means - mean) * (means - new_mean), variance + w * variances, total), None
 
     zeros = jax.tree.map(
         lambda a: jnp.zeros(a.shape, a.dtype),
         jax.eval_shape(lambda p: model.over_groups(of_group, _first(p), rows)[0], params),
     )
     w = weights.astype(zeros.dtype)
-    mean, square, within, total = jax.lax.scan(add, (zeros, zeros, zeros, jnp.zeros((), w.dtype)), (params, w))[0]
-    return mean, jnp.sqrt((square + within) / total)
+    mean, square, variance, total = jax.lax.scan(add, (zeros, zeros, zeros, jnp.zeros((), w.dtype)), (params, w))[0]
+    return mean, jnp.sqrt((square + variance) / total)
 
 
 @compiled("model", if_few=COMPILE_FASTEST)
-def _drawn(model: Model, params: PyTree, rows: PyTree, key: jax.Array) -> PyTree:
-    """z ~ p(z | y_g, θ_s), leaves (groups, s, ...): one of 64 proposals around the peak by weight (Rubin 1987)."""
+def _draw_given_rows(model: Model, params: PyTree, rows: PyTree, key: jax.Array) -> PyTree:
+    """Draws z ~ p(z | y_g, θ_s), leaves (groups, s, ...), by sampling importance resampling (Rubin 1987).
 
-    def one(theta: PyTree, key: jax.Array) -> PyTree:
-        proposed, taken = jax.random.split(key)
+    Each draw is chosen by weight from 64 proposals around the maximum of z's density.
+    """
+
+    def draw(theta: PyTree, key: jax.Array) -> PyTree:
+        proposal_key, choice_key = jax.random.split(key)
 
         def nodes(g: jax.Array) -> tuple[jax.Array, jax.Array]:
-            x = jax.random.normal(jax.random.fold_in(proposed, g), (PROPOSED, model.given(theta).space.size))
+            x = jax.random.normal(jax.random.fold_in(proposal_key, g), (PROPOSED, model.given(theta).space.size))
             log_ratio = (1 - WIDER**2) * jnp.square(x) / 2 + math.log(WIDER)
             return WIDER * x, jnp.sum(log_ratio, 1) - math.log(PROPOSED)
 
-        def of_group(own: Model, places: jax.Array, logs: jax.Array) -> tuple[PyTree, jax.Array]:
-            return jax.vmap(own.params)(places), logs
+        def of_group(local: Model, places: jax.Array, logs: jax.Array) -> tuple[PyTree, jax.Array]:
+            return jax.vmap(local.params)(places), logs
 
         values, logs = model.over_groups(of_group, theta, rows, nodes)
-        which = jax.random.categorical(taken, logs)  # (groups,)
-        return jax.tree.map(lambda a: jax.vmap(lambda of, j: of[j])(a, which), values)
+        index = jax.random.categorical(choice_key, logs)  # (groups,)
+        return jax.tree.map(lambda a: jax.vmap(lambda proposals, j: proposals[j])(a, index), values)
 
-    drawn = jax.lax.map(lambda now: one(*now), (params, jax.random.split(key, len(jax.tree.leaves(params)[0]))))
-    return jax.tree.map(lambda a: jnp.swapaxes(a, 0, 1), drawn)
+    keys = jax.random.split(key, len(jax.tree.leaves(params)[0]))
+    draws = jax.lax.map(lambda pair: draw(*pair), (params, keys))
+    return jax.tree.map(lambda a: jnp.swapaxes(a, 0, 1), draws)
 
 
 @compiled("model", "count", if_few=COMPILE_FASTEST)
 def _from_prior(model: Model, params: PyTree, key: jax.Array, count: int) -> PyTree:
-    """z ~ p(z | θ_s) for ``count`` groups, leaves (s, count, ...)."""
+    """Draws z ~ p(z | θ_s) for ``count`` groups, leaves (s, count, ...)."""
     keys = jax.random.split(key, (len(jax.tree.leaves(params)[0]), count))
     return jax.vmap(lambda p, ks: jax.vmap(model.given(p).sample_prior)(ks))(params, keys)

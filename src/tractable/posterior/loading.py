@@ -1,4 +1,4 @@
-"""Loads posteriors from folders."""
+"""Loads posteriors from the folders in which they were saved."""
 
 import pathlib
 import tomllib
@@ -33,16 +33,19 @@ T = TypeVar("T")
 def load(
     path: str | pathlib.Path, model: Model | None = None, data: Data | PyTree = None, *, method: Method | None = None
 ) -> Posterior:
-    """A saved posterior, with its model.
+    """Loads a saved posterior.
 
-    Functions are not written to disk, so your own model must be given again; a different log density is an error, with
-    its data or without.
+    Functions are not written to disk, so that a model of your own must be given again. If its log density differs from
+    the saved one, that is an error, whether or not the data are given.
 
     Args:
-        path: a folder from ``posterior.save``, or from ``infer(..., checkpoint=)`` or ``draws=``.
-        model: the posterior's model; not needed for one of ``tractable.models`` made from numbers and strings.
-        data: its data, for checks that need them.
+        path: a folder written by ``posterior.save``, or by ``infer`` with ``checkpoint=`` or ``draws=``.
+        model: the posterior's model; not needed for a model of ``tractable.models`` made from numbers and strings.
+        data: the posterior's data, for checks that need them.
         method: the method, if one of its fields is a function (a schedule, an optimiser).
+
+    Raises:
+        CheckpointError: the folder holds no posterior, is damaged, or is of another model.
     """
     folder = pathlib.Path(path)
     if not (folder / RESULT).exists():
@@ -53,7 +56,7 @@ def load(
     entries = _entries(folder)
     if model is None:
         if entries.made is None:
-            raise CheckpointError(f"{folder} is of a model of one's own: give it, load(path, model).")
+            raise CheckpointError(f"{folder} is of a model of your own, which is not saved: use load(path, model).")
         model = cast(Model, made_again(entries.made))
     if model.names != entries.names:
         raise CheckpointError(f"{folder} is of another model: {_other_names(entries.names, model.names)}.")
@@ -66,95 +69,89 @@ def load(
         belief = read(folder, model, method.weigh, entries.thin, entries.seed, count, method.point, entries.drawn)
         found = dict(entries.found)
         for name in ("covariance", "information"):
-            known = getattr(belief, name, None)
-            found |= {} if known is None else {name: known}
+            matrix = getattr(belief, name, None)
+            found |= {} if matrix is None else {name: matrix}
         kind = Standardised if entries.units else Posterior
-        posterior = kind(
-            model,
-            data,
-            method,
-            entries.seed,
-            belief,
-            found,
-            entries.seconds,
-            entries.interrupted,
-            judged=entries.report,
-        )
+        run = entries.seed, belief, found, entries.seconds, entries.interrupted
+        posterior = kind(model, data, method, *run, judged=entries.report)
         if entries.bias is not None:
             posterior.predicted_bias = entries.bias
         return posterior
 
 
 def _other_names(saved: list[str], given: list[str]) -> str:
-    """How two lists of parameters differ, in a few of their names."""
+    """How two lists of parameters differ, with a few of their names."""
     if set(saved) == set(given):
-        return f"its parameters come in the order {saved[:6]}, those of the model given in {given[:6]}"
-    missing, new = (
-        [name for name in one if name not in {*other}][:6] for one, other in ((saved, given), (given, saved))
+        return f"its parameters have the order {saved[:6]}, those of the model given have the order {given[:6]}"
+    only_saved, only_given = (
+        [name for name in names if name not in {*others}][:6] for names, others in ((saved, given), (given, saved))
     )
-    said = [f"the model given has no parameter {missing}"] * bool(missing) + [f"the folder has none {new}"] * bool(new)
-    return ", and ".join(said)
+    parts = [f"the model given has no parameters {only_saved}"] * bool(only_saved)
+    parts += [f"the folder has no parameters {only_given}"] * bool(only_given)
+    return ", and ".join(parts)
 
 
 def _check_model(folder: pathlib.Path, entries: "Entries", model: Model, data: Data | None) -> None:
-    """A CheckpointError for another log density than that which the posterior is of.
+    """Raises a CheckpointError if the model's log density differs from that of the saved posterior.
 
-    It is traced again as it was then: on rows of the same kinds, and in as many bits. Where JAX is of another version,
-    or the model holds constants in other bits, equal models may differ too, and a difference is only told.
+    The log density is traced as it was traced for the folder: on rows of the same shapes and dtypes, and in the same
+    precision. With another version of JAX, or if the model holds constants in another precision, traces of equal models
+    may differ too. A difference is then only a warning.
     """
-    then, here = entries.traced, (jnp.result_type(float).name, jax.__version__)
+    traced, here = entries.traced, (jnp.result_type(float).name, jax.__version__)
     if not entries.model.startswith(f"{programs.VERSION}:"):
-        return  # an earlier version's, which cannot be compared
-    if data is None and (then is None or then.rows == {}):
-        return tell(f"{folder} does not say what its rows are like: models are compared where data are given.")
-    rows, there = kinds_of(data) if data is not None else loaded_kinds(then and then.rows), then[1:] if then else here
+        return  # a fingerprint of an earlier version, which cannot be compared
+    if data is None and (traced is None or traced.rows == {}):
+        return tell(f"{folder} does not describe its rows, so its model is compared with the one given only with data.")
+    rows = kinds_of(data) if data is not None else loaded_kinds(traced and traced.rows)
+    there = traced[1:] if traced else here
     with jax.enable_x64(there[0] == "float64"), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of constants that are held in more bits
-        same = density_trace(model, rows).fingerprint == entries.model
-    if not same and there == here:
+        warnings.simplefilter("ignore")  # JAX warns of constants that are held in more bits
+        is_equal = density_trace(model, rows).fingerprint == entries.model
+    if not is_equal and there == here:
         raise CheckpointError(f"{folder} is of another model: its log density differs from that of the model given.")
-    if not same:
+    if not is_equal:
         tell(
-            f"The log density of {folder} differs from that of the model given, or is traced otherwise: it was saved "
-            f"in {there[0]} by JAX {there[1]}, and this is {here[0]} and {here[1]}. Load it as it was saved to be sure."
+            f"The log density of {folder}, or only its trace, differs from that of the model given: it was saved in "
+            f"{there[0]} by JAX {there[1]}, and this is {here[0]} and JAX {here[1]}. To be sure, load it as saved."
         )
 
 
 class Traced(NamedTuple):
     """How a posterior's model was traced for its fingerprint."""
 
-    rows: Any  # ``saved_kinds``
-    dtype: str
-    jax: str
+    rows: Any  # shapes and dtypes of the rows, as ``saved_kinds`` gives them
+    dtype: str  # "float32" or "float64"
+    jax: str  # JAX's version
 
 
 class Entries(NamedTuple):
-    """The entries of a posterior's folder, checked."""
+    """The checked entries of a posterior's folder."""
 
     report: Report
-    names: list[str]
-    model: str  # a fingerprint
-    traced: Traced | None  # None if an earlier version wrote it
-    made: dict[str, Any] | None
-    settings: dict[str, Any]
+    names: list[str]  # names of the parameters
+    model: str  # fingerprint of the log density
+    traced: Traced | None  # None if an earlier version wrote the folder
+    made: dict[str, Any] | None  # how to make the model again; None for a user's own model
+    settings: dict[str, Any]  # of the method
     seed: int | None
     thin: int
-    count: int | None  # draws per chain; None if an earlier version wrote it
-    drawn: str
+    count: int | None  # draws per chain; None if an earlier version wrote the folder
+    drawn: str  # identity of the draws
     found: dict[str, Any]
     seconds: dict[str, float]
     interrupted: bool
     bias: Predicted | None
-    units: str  # of the model, where they are not the user's
+    units: str  # the model's units if they are not the user's, otherwise ""
 
 
 def _entries(folder: pathlib.Path) -> Entries:
-    """Reads and checks every entry: one of the wrong kind is a CheckpointError, even if the seal holds."""
+    """Reads and checks every entry: one of the wrong type raises a CheckpointError, even if all checksums are right."""
     about, contents = read_sealed(folder / RESULT)
     if contents is None:
         tell(
             f"{folder} was written by an earlier version of tractable, without checksums: damage, changes by hand or "
-            "another model would not be noticed. Load it with the model it is of, and save it anew."
+            "another model would not be noticed. Load it with its own model, and save it again."
         )
     try:
         text = (folder / "settings.toml").read_bytes() if contents is None else contents["settings.toml"]
@@ -169,18 +166,19 @@ def _entries(folder: pathlib.Path) -> Entries:
             isinstance(check.value, float | int) and isinstance(check.name + check.sentence, str) for check in checks
         ):
             raise ValueError("a check has a name, a number and a sentence")
-        report, bias = Report(about["verdict"], checks, _of(str, about["title"])), about.get("bias")
+        report, bias = Report(about["verdict"], checks, _of_type(str, about["title"])), about.get("bias")
         if bias is not None:
             nothing, inflation = np.zeros(0), np.asarray(bias["inflation"], np.float64)
             bias = Predicted(nothing, nothing, inflation, float(bias["worst"]))
         count = about.get("count")
         return Entries(
-            report, [_of(str, name) for name in _of(list, about["names"])], _of(str, about["model"]),
+            report, [_of_type(str, name) for name in _of_type(list, about["names"])], _of_type(str, about["model"]),
             _traced(about.get("traced")), about.get("made"), settings,
             None if (seed := settings.pop("seed", None)) is None else seeded("seed", seed),
-            _least(1, about["thin"]), None if count is None else _least(0, count), _of(str, about.get("drawn", "")),
-            _of(dict, about["found"]), {name: float(s) for name, s in about["seconds"].items()},
-            _of(bool, about["interrupted"]), bias, _of(str, about.get("units", "")),
+            _at_least(1, about["thin"]), None if count is None else _at_least(0, count),
+            _of_type(str, about.get("drawn", "")),
+            _of_type(dict, about["found"]), {name: float(s) for name, s in about["seconds"].items()},
+            _of_type(bool, about["interrupted"]), bias, _of_type(str, about.get("units", "")),
         )  # fmt: skip
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise CheckpointError(
@@ -189,22 +187,25 @@ def _entries(folder: pathlib.Path) -> Entries:
         ) from error
 
 
-def _traced(saved: object) -> Traced | None:
-    if saved is None:
+def _traced(entry: object) -> Traced | None:
+    """The checked entry "traced"; None if there is none."""
+    if entry is None:
         return None
-    found = Traced(**_of(dict, saved))
-    if found.rows != {}:
-        loaded_kinds(found.rows)
-    return found._replace(dtype=np.dtype(_of(str, found.dtype)).name, jax=_of(str, found.jax))
+    traced = Traced(**_of_type(dict, entry))
+    if traced.rows != {}:
+        loaded_kinds(traced.rows)
+    return traced._replace(dtype=np.dtype(_of_type(str, traced.dtype)).name, jax=_of_type(str, traced.jax))
 
 
-def _of(kind: type[T], value: object) -> T:
+def _of_type(kind: type[T], value: object) -> T:
+    """The value, if it is of this type; otherwise a TypeError."""
     if not isinstance(value, kind):
         raise TypeError(f"expected {kind.__name__}, got {value!r:.40}")
     return value
 
 
-def _least(least: int, value: object) -> int:
-    if not is_whole(value, least):
-        raise ValueError(f"expected a whole number ≥ {least}, got {value!r:.40}")
-    return _of(int, value)
+def _at_least(minimum: int, value: object) -> int:
+    """The value, if it is a whole number of at least ``minimum``; otherwise a ValueError."""
+    if not is_whole(value, minimum):
+        raise ValueError(f"expected a whole number ≥ {minimum}, got {value!r:.40}")
+    return _of_type(int, value)

@@ -1,4 +1,8 @@
-"""Predictions, their variance's parts and intervals from draws of the parameters; memory does not grow with rows."""
+"""Predictions from draws of the parameters, with the parts of their variance and with intervals.
+
+Rows are processed in chunks, so that memory does not grow with the number of rows. "Aleatoric" uncertainty is the noise
+of the data given the parameters; "epistemic" uncertainty is the uncertainty about the parameters.
+"""
 
 import functools
 import itertools
@@ -26,77 +30,69 @@ from tractable.diagnostics.calibration import entropy, split_conformal
 from tractable.engine.placement import ONE_DEVICE, OneDevice
 from tractable.engine.preflight import naming
 from tractable.engine.sharding import BY_ROW, ON_ALL, chunks
+from tractable.posterior.chunking import blocks_of_draws, bytes_per_row, fitting, rows_per_chunk
 
-BYTES = 1 << 25  # bytes of a chunk of rows: one draw's activations, or what is kept of all draws
-DRAWS = 1 << 28  # bytes of parameters on the device at once
-LEAST = 1e-30  # share of the largest weight below which a draw is left out: in single precision it might weigh 0
-SAMPLES = 1000  # at least this many data are drawn for an interval
+LEAST = 1e-30  # a draw is left out if its weight over the largest is below this, as it may be 0 in single precision
+SAMPLES = 1000  # minimum number of values simulated for an interval
 Pair = tuple[PyTree, np.ndarray | jax.Array]  # draws and their weights, or rows and their indices
 
 
 class Prediction(NamedTuple):
     """The predictive distribution at n inputs, averaged over the posterior.
 
-    For classes ``mean`` to ``upper`` describe the class indicators: ``mean`` is then the probabilities, (n, classes),
-    or (n,) for two classes coded 0 and 1. If the likelihood has no variance in some draw, aleatoric = sd = inf; if it
-    has no mean either, the mean is NaN, all sds are inf, and a ``TractableWarning`` says so. The interval is valid in
-    both cases.
+    For classes, ``mean`` to ``upper`` describe the class indicators: ``mean`` is then the probabilities, (n, classes),
+    or (n,) for two classes coded 0 and 1. If the likelihood has no finite variance in some draw, aleatoric = sd = inf.
+    If it has no mean either, the mean is NaN, all sds are inf, and a ``TractableWarning`` says so. The interval is
+    valid in both cases.
     """
 
     mean: np.ndarray  # (n, ...) E[y*]
-    sd: np.ndarray  # total: √(aleatoric² + epistemic²)
-    aleatoric: np.ndarray  # √E[Var(y*|θ)]: noise that more data do not remove
+    sd: np.ndarray  # total sd, √(aleatoric² + epistemic²)
+    aleatoric: np.ndarray  # √E[Var(y*|θ)]: noise that more data do not reduce
     epistemic: np.ndarray  # √Var(E[y*|θ]): uncertainty about θ, which more data reduce
-    lower: np.ndarray  # equal-tailed interval of y* (of the probability, for classes)
-    upper: np.ndarray
+    lower: np.ndarray  # lower bound of an equal-tailed interval of y* (for classes, of the probability)
+    upper: np.ndarray  # upper bound
     probabilities: np.ndarray | None = None  # (n, classes)
-    entropy: np.ndarray | None = None  # for classes, (n,): entropy of the averaged probabilities, nats
-    mutual_information: np.ndarray | None = None  # for classes, (n,): its epistemic part, nats; ≤ entropy
+    entropy: np.ndarray | None = None  # for classes, (n,): entropy of the averaged probabilities, in nats
+    mutual_information: np.ndarray | None = None  # for classes, (n,): epistemic part of the entropy, in nats
     _repr_html_ = as_html
 
 
 class _Task(NamedTuple):
-    """What is predicted of each row."""
+    """The prediction that is computed for each row."""
 
     model: Model
-    kind: str  # of a datum: "number", "classes" or "binary"
-    samples: int  # data drawn for each draw of the parameters, for intervals
+    kind: str  # kind of y: "number", "classes" or "binary"
+    samples: int  # number of values of y simulated for each draw of the parameters, for intervals
 
 
 class _Sums(NamedTuple):
-    """Running sums over draws for a chunk of r rows; on the device, or zeros on the host."""
+    """Running sums over draws for a chunk of r rows, on the device."""
 
-    weight: Any  # ()
-    mean: Any  # (r, ...)
+    weight: Any  # () sum of the weights
+    mean: Any  # (r, ...) weighted mean of E[y*|θ_s]
     squares: Any  # (r, ...) Σ w (mean_s − mean)²
     variance: Any  # (r, ...) Σ w Var(y*|θ_s)
     entropy: Any  # (r, ...) Σ w H(p_s)
 
 
 def predict(
-    model: Model,
-    params: PyTree,
-    weights: np.ndarray,
-    x: PyTree = None,
-    *,
-    level: float = 0.9,
-    seed: int = 0,
-    calibrate: Data | PyTree = None,
-    placement: OneDevice = ONE_DEVICE,
-) -> Prediction:
+    model: Model, params: PyTree, weights: np.ndarray, x: PyTree = None, *, level: float = 0.9, seed: int = 0,
+    calibrate: Data | PyTree = None, placement: OneDevice = ONE_DEVICE,
+) -> Prediction:  # fmt: skip
     """The predictive distribution at inputs x (n, ...) from weighted draws of the parameters (s, ...).
 
         Var(y*) = E[Var(y*|θ)] + Var(E[y*|θ])         total = aleatoric + epistemic
         H(E[p]) = E[H(p)] + I(y*; θ)                  for classes, in nats
 
-    A number's interval is taken from at least 1000 data drawn from the likelihood, evenly over the draws of the
-    parameters; or with ``calibrate`` it is mean ± q sd, q the ⌈(m + 1) level⌉-th smallest of the m scores |y − mean|/sd
-    (split conformal). Row n's draws depend on the seed and n alone. Arguments as for ``Posterior.predict``; arrays on
-    the host.
+    The interval of a number comes from at least 1000 values simulated from the likelihood, equally many for each draw
+    of the parameters. With ``calibrate`` it is mean ± q sd instead, with q the ⌈(m + 1) level⌉-th smallest of the m
+    scores |y − mean|/sd (split conformal prediction). The values simulated for row n only depend on the seed and n. The
+    other arguments are those of ``Posterior.predict``. The results are NumPy arrays.
 
     Raises:
         SettingsError: the level is out of range, or ``calibrate`` is given for classes.
-        DataError: the likelihood has several distributions; there are no rows, or arrays differ in length; there are
+        DataError: the likelihood has several distributions; there are no rows; arrays differ in length; or there are
             too few rows to calibrate with.
         ModelError: the likelihood has no mean or variance in closed form.
     """
@@ -108,8 +104,8 @@ def predict(
     kind = _kind(model, params, rows)
     if calibrate is not None and kind != "number":
         raise SettingsError(
-            "predict(calibrate=...) is for numbers; this likelihood is of classes, whose intervals are of "
-            "probabilities. Leave it out, and look at tractable.diagnostics.calibration.reliability."
+            "predict(calibrate=...) is for numbers; this likelihood predicts classes, and intervals of their "
+            "probabilities. Leave it out, and use tractable.diagnostics.calibration.reliability."
         )
     draws = params, weights
     if calibrate is not None:
@@ -118,93 +114,96 @@ def predict(
         prediction = _predictions(task, draws, rows, count, level, seed, placement)
         half = reach * _divisor(prediction.sd)
         return prediction._replace(lower=prediction.mean - half, upper=prediction.mean + half)
-    # With few draws of the parameters, or a point, each gives several data.
+    # If there are few draws of the parameters, or a point estimate, several values are simulated for each.
     task = _Task(model, kind, -(-SAMPLES // len(weights)) if kind == "number" else 1)
     return _predictions(task, draws, rows, count, level, seed, placement)
 
 
 def ahead(
-    own: Callable, params: PyTree, weights: np.ndarray, x: PyTree, rows: PyTree, *, level: float = 0.9, seed: int = 0
+    law: Callable, params: PyTree, weights: np.ndarray, x: PyTree, rows: PyTree, *, level: float = 0.9, seed: int = 0
 ) -> Prediction:
-    """``predict`` by a likelihood's own ``predict(params, x, rows)``, of all x together.
+    """Predicts all x together, by a likelihood's own method ``predict(params, x, rows)``.
 
     Args:
-        own: gives the distribution of y* at x given θ and the fitted rows; its mean is (n, ...).
-        rows: (y, given), (N, ...) each.
+        law: gives the distribution of y* at x given θ and the fitted rows; its mean is (n, ...).
+        params, weights: draws of θ (s, ...), and their weights.
+        x: the inputs.
+        rows: the fitted rows (y, given), (N, ...) each.
+        level, seed: as for ``predict``.
     """
     expect("predict(level=...)", level, Share)
     seed = seeded("predict(seed)", seed)
     params, weights = _counted(params, weights)
-    each = -(-SAMPLES // len(weights))
+    count = -(-SAMPLES // len(weights))  # number of values simulated for each draw
 
     @jax.jit
     def moments_and_draws(params: PyTree, rows: PyTree) -> tuple[jax.Array, jax.Array, jax.Array]:
-        def one(draw: tuple[PyTree, jax.Array]) -> tuple[jax.Array, jax.Array, jax.Array]:
-            d = own(draw[0], x, rows)
-            return d.mean, d.variance, d.sample(jax.random.fold_in(jax.random.key(seed), draw[1]), (each,))
+        def predict_draw(draw: tuple[PyTree, jax.Array]) -> tuple[jax.Array, jax.Array, jax.Array]:
+            d = law(draw[0], x, rows)
+            return d.mean, d.variance, d.sample(jax.random.fold_in(jax.random.key(seed), draw[1]), (count,))
 
-        return jax.lax.map(one, (params, jnp.arange(len(weights))))
+        return jax.lax.map(predict_draw, (params, jnp.arange(len(weights))))
 
-    means, variances, drawn = map(np.asarray, moments_and_draws(params, jax.tree.map(jnp.asarray, rows)))
-    mean, within = np.tensordot(weights, means, 1), np.tensordot(weights, variances, 1)
-    between = np.tensordot(weights, np.square(means - mean), 1)
-    samples = np.moveaxis(drawn.reshape(-1, *mean.shape), 0, -1).copy()
-    bounds = _bounds(samples, np.repeat(weights, each), level)
-    return Prediction(mean, np.sqrt(within + between), np.sqrt(within), np.sqrt(between), *bounds)
+    means, variances, values = map(np.asarray, moments_and_draws(params, jax.tree.map(jnp.asarray, rows)))
+    mean, aleatoric = np.tensordot(weights, means, 1), np.tensordot(weights, variances, 1)
+    epistemic = np.tensordot(weights, np.square(means - mean), 1)
+    samples = np.moveaxis(values.reshape(-1, *mean.shape), 0, -1).copy()
+    bounds = _bounds(samples, np.repeat(weights, count), level)
+    return Prediction(mean, np.sqrt(aleatoric + epistemic), np.sqrt(aleatoric), np.sqrt(epistemic), *bounds)
 
 
 def _predictions(
     task: _Task, draws: tuple[PyTree, np.ndarray], rows: PyTree, count: int, level: float, seed: int,
     placement: OneDevice,
 ) -> Prediction:  # fmt: skip
-    """Predictions of rows from weighted draws of the parameters; intervals are NaN where no data are drawn."""
+    """Predictions of rows from weighted draws of the parameters; intervals are NaN if ``task.samples`` is 0."""
     kind, (params, weights) = task.kind, draws
-    activations, (shape, _) = _per_row(functools.partial(_datum, task.model, kind), params, rows)
+    activations, (shape, _) = bytes_per_row(functools.partial(_datum, task.model, kind), params, rows)
     samples = shape.size * shape.dtype.itemsize * len(weights) * task.samples
-    width = _width(count, max(activations, samples), placement)
-    blocks, key = _blocks(params, weights, placement), placement.spread(jax.random.key(seed))
+    width = rows_per_chunk(count, max(activations, samples), placement)
+    blocks, key = blocks_of_draws(params, weights, placement), placement.spread(jax.random.key(seed))
     shares = np.repeat(weights, task.samples)
 
-    def launched() -> Iterator[tuple[_Sums, list, int]]:
+    def start_chunks() -> Iterator[tuple[_Sums, list, int]]:
         for chunk, index, real in chunks(rows, count, width, placement):
             zeros = np.zeros((len(index), *shape.shape[1:]), jnp.result_type(float))
             sums = _Sums(np.zeros((), zeros.dtype), zeros, zeros, zeros, zeros[..., 0] if kind == "classes" else zeros)
-            drawn = []
+            samples = []
             for first, thetas, block in blocks:
-                sums, more = _predict(task, placement, sums, (thetas, block), first, (chunk, index), key)
-                drawn.append(more)
-            yield sums, drawn, real
+                sums, block_samples = _predict(task, placement, sums, (thetas, block), first, (chunk, index), key)
+                samples.append(block_samples)
+            yield sums, samples, real
 
-    # A chunk is sorted while the one after it is computed.
-    pairs = itertools.pairwise(itertools.chain(launched(), [None]))
-    done = [_finished(*chunk, shares, level) for chunk, _ in pairs if chunk is not None]
+    # A chunk's samples are sorted on the host while the device computes the next chunk.
+    pairs = itertools.pairwise(itertools.chain(start_chunks(), [None]))
+    parts = [_finish_chunk(*chunk, shares, level) for chunk, _ in pairs if chunk is not None]
     # mean, Var(E), E[Var], E[H], lower and upper of all rows
-    mean, squares, variance, within, lower, upper = (np.concatenate(parts) for parts in zip(*done, strict=True))
+    mean, squares, variance, mean_entropy, lower, upper = (np.concatenate(a) for a in zip(*parts, strict=True))
     if kind == "number":
-        lost = np.isinf(mean) | np.isinf(lower) | np.isinf(upper)
+        overflow = np.isinf(mean) | np.isinf(lower) | np.isinf(upper)
         mean, squares, variance = _without_moments(mean, squares, variance, np.isfinite(lower) & np.isfinite(upper))
-        if lost.any():
+        if overflow.any():
             tell(
-                f"{np.count_nonzero(lost)} of {lost.size} predictions are too large for a number, the first of row "
-                f"{int(np.argwhere(lost)[0][0])} (the first is 0): inputs lie too far from those learnt from."
+                f"{np.count_nonzero(overflow)} of {overflow.size} predictions are too large for a number, the first of "
+                f"row {int(np.argwhere(overflow)[0][0])} (rows count from 0): inputs lie too far from the fitted ones."
             )
     prediction = Prediction(mean, np.sqrt(variance + squares), np.sqrt(variance), np.sqrt(squares), lower, upper)
     if kind == "number":
         return prediction
     probabilities = mean if kind == "classes" else np.stack([1 - mean, mean], -1)
     total = entropy(probabilities).astype(mean.dtype)
-    # H(E[p]) ≥ E[H(p)] ≥ 0, apart from rounding.
+    # H(E[p]) ≥ E[H(p)] ≥ 0 holds up to rounding errors, which are cut off.
     return prediction._replace(
-        probabilities=probabilities, entropy=total, mutual_information=np.clip(total - within, 0, total)
+        probabilities=probabilities, entropy=total, mutual_information=np.clip(total - mean_entropy, 0, total)
     )
 
 
 def _kind(model: Model, params: PyTree, rows: PyTree) -> str:
-    """A datum's kind, "number", "classes" or "binary"; an error if it cannot be predicted."""
+    """The kind of y, "number", "classes" or "binary"; an error if y cannot be predicted."""
     shapes = row_shapes(params), row_shapes(rows)
     example = _described(model, *shapes)
     if not isinstance(example, Distribution):
-        raise DataError("predict handles a likelihood of one distribution; this one returns several.")
+        raise DataError("predict expects a likelihood of one distribution; this likelihood returns several.")
     if (classes := classes_of(example)) is not None:
         return classes
     try:
@@ -212,20 +211,20 @@ def _kind(model: Model, params: PyTree, rows: PyTree) -> str:
     except NotImplementedError as error:
         kind = type(getattr(example, "fn", example)).__name__
         raise ModelError(
-            f"predict needs the mean and the variance of a datum, and {kind} does not know them in closed form."
+            f"predict needs the mean and the variance of y, and {kind} does not have them in closed form."
         ) from error
     return "number"
 
 
 def classes_of(datum: Distribution) -> str | None:
-    """ "classes" for a datum in 0..C−1, "binary" for 0 or 1, None for a number."""
+    """The kind of classes that a distribution is over: "classes" for 0..C−1, "binary" for 0 or 1, None for numbers."""
     if isinstance(datum, dist.CategoricalProbs | dist.CategoricalLogits):  # includes OrderedLogistic
         return "classes"
     return "binary" if isinstance(datum, dist.BernoulliProbs | dist.BernoulliLogits) else None
 
 
 def _described(model: Model, params: PyTree, x: PyTree) -> PyTree:
-    """The distribution of a datum, from shapes alone; a DataError if the likelihood does not take such a row."""
+    """The distribution of y, from shapes alone; a DataError if the likelihood does not accept such a row."""
     try:
         with naming("The likelihood", params, x):
             return jax.eval_shape(model.datum, params, x)
@@ -233,13 +232,13 @@ def _described(model: Model, params: PyTree, x: PyTree) -> PyTree:
         if isinstance(error, TractableError):
             raise
         raise DataError(
-            f"The likelihood does not take {'no inputs' if x is None else f'a row of shape {_said(x)}'}: {error} "
-            "Expected rows like those that the model was learnt from, and x left out where it looks at none."
+            f"The likelihood does not accept {'rows without inputs' if x is None else f'a row of shape {_shapes(x)}'}: "
+            f"{error} Give rows like those to which the model was fitted; leave x out if the model takes no inputs."
         ) from error
 
 
-def _said(x: PyTree) -> str:
-    """The shape of a row, or those of its parts by name."""
+def _shapes(x: PyTree) -> str:
+    """The shape of a row as text, or the shapes of its parts with their names."""
     return ", ".join(
         f"{jax.tree_util.keystr(path, simple=True, separator='.')} {leaf.shape}".strip()
         for path, leaf in jax.tree_util.tree_flatten_with_path(x)[0]
@@ -247,36 +246,38 @@ def _said(x: PyTree) -> str:
 
 
 def check_inputs(learnt: PyTree, x: PyTree, what: str) -> None:
-    """Raises a DataError unless rows x (n, ...) have the shapes of the fitted ones; None means no inputs."""
+    """Raises a DataError unless rows x (n, ...) have the shapes of the fitted rows; None means no inputs."""
     if x is None and learnt is not None:
-        raise DataError(f"{what} expects inputs: rows like those learnt from, of shape {_said(row_shapes(learnt))}.")
+        shapes = _shapes(row_shapes(learnt))
+        raise DataError(f"{what} expects inputs like the fitted rows, of shape {shapes}; got none.")
     if learnt is None or x is None:
         if x is not None:
-            raise DataError(f"{what} expects no inputs, as the model learnt from none: leave them out.")
+            raise DataError(f"{what} expects no inputs, because the model was fitted without inputs: leave them out.")
         return
     x = rows_of(x)[0]
-    expected, got = (_said(jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape[1:], bool), r)) for r in (learnt, x))
+    expected, got = (_shapes(jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape[1:], bool), r)) for r in (learnt, x))
     if expected != got:
         lacking = [name for name in learnt if name not in x] if isinstance(learnt, dict) and isinstance(x, dict) else []
-        said = nearest(lacking[0], x) if lacking else ""
-        raise DataError(f"{what} expects rows like those learnt from, of shape {expected}; got {got}.{said}")
+        hint = nearest(lacking[0], x) if lacking else ""
+        raise DataError(f"{what} expects rows like the fitted ones, of shape {expected}; got {got}.{hint}")
 
 
 def _moments(model: Model, theta: PyTree, x: PyTree) -> tuple[jax.Array, jax.Array]:
+    """Mean and variance of y at x, given θ."""
     d: Any = itself(model.datum(theta, x))
     return d.mean, d.variance
 
 
 def _datum(model: Model, kind: str, theta: PyTree, rows: PyTree, index: jax.Array) -> tuple:
-    """Mean and variance of each row's datum, or its probabilities twice."""
+    """Mean and variance of each row's y; for classes, the probabilities twice."""
 
-    def one(x: PyTree, _: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def moments(x: PyTree, _: jax.Array) -> tuple[jax.Array, jax.Array]:
         if kind == "number":
             return _moments(model, theta, x)
         d: Any = model.datum(theta, x)
         return d.probs, d.probs
 
-    return jax.vmap(one)(rows, index)
+    return jax.vmap(moments)(rows, index)
 
 
 @compiled("task", "placement", if_few=COMPILE_FASTEST)
@@ -287,8 +288,13 @@ def _predict(
     """Adds draws to the sums of a chunk of rows; also returns samples for intervals, (r, ..., draws × samples).
 
     Args:
-        draws: parameters and their weights; the first one is draw number ``first`` of all.
+        task: the prediction.
+        placement: the devices.
+        sums: the sums over earlier draws.
+        draws: parameters and their weights.
+        first: number of the first of these draws among all draws.
         rows: inputs, and the rows' indices.
+        key: key of the samples.
     """
     placed_sums = _Sums(ON_ALL, *[BY_ROW] * 4)
     add = functools.partial(_add_draws, task)
@@ -300,22 +306,22 @@ def _add_draws(
     task: _Task, sums: _Sums, draws: Pair, first: int | jax.Array, rows: Pair, key: jax.Array
 ) -> tuple[_Sums, jax.Array]:
     """``_predict`` for the rows of one device."""
-    (model, kind, each), (params, weights) = task, draws
+    (model, kind, count), (params, weights) = task, draws
 
     def add(sums: _Sums, draw: tuple) -> tuple[_Sums, jax.Array]:
         theta, w, number = draw
         stream = jax.random.fold_in(key, number)
 
-        def one(x: PyTree, row: np.ndarray | jax.Array) -> tuple[jax.Array, ...]:
+        def predict_row(x: PyTree, row: np.ndarray | jax.Array) -> tuple[jax.Array, ...]:
             d: Any = itself(model.datum(theta, x))
             if kind == "number":
-                return d.mean, d.variance, jnp.zeros_like(d.mean), d.sample(jax.random.fold_in(stream, row), (each,))
+                return d.mean, d.variance, jnp.zeros_like(d.mean), d.sample(jax.random.fold_in(stream, row), (count,))
             p = d.probs
-            both = p if kind == "classes" else jnp.stack([p, 1 - p], -1)
-            return p, p * (1 - p), -jnp.sum(xlogy(both, both), -1), p[None]
+            classes = p if kind == "classes" else jnp.stack([p, 1 - p], -1)
+            return p, p * (1 - p), -jnp.sum(xlogy(classes, classes), -1), p[None]
 
-        means, variances, entropies, samples = jax.vmap(one)(*rows)
-        # West's update: accurate for means far from zero, and stores no draw's mean.
+        means, variances, entropies, samples = jax.vmap(predict_row)(*rows)
+        # West's update of mean and variance is accurate for means far from zero, and does not store the draws' means.
         weight = sums.weight + w
         mean = sums.mean + w / weight * (means - sums.mean)
         squares = sums.squares + w * (means - sums.mean) * (means - mean)
@@ -323,53 +329,65 @@ def _add_draws(
 
     weights = weights.astype(sums.weight.dtype)
     numbers = first + jnp.arange(weights.shape[0])
-    sums, samples = jax.lax.scan(add, sums, (params, weights, numbers))  # (draws, r, each, ...)
+    sums, samples = jax.lax.scan(add, sums, (params, weights, numbers))  # (draws, r, count, ...)
     samples = jnp.moveaxis(samples, (0, 2), (-2, -1))
     return sums, samples.reshape(*samples.shape[:-2], len(weights) * samples.shape[-1])
 
 
-def _finished(sums: _Sums, drawn: list, real: int, shares: np.ndarray, level: float) -> tuple:
-    samples = np.concatenate([np.asarray(a)[:real] for a in drawn], -1)  # a copy, to be sorted
+def _finish_chunk(sums: _Sums, samples: list, real: int, shares: np.ndarray, level: float) -> tuple:
+    """The sums and the interval's bounds of a chunk's ``real`` rows; the others are padding."""
+    samples_copy = np.concatenate([np.asarray(a)[:real] for a in samples], -1)  # ``_bounds`` sorts it in place
     moments = (np.asarray(a)[:real] for a in sums[1:])
-    return *moments, *_bounds(samples, shares, level)
+    return *moments, *_bounds(samples_copy, shares, level)
 
 
 def _bounds(samples: np.ndarray, shares: np.ndarray, level: float) -> list[np.ndarray]:
-    """Two quantiles of samples (..., S), sorted in place: the smallest sample with at least the share q at or below."""
+    """The bounds of an equal-tailed interval, as two quantiles of weighted samples (..., S).
+
+    A quantile q is the smallest sample such that samples up to it have at least the share q of the weight. The samples
+    may be sorted in place.
+    """
     if not len(shares):
         return [np.full(samples.shape[:-1], np.nan)] * 2
     levels = (1 - level) / 2, (1 + level) / 2
-    if np.all(shares == shares[0]):  # equal weights: several times faster
+    if np.all(shares == shares[0]):  # for equal weights this is several times faster
         samples.sort(-1)
         size = samples.shape[-1]
         return [samples[..., min(max(math.ceil(q * size - 1e-6), 1), size) - 1].copy() for q in levels]
     order = np.argsort(samples, -1)
     mass = np.cumsum(shares[order], -1)
-    where = [np.argmax(mass >= (q - 1e-9) * mass[..., -1:], -1)[..., None] for q in levels]
-    return [np.take_along_axis(samples, np.take_along_axis(order, i, -1), -1)[..., 0] for i in where]
+    indices = [np.argmax(mass >= (q - 1e-9) * mass[..., -1:], -1)[..., None] for q in levels]
+    return [np.take_along_axis(samples, np.take_along_axis(order, i, -1), -1)[..., 0] for i in indices]
 
 
-def _without_moments(mean, squares, variance, drawn) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """NaN for a mean and inf for a variance that do not exist, if finite data were drawn: else θ is at fault."""
-    none = drawn & ~np.isfinite(mean)
-    squares, variance = (np.where(none | (drawn & np.isnan(a)), np.inf, a) for a in (squares, variance))
-    if none.any():
+def _without_moments(mean, squares, variance, is_finite) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Sets means that do not exist to NaN, and variances that do not exist to inf.
+
+    They do not exist if they are not finite although the simulated values are (``is_finite``). If the simulated values
+    are not finite either, the parameters θ are the reason, and nothing is changed.
+    """
+    missing = is_finite & ~np.isfinite(mean)
+    squares, variance = (np.where(missing | (is_finite & np.isnan(a)), np.inf, a) for a in (squares, variance))
+    if missing.any():
         tell(
-            f"The likelihood has no mean at {np.count_nonzero(none)} of {none.size} predictions: mean is NaN there, "
-            "and sd infinite. The interval holds; its middle is the better forecast."
+            f"The likelihood has no mean at {np.count_nonzero(missing)} of {missing.size} predictions: mean is NaN "
+            "there, and sd infinite. The interval is valid; its middle is the better forecast."
         )
-    return np.where(none, np.nan, mean), squares, variance
+    return np.where(missing, np.nan, mean), squares, variance
 
 
 def _reach(
     task: _Task, draws: tuple[PyTree, np.ndarray], held_out: Data, level: float, placement: OneDevice
 ) -> np.ndarray:
-    """q of the interval mean ± q sd, from rows that took no part in the fit."""
+    """The factor q of the interval mean ± q sd, from rows that took no part in the fit."""
     prediction = _predictions(task, draws, *rows_of(held_out.given), level, 0, placement)
     y = held_out.y
     if not isinstance(y, np.ndarray) or y.shape[1:] != prediction.mean.shape[1:]:
         if isinstance(y, np.ndarray) and y.shape[1:] == (2,):
-            raise DataError("predict(calibrate=...) measures errors, and of rows that are censored there are none.")
+            raise DataError(
+                "predict(calibrate=...) measures errors of predictions, and those of censored rows are not known: give "
+                "rows that are not censored, or leave calibrate out."
+            )
         raise DataError(
             f"predict(calibrate=...) expects y with rows of shape {prediction.mean.shape[1:]}; got "
             f"{getattr(y, 'shape', type(y).__name__)}."
@@ -378,9 +396,10 @@ def _reach(
 
 
 def _divisor(sd: np.ndarray) -> np.ndarray:
+    """The predictive sds; a DataError unless all are positive and finite, so that errors can be divided by them."""
     if not np.all((sd > 0) & np.isfinite(sd)):
         raise DataError(
-            "predict(calibrate=...) measures errors in predictive sds, and some are zero or not finite. Give the "
+            "predict(calibrate=...) divides errors by predictive sds, and some are zero or not finite. Give the "
             "likelihood noise of finite variance, or leave calibrate out."
         )
     return sd
@@ -389,23 +408,28 @@ def _divisor(sd: np.ndarray) -> np.ndarray:
 def log_predictive(
     model: Model, params: PyTree, weights: np.ndarray, data: Data, placement: OneDevice = ONE_DEVICE
 ) -> np.ndarray:
-    """log Σ_s w_s p(y_n|θ_s) of each row, (n,), in nats; by chunks of rows, one draw at a time."""
+    """The log predictive density log Σ_s w_s p(y_n|θ_s) of each row, (n,), in nats.
+
+    Rows are processed in chunks, one draw at a time.
+    """
     needed_likelihood(model)
     params, weights = _counted(params, weights)
     rows, count = rows_of(data.rows)
     width = fitting(lambda theta, rows, _: model.log_likelihoods(theta, rows), params, rows, count, placement=placement)
-    blocks = _blocks(params, np.log(weights), placement)
-    done = []
+    blocks = blocks_of_draws(params, np.log(weights), placement)
+    parts = []
     for chunk, index, real in chunks(rows, count, width, placement):
         total = np.full(len(index), -np.inf, jnp.result_type(float))
         for _, thetas, block in blocks:
             total = _log_predictive(model, placement, total, thetas, block, chunk)
-        done.append(np.asarray(total)[:real])
-    return np.concatenate(done)
+        parts.append(np.asarray(total)[:real])
+    return np.concatenate(parts)
 
 
 @compiled("model", "placement", if_few=COMPILE_FASTEST)
 def _log_predictive(model, placement, total, params, log_weights, rows) -> jax.Array:
+    """Adds a block of draws to the log predictive densities ``total`` of a chunk of rows."""
+
     def add_draws(total: jax.Array, params: PyTree, log_weights: jax.Array, rows: PyTree) -> jax.Array:
         def add(total: jax.Array, draw: tuple) -> tuple[jax.Array, None]:
             theta, log_weight = draw
@@ -417,76 +441,25 @@ def _log_predictive(model, placement, total, params, log_weights, rows) -> jax.A
     return placement.map_devices(add_draws, inputs, BY_ROW)(total, params, log_weights, rows)
 
 
-# Memory: rows by chunks, draws by blocks.
-
-
 def rows_of(x: PyTree) -> tuple[PyTree, int]:
-    """x as arrays of one length (possibly memory-mapped), and that length; None counts as one row."""
+    """x as arrays of equal length (possibly memory-mapped), and that length; None counts as one row."""
     if x is None:
         return None, 1
     x = arrays_of(x, "x")
     lengths = {a.shape[:1] for a in jax.tree.leaves(x)}
     if len(lengths) != 1 or lengths & {(), (0,)}:
         raise DataError(
-            "Rows to predict are arrays of one length, at least 1; got shapes "
-            f"{', '.join(str(a.shape) for a in jax.tree.leaves(x)) or 'of none'}."
+            "Rows to predict should be arrays of equal length, at least 1; got shapes "
+            f"{', '.join(str(a.shape) for a in jax.tree.leaves(x)) or 'of no arrays'}."
         )
     check_width(wide({f"x{jax.tree_util.keystr(path)}": a for path, a in jax.tree_util.tree_flatten_with_path(x)[0]}))
     return x, lengths.pop()[0]
 
 
 def _counted(params: PyTree, weights: Numbers) -> tuple[PyTree, np.ndarray]:
+    """The draws whose weights are not negligible, and these weights, which sum to 1."""
     weights = np.asarray(weights, np.float64)
     counts = weights > LEAST * weights.max(initial=0.0)
-    if not counts.all():  # 0 · inf is NaN
+    if not counts.all():  # a weight of 0 would turn an infinite value into NaN
         params, weights = jax.tree.map(lambda a: np.asarray(a)[counts], params), weights[counts]
     return params, weights / weights.sum()
-
-
-def _blocks(params: PyTree, weights: np.ndarray, placement: OneDevice) -> list[tuple[int, PyTree, Any]]:
-    """(first, draws, weights), blocks of at most ``DRAWS`` bytes; if one block holds all, it stays on the device."""
-    total = len(weights)
-    count = -(-sum(a.size * a.dtype.itemsize for a in jax.tree.leaves(params)) // DRAWS)
-    if count <= 1:
-        return [(0, *placement.spread((jax.device_put(params), weights)))]
-    size = -(-total // min(count, total))
-    blocks = (jax.tree.map(lambda a, i=i: a[i : i + size], (params, weights)) for i in range(0, total, size))
-    return [(i * size, *placement.spread(block)) for i, block in enumerate(blocks)]
-
-
-def _width(count: int, bytes_a_row: int, placement: OneDevice) -> int:
-    """Rows per chunk (and device) within ``BYTES``, with chunks of about equal size."""
-    count = placement.cut(count)
-    return -(-count // -(-count // max(1, BYTES // bytes_a_row)))
-
-
-def fitting(
-    function: Callable, params: PyTree, rows: PyTree, count: int,
-    *, abreast: int = 1, answers: int = 1, placement: OneDevice = ONE_DEVICE,
-) -> int:  # fmt: skip
-    """Rows per chunk, so that ``function(theta, rows, index)`` of ``abreast`` draws and ``answers`` answers fit."""
-    activations, out = _per_row(function, params, rows)
-    answer = sum(a.size * a.dtype.itemsize for a in jax.tree.leaves(out))
-    return _width(count, max(abreast * activations, answers * answer), placement)
-
-
-def _per_row(function: Callable, params: PyTree, rows: PyTree) -> tuple[int, Any]:
-    """Bytes of intermediates of ``function(theta, rows, index)`` per row, and the shapes it returns for one row.
-
-    From its traces for two rows and for one: intermediates of the parameters alone cancel in the difference.
-    """
-    theta = row_shapes(params)
-
-    def made(size: int) -> tuple[int, Any]:
-        chunk = row_shapes(rows, size)
-        traced, out = jax.make_jaxpr(function, return_shape=True)(theta, chunk, jax.ShapeDtypeStruct((size,), np.int32))
-        return _bytes(traced.jaxpr) + sum(a.size * a.dtype.itemsize for a in jax.tree.leaves(chunk)), out
-
-    one, out = made(1)
-    return max(made(2)[0] - one, 1), out
-
-
-def _bytes(jaxpr: Any) -> int:
-    own = sum(v.aval.size * v.aval.dtype.itemsize for eqn in jaxpr.eqns for v in eqn.outvars if hasattr(v.aval, "size"))
-    inner = (value.jaxpr for eqn in jaxpr.eqns for value in eqn.params.values() if hasattr(value, "jaxpr"))
-    return own + sum(map(_bytes, inner))

@@ -1,4 +1,4 @@
-"""A run's identity as JSON entries: runs with the same identity give the same results."""
+"""The identity of a run, as JSON entries: runs with the same identity give the same results."""
 
 import dataclasses
 import json
@@ -19,13 +19,13 @@ from tractable.ladders.ladder import Ladder, ladder_of
 from tractable.mcmc.metropolis import Point, Proposal
 
 __version__ = "0.1.0"
-UNKNOWN = "cannot be traced"
+UNKNOWN = "cannot be traced"  # first words of an entry for a function without a fingerprint
 
 
 def identity(
     model: Model, data: Data | None, method: Method, seed: int, held_out: Data | None = None
 ) -> dict[str, Any]:
-    """Versions, dtype, seed, and fingerprints of data, model and method: equal for runs with the same results."""
+    """Versions, dtype, seed, and fingerprints of data, model and method; equal identities mean equal results."""
     products: str | None = jax.config.jax_default_matmul_precision  # pyright: ignore[reportAttributeAccessIssue]
     return (
         {
@@ -46,59 +46,68 @@ def identity(
 
 
 def functions(method: PyTree, model: Model, data: Data | None) -> dict[str, str]:
-    """SHA-256, by field, of the functions in a method's settings, constants included; or why it is unknown.
+    """Fingerprints (SHA-256) of the functions in a method's settings by field, or the reason why there is none.
 
-    Names would not do: two optimisers with different rates, or two schedules from one factory, share theirs.
+    A fingerprint covers a function's constants. The functions' names would not be enough: two optimisers with different
+    rates, or two schedules from one factory, have the same name.
     """
-    found = {}
+    entries = {}
     for field in dataclasses.fields(method):
         value = getattr(method, field.name)
         if dataclasses.is_dataclass(value):  # a method inside a method
-            found |= {f"{field.name}.{name}": entry for name, entry in functions(value, model, data).items()}
+            entries |= {f"{field.name}.{name}": entry for name, entry in functions(value, model, data).items()}
         elif callable(value) or (isinstance(value, tuple) and any(map(callable, value))):
-            found[field.name] = _computed(value, model, data)
-    return found
+            entries[field.name] = _fingerprint(value, model, data)
+    return entries
 
 
 def check_resumable(model: Model, data: Data | None, method: Method) -> None:
-    """Raises if the model or a setting's function cannot be fingerprinted, so a resumed run could differ unnoticed."""
+    """Raises an error if the model, or a function in the settings, has no fingerprint.
+
+    A run could then be resumed with another function, and nobody would notice.
+    """
     if density_trace(model, kinds_of(data)).calls_back:
         raise ModelError(
-            "checkpoint= expects a model that JAX sees whole; this one calls Python (pure_callback or io_callback), "
-            "and a resumed run could have another function. Write it in jax.numpy, or leave checkpoint= out."
+            "checkpoint= expects a model that JAX can trace completely; this model calls Python (pure_callback or "
+            "io_callback), so that a run could be resumed with another function unnoticed. Write it in jax.numpy, or "
+            "leave checkpoint= out."
         )
     for name, entry in functions(method, model, data).items():
         if entry.startswith(UNKNOWN):
             raise SettingsError(
-                f"checkpoint= expects functions that JAX sees whole, as a resumed run could have another; "
-                f"{type(method).__name__}({name}=...) {entry}. Write it in jax.numpy, or leave checkpoint= out."
+                "checkpoint= expects functions that JAX can trace completely, so that no run is resumed with another "
+                f"function unnoticed; {type(method).__name__}({name}=...) {entry}. Write it in jax.numpy, or leave "
+                "checkpoint= out."
             )
 
 
-def _computed(value: PyTree, model: Model, data: Data | None) -> str:
-    """The fingerprint of a setting's functions, by the first of the possible ``_calls`` that succeeds."""
-    why = ""
+def _fingerprint(value: PyTree, model: Model, data: Data | None) -> str:
+    """The fingerprint of a setting's functions, from the first of the possible ``_calls`` that succeeds."""
+    reason = ""
     for call, *example in _calls(value, model, data):
         try:
-            found = trace(call, *example)
-        except Exception as error:  # a user's function may raise anything for arguments it is not meant for
-            why = why or f"{type(error).__name__}: {str(error).split(chr(10))[0]}"
+            traced = trace(call, *example)
+        except Exception as error:  # a user's function may raise any error if it is called with unsuitable arguments
+            reason = reason or f"{type(error).__name__}: {str(error).split(chr(10))[0]}"
         else:
             calls = f"{UNKNOWN}: it calls Python (pure_callback or io_callback)"
-            return calls if found.calls_back else found.fingerprint
-    return f"{UNKNOWN} ({why})"
+            return calls if traced.calls_back else traced.fingerprint
+    return f"{UNKNOWN} ({reason})"
 
 
 def _calls(value: PyTree, model: Model, data: Data | None) -> Iterator[tuple]:
-    """(a function of arrays, arrays): the ways optimisers, proposals, schedules, kernels and bounds are called."""
+    """Yields a function of arrays, followed by example arrays, for each way in which a setting may be called.
+
+    A setting may be an optimiser, a proposal, a schedule, a kernel or a bound.
+    """
     key, position = jax.random.key(0), jnp.zeros(model.space.size)
     if isinstance(value, optax.GradientTransformation):
         step = optax.with_extra_args_support(value)
 
-        def update(gradient: PyTree) -> tuple:  # init inside, as rates may be part of the state
-            more: dict[str, Any] = {"value": jnp.zeros(()), "grad": gradient}
-            more["value_fn"] = lambda params: sum(jnp.sum(jnp.square(leaf)) for leaf in jax.tree.leaves(params))
-            return step.update(gradient, step.init(gradient), gradient, **more)
+        def update(gradient: PyTree) -> tuple:  # calls init too, because rates may be part of the state
+            extra: dict[str, Any] = {"value": jnp.zeros(()), "grad": gradient}
+            extra["value_fn"] = lambda params: sum(jnp.sum(jnp.square(leaf)) for leaf in jax.tree.leaves(params))
+            return step.update(gradient, step.init(gradient), gradient, **extra)
 
         yield update, position
         yield update, model.space.unravel(position)
@@ -107,29 +116,33 @@ def _calls(value: PyTree, model: Model, data: Data | None) -> Iterator[tuple]:
         return
     if isinstance(value, Proposal):
 
-        def proposed(key: jax.Array, position: jax.Array) -> tuple:
+        def propose(key: jax.Array, position: jax.Array) -> tuple:
             noise = value.draw(key, 2, position)
-            first, here = jax.tree.map(lambda z: z[0], noise), Point(position, jnp.zeros(()), position)
-            there = here._replace(position=value.move(first, here))
-            return noise, there.position, () if value.log_ratio is None else value.log_ratio(first, here, there)
+            first_noise, start = jax.tree.map(lambda z: z[0], noise), Point(position, jnp.zeros(()), position)
+            end = start._replace(position=value.move(first_noise, start))
+            return noise, end.position, () if value.log_ratio is None else value.log_ratio(first_noise, start, end)
 
-        yield proposed, key, position
+        yield propose, key, position
         return
     yield value, jnp.array(0)  # as a schedule
-    yield lambda key, z: _moved(value(lambda z: -jnp.sum(jnp.square(z))), key, z), key, jnp.zeros(2)
+    yield lambda key, z: _run_kernel(value(lambda z: -jnp.sum(jnp.square(z))), key, z), key, jnp.zeros(2)
     if data is not None:
         params = jax.eval_shape(model.example, key)
         y, x = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape[1:], jnp.asarray(a[:1]).dtype), data.rows)
         yield value, params, y if x is None else (y, x)
 
 
-def _moved(kernel: Kernel, key: jax.Array, position: jax.Array) -> tuple:
+def _run_kernel(kernel: Kernel, key: jax.Array, position: jax.Array) -> tuple:
+    """A kernel's initial state, and the result of its first step."""
     state = kernel.init(key, position)
     return state, kernel(key, state)
 
 
 def network_fingerprint(model: Model) -> dict[str, str]:
-    """SHA-256 of a ladder's log q(h | x) as JAX traces it, constants included; {} for other models."""
+    """The fingerprint (SHA-256) of a ladder's log q(h | x) with its constants; {} for other models.
+
+    A ladder is a network of latent layers h; q is its inference network.
+    """
     ladder = ladder_of(model)
     if ladder is None:
         return {}

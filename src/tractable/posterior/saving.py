@@ -1,4 +1,4 @@
-"""The folder of a run while it lasts: its lock, what is saved to it, and which process writes it."""
+"""The folder of a run while it goes on: its lock, its saved state and draws, and the process that writes it."""
 
 import contextlib
 import pathlib
@@ -36,16 +36,16 @@ if TYPE_CHECKING:
 
 
 class Saver:
-    """Writes a run to a folder as it goes: its draws to zarr, its state to a checkpoint.
+    """Writes a run to a folder while it goes on: its draws to zarr, its state to a checkpoint.
 
     Args:
-        folder: made if missing.
+        folder: the run's folder, which is made if it does not exist.
         run: the run's ``identity``; a folder of another run is an error.
         resumable: False to write draws only; a folder with a checkpoint is then an error.
 
     Attributes:
-        resume: the saved state's leaves by path, or None for a new run.
-        faults: none that are not raised at once.
+        resume: the leaves of the saved state by path, or None for a new run.
+        faults: always empty, because errors are raised at once; ``Leader`` collects them.
     """
 
     faults: Sequence[CheckpointError] = ()
@@ -53,18 +53,18 @@ class Saver:
     def __init__(self, folder: pathlib.Path, run: dict[str, Any], *, resumable: bool = True) -> None:
         self.folder, self.run, self.resumable = folder, run, resumable
         self.step, self.resume = 0, None
-        saved = _open_checkpoint(folder, run)
+        checkpoint = _open_checkpoint(folder, run)
         self.store: DrawStore | None = None
-        if saved is None:
+        if checkpoint is None:
             discard_draws(folder)
             if resumable:
-                self.save({})  # claims the folder, however soon the run ends
+                self.save({})  # an empty checkpoint marks the folder as this run's, even if the run ends soon
             return
         if not resumable:
             raise CheckpointError(
                 f"{folder} holds the checkpoint of a run; pass it as checkpoint=, or choose another folder."
             )
-        self.step, leaves, manifest = saved
+        self.step, leaves, manifest = checkpoint
         self.resume = leaves or None
         if not manifest["streamed"]:
             discard_draws(folder)
@@ -74,25 +74,25 @@ class Saver:
             self.store.truncate(manifest["draws"])
 
     def save(self, run_state: PyTree, drawn: dict[str, np.ndarray] | None = None) -> None:
-        """Save the run's state, and the draws since the last save, each (chain, draw, ...).
+        """Saves the run's state, and the draws since the last save, each (chain, draw, ...).
 
         Raises:
-            CheckpointError: they cannot be written; ``partial`` holds the traces of all draws still available.
+            CheckpointError: they cannot be written; the error's ``partial`` holds all draws that are still available.
         """
-        before = 0
+        count = 0
         try:
             if drawn is not None:
                 self.store = new_store(self.folder, drawn) if self.store is None else self.store
-                before = self.store.count
+                count = self.store.count
                 self.store.append(drawn)
             self._save(run_state)
         except CheckpointError as error:
             if drawn is not None:
-                error.partial = concatenate_traces(self._still_there(before), drawn)
+                error.partial = concatenate_traces(self._read_stored(count), drawn)
             raise
 
-    def _still_there(self, count: int) -> dict[str, np.ndarray]:
-        """The first ``count`` draws; empty if they cannot be read."""
+    def _read_stored(self, count: int) -> dict[str, np.ndarray]:
+        """The first ``count`` stored draws; empty if they cannot be read."""
         try:
             return {n: a[:, :count] for n, a in self.drawn().items()} if count else {}
         except CheckpointError:
@@ -107,19 +107,23 @@ class Saver:
             files.save(self.folder / "checkpoint", flattened(run_state), about, step=self.step)
 
     def drawn(self) -> dict[str, np.ndarray]:
+        """The traces of all draws saved so far."""
         return {} if self.store is None else read_draws(self.store)
 
     def inside(self, name: str) -> "Saver":
+        """The saver of a part of the run, in the subfolder ``name``."""
         refuse_links(self.folder / name)
         return Saver(self.folder / name, self.run | {"part": name}, resumable=self.resumable)
 
 
 class Leader:
-    """The ``Saver`` of the process that writes for others. The first fault is kept, and asks all processes to stop at
-    their next visit: raised at once, it would leave the others waiting for this one.
+    """The ``Saver`` of the process that writes for all processes of a run.
+
+    Its first error is not raised at once, because the other processes would then wait for this one for ever. It is
+    stored in ``faults``, and all processes stop when they next look there.
 
     Attributes:
-        faults: the CheckpointError, if there was one; its draws are kept in memory.
+        faults: the first CheckpointError, if there was one; draws are kept in memory after it.
     """
 
     def __init__(self, saver: Saver, faults: list[CheckpointError] | None = None) -> None:
@@ -128,6 +132,7 @@ class Leader:
         self.traces: dict[str, np.ndarray] = {}
 
     def save(self, run_state: PyTree, drawn: dict[str, np.ndarray] | None = None) -> None:
+        """Saves as ``Saver.save`` does; after an error, draws are only kept in memory."""
         if self.faults:
             self.traces = concatenate_traces(self.traces, drawn or {})
             return
@@ -138,79 +143,88 @@ class Leader:
             self.traces = error.partial or {}
 
     def drawn(self) -> dict[str, np.ndarray]:
+        """The traces of all draws of the run so far."""
         return self.traces if self.faults else self.saver.drawn()
 
     def inside(self, name: str) -> "Leader":
+        """The saver of a part of the run, in the subfolder ``name``; it has the same ``faults``."""
         return Leader(self.saver.inside(name), self.faults)
 
 
 class Follower:
-    """The ``Saver`` of a process that another one writes for: it reads what is there, and keeps its draws in memory.
+    """The ``Saver`` of a process that does not write: it reads the saved state, and keeps its draws in memory.
 
     Attributes:
-        resume: leaves of where the run stood, or None.
-        faults: none of its own; the process that writes has them.
+        resume: the leaves of the saved state by path, or None for a new run.
+        faults: always empty; the process that writes, the ``Leader``, collects errors.
     """
 
     faults: Sequence[CheckpointError] = ()
 
     def __init__(self, folder: pathlib.Path, run: dict[str, Any]) -> None:
         self.folder, self.run = folder, run
-        saved = _open_checkpoint(folder, run)
-        self.step, self.resume = (0, None) if saved is None else (saved[0], saved[1] or None)
+        checkpoint = _open_checkpoint(folder, run)
+        self.step, self.resume = (0, None) if checkpoint is None else (checkpoint[0], checkpoint[1] or None)
         self.traces: dict[str, np.ndarray] = {}
-        if saved is not None and saved[2]["streamed"]:
-            self.traces = {n: a[:, : saved[2]["draws"]] for n, a in read_draws(store_of(folder)).items()}
+        if checkpoint is not None and checkpoint[2]["streamed"]:
+            self.traces = {n: a[:, : checkpoint[2]["draws"]] for n, a in read_draws(store_of(folder)).items()}
 
     def save(self, run_state: PyTree, drawn: dict[str, np.ndarray] | None = None) -> None:
+        """Keeps the draws in memory; the process that writes saves them."""
         self.traces = concatenate_traces(self.traces, drawn or {})
 
     def drawn(self) -> dict[str, np.ndarray]:
+        """The traces of all draws of the run so far."""
         return self.traces
 
     def inside(self, name: str) -> "Follower":
+        """The saver of a part of the run, in the subfolder ``name``."""
         return Follower(self.folder / name, self.run | {"part": name})
 
 
 def _open_checkpoint(folder: pathlib.Path, manifest: dict[str, Any]) -> tuple[int, dict[str, np.ndarray], dict] | None:
-    """The newest checkpoint in a run's folder, which is made if missing; another run's folder is an error."""
+    """The newest checkpoint in a run's folder, which is made if it does not exist; another run's folder is an error."""
     with disk_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
-    saved = files.load(folder / "checkpoint")
-    if saved is None:
+    checkpoint = files.load(folder / "checkpoint")
+    if checkpoint is None:
         if (folder / RESULT).exists():
             raise CheckpointError(f"{folder} holds the result of another run; choose another folder.")
         refuse_others(folder)
         return None
-    # Runs of earlier versions do not say over what mesh they were.
-    before = {name: value for name, value in manifest.items() if name == "mesh"} | saved[2]["identity"]
-    different = files.differences(before, manifest)
-    if different:
+    # Checkpoints of earlier versions do not name the mesh of devices; it is taken to be the same.
+    saved_manifest = {name: value for name, value in manifest.items() if name == "mesh"} | checkpoint[2]["identity"]
+    differences = files.differences(saved_manifest, manifest)
+    if differences:
         raise CheckpointError(
             f"{folder} holds another run, which cannot be continued: "
-            + "; ".join(different)
+            + "; ".join(differences)
             + ". Choose another folder, or the arguments of that run."
         )
-    return saved
+    return checkpoint
 
 
 class RunFolder(NamedTuple):
-    """The folder of a run, locked for this process; without a path, of a run that is not saved."""
+    """The folder of a run, locked for this process; the path is None if the run is not saved."""
 
     path: pathlib.Path | None
     placement: OneDevice
     saver: Saver | Leader | Follower | None
 
     def check(self, posterior: Posterior) -> None:
-        """Raise on all processes what kept one from writing while the run lasted; ``partial`` holds the posterior."""
+        """Raises, on all processes, an error of one process while it wrote during the run.
+
+        The error's ``partial`` holds the posterior.
+        """
         if self.saver is not None:
             self._raise_anywhere(self.saver.faults, posterior)
 
     def write(self, posterior: Posterior, *, streamed: bool) -> None:
-        """Write the posterior on the process that writes; a fault is raised on all.
+        """Writes the posterior, on the process that writes; an error is raised on all processes.
 
         Args:
-            streamed: whether the run saved the draws as it went.
+            posterior: the run's result.
+            streamed: whether the run has already saved the draws.
         """
         if self.path is None or self.saver is None:
             return
@@ -223,12 +237,13 @@ class RunFolder(NamedTuple):
         self._raise_anywhere(faults, posterior)
 
     def _raise_anywhere(self, faults: Sequence[CheckpointError], posterior: Posterior) -> None:
-        anywhere = bool(faults)
+        """Raises an error on every process if one of the processes has ``faults``."""
+        has_fault = bool(faults)
         if self.placement.many_processes:
             with explain_lost_process(self.placement):
-                anywhere = self.placement.gather(len(faults)).any()
-        if anywhere:
-            sentence = "The process that writes the run's folder cannot go on writing it; its own message says why."
+                has_fault = self.placement.gather(len(faults)).any()
+        if has_fault:
+            sentence = "The process that writes the run's folder can no longer write it; its own message says why."
             fault = faults[0] if faults else CheckpointError(sentence)
             fault.partial = posterior
             raise fault
@@ -238,11 +253,13 @@ class RunFolder(NamedTuple):
 def open_folder(
     path: pathlib.Path | None, run: dict[str, Any], placement: OneDevice, model: Model, method: Method, resumable: bool
 ) -> Iterator[RunFolder]:
-    """Lock a run's folder and read what is saved there; nothing is written before all processes could.
+    """Locks a run's folder and reads the saved state; the run starts only if all processes could open the folder.
 
     Args:
-        path: made if missing; None for a run that is not saved.
+        path: the folder, which is made if it does not exist; None for a run that is not saved.
         run: the run's ``identity``.
+        placement: the devices and processes of the run.
+        model, method: the model and the method, for the size of the draws.
         resumable: False to save draws only.
 
     Raises:
@@ -267,7 +284,7 @@ def open_folder(
 def _agree(
     path: pathlib.Path, run: dict[str, Any], placement: OneDevice, saver: Saver | None, fault: TractableError | None
 ) -> Saver | Leader | Follower | None:
-    """The saver of this process, once all processes could open the folder."""
+    """The saver of this process, if all processes could open the folder; otherwise an error on all of them."""
     if placement.many_processes and placement.gather(int(fault is not None)).any() and fault is None:
         fault = CheckpointError(f"The process that writes {path} cannot open it; its own message says why.")
     if fault is not None:
@@ -276,22 +293,25 @@ def _agree(
         return saver
     shared = Follower(path, run) if saver is None else Leader(saver)
     if len(set(placement.gather(shared.step))) > 1:
-        raise CheckpointError(f"{path} is not one folder for all processes: expected a path that they share.")
+        raise CheckpointError(f"{path} is not the same folder on all processes: expected a path that they share.")
     return shared
 
 
 def check_room(model: Model, method: Method, folder: pathlib.Path | None) -> None:
-    """Check that memory, or the folder's disk, has room for the draws; those of a run being continued count as free."""
-    needed, free = method.bytes_kept(model), psutil.virtual_memory().available
-    room, where, instead = MEMORY_SHARE * free, "", "draws=FOLDER to stream them"
+    """Raises a SettingsError if memory, or the folder's disk, has no room for the draws.
+
+    On disk, the draws of a run that is continued count as free space.
+    """
+    size, free = method.bytes_kept(model), psutil.virtual_memory().available
+    room, disk, remedy = MEMORY_SHARE * free, "", "draws=FOLDER to stream them"
     if folder is not None:
-        there = sum(path.stat().st_size for path in folder.glob("draws.zarr/*/*") if path.is_file())
-        room = free = shutil.disk_usage(folder).free + there
-        where, instead = f"the disk of {folder} has ", "a folder on another disk"
-    if needed > room:
-        asked = method.settings()
+        stored = sum(path.stat().st_size for path in folder.glob("draws.zarr/*/*") if path.is_file())
+        room = free = shutil.disk_usage(folder).free + stored
+        disk, remedy = f"the disk of {folder} has ", "a folder on another disk"
+    if size > room:
+        settings = method.settings()
         raise SettingsError(
-            f"{asked['chains']} chains of {asked['draws']} draws of {model.space.size} numbers need "
-            f"{needed / 2**30:.1f} GiB; {where}{free / 2**30:.1f} GiB {'are ' * (not where)}free. Use thin=, fewer "
-            f"draws, draws='moments', or {instead}."
+            f"{settings['chains']} chains of {settings['draws']} draws of {model.space.size} numbers need "
+            f"{size / 2**30:.1f} GiB; {disk}{free / 2**30:.1f} GiB {'are ' * (not disk)}free. Use thin=, fewer "
+            f"draws, draws='moments', or {remedy}."
         )

@@ -1,4 +1,7 @@
-"""Posteriors of standardised columns, as estimators hold them: they refuse what would be read in the user's units."""
+"""Posteriors of models of standardised columns, which raise an error where a result would have the wrong units.
+
+Estimators standardise their columns (to mean 0 and sd 1) before they fit, and store such a posterior.
+"""
 
 import dataclasses
 import functools
@@ -8,7 +11,7 @@ from typing import NoReturn
 from tractable.core.errors import RunError
 from tractable.posterior.posterior import Posterior
 
-# What speaks of parameters, rows or densities. How the fit went, and how far it can be trusted, has no units.
+# Names of results that have units: of parameters, rows or densities. Reports and run times, for example, have none.
 REFUSED = (
     "allocations", "derived", "diagnose", "diagnosed", "draws", "elbo", "encode", "extend", "flat_moments",
     "generate", "impute", "local", "log_evidence", "log_likelihood", "log_predictive", "loo", "mean", "paths",
@@ -19,39 +22,43 @@ REFUSED = (
 
 
 class Standardised(Posterior):
-    """A posterior whose model is of standardised columns, though its owner's rows are not.
+    """A posterior whose model is of standardised columns, while the user's rows are not standardised.
 
-    Its report, seconds, settings and ``found`` are read as ever. Predictions, draws, means and all else that has units
-    raise a RunError: the estimator gives them in the user's units, and ``standardised`` in the model's own.
+    Its report, seconds, settings and ``found`` can be used as usual. Predictions, draws, means and all other results
+    with units raise a RunError: the estimator has them in the user's units, and ``standardised`` in the model's units.
     """
 
     @functools.cached_property
     def standardised(self) -> Posterior:
-        """The same posterior in the units of its model: of columns with mean 0 and sd 1."""
+        """The same posterior in the units of its model, whose columns have mean 0 and sd 1."""
         return Posterior(**_fields(self))
 
     def __repr__(self) -> str:
         return f"{super().__repr__()} of standardised columns"
 
     def write(self, folder: pathlib.Path, *, streamed: bool = False, units: str = "standardised") -> None:
+        """Writes the posterior as ``Posterior.write`` does; the folder says that its units are standardised."""
         self.standardised.write(folder, streamed=streamed, units=units)
 
 
 def as_standardised(posterior: Posterior) -> Standardised:
-    """The posterior, of a model of standardised columns."""
+    """Marks a posterior as one of a model of standardised columns."""
     return Standardised(**_fields(posterior))
 
 
 def _fields(posterior: Posterior) -> dict:
+    """The posterior's fields, with which a copy can be made."""
     return {field.name: getattr(posterior, field.name) for field in dataclasses.fields(posterior)}
 
 
 def _refuse(name: str) -> property:
+    """A property that raises a RunError and says where to find ``name`` in either units."""
+
     def refuse(self: Standardised) -> NoReturn:
         raise RunError(
-            f"posterior_.{name} would be of standardised columns, and not in your units. The estimator's own methods "
-            f"and attributes, such as predict, are in yours; posterior_.standardised.{name} is of the standardised "
-            "columns."
+            f"posterior_.{name} would be in units of standardised columns, not in your units. The estimator's own "
+            f"methods and attributes, such as predict, are in your units; posterior_.standardised.{name} is in units "
+            "of the standardised columns."
         )
 
     return property(refuse)

@@ -1,4 +1,4 @@
-"""Verification of a result, and what follows from it: a climb from a better place, or another method."""
+"""Verifies a result and improves it if a check fails: by optimisation from a better point, or by another method."""
 
 import dataclasses
 from collections.abc import Callable
@@ -15,51 +15,50 @@ from tractable.posterior.posterior import Posterior
 
 
 def verify_and_improve(
-    posterior: Posterior,
-    how: str | None,
-    held_out: Data | None = None,
-    progress: bool | Callable | None = False,
+    posterior: Posterior, how: str | None, held_out: Data | None = None, progress: bool | Callable | None = False,
     saver: Saver | None = None,
-) -> Posterior:
-    """The posterior after verification, or the better one that verification leads to.
+) -> Posterior:  # fmt: skip
+    """The posterior after verification, or a better posterior to which verification leads.
 
-    Where a check found a higher maximum or a mode of more mass, the climb starts again there. A rejected result gives
-    way to the method that its own method turns to.
+    If a check found a higher maximum, or a mode of more mass, the method starts again there. If the result is rejected,
+    and its method names another method to use instead, that method is run.
 
     Args:
+        posterior: the result.
         how, held_out: as for ``Posterior.verify``.
-        saver: of the run; that of another method is saved in its subfolder "instead".
+        progress: whether to show progress, as for ``infer``.
+        saver: the run's saver; a run of another method is saved in its subfolder "instead".
     """
     posterior = _climb_again(posterior.verify(how, held_out=held_out), how, held_out)
-    turn = None if how is None or posterior.interrupted else posterior.method.otherwise(posterior)
-    if turn is None:
+    alternative = None if how is None or posterior.interrupted else posterior.method.otherwise(posterior)
+    if alternative is None:
         return posterior
-    method, check = turn
+    method, check = alternative
     if check.verdict != "reject":
         try:
-            inside = None if saver is None else saver.inside("instead")
-            with open_session(posterior.model, posterior.data, posterior.seed, progress, saver=inside) as session:
+            subfolder = None if saver is None else saver.inside("instead")
+            with open_session(posterior.model, posterior.data, posterior.seed, progress, saver=subfolder) as session:
                 outcome = method.learn(session._replace(held_out=held_out))
             if not outcome.interrupted:
                 return _replace(posterior, method, outcome, how, held_out, check)
-            why = "it was stopped"
+            reason = "it was stopped"
         except RunError as error:
-            why = f"it failed: {error}"
-        check = Check(f"{type(method).__name__} instead", float("nan"), "reject", why)
+            reason = f"it failed: {error}"
+        check = Check(f"{type(method).__name__} instead", float("nan"), "reject", reason)
     return dataclasses.replace(posterior, verification=(*posterior.verification, check), judged=None)
 
 
 def _climb_again(posterior: Posterior, how: str | None, held_out: Data | None) -> Posterior:
-    """If verification found a better place, the result of the same climb started there."""
+    """The posterior; if verification found a better point, the result of the same method started there."""
     place = next((check.place for check in posterior.verification if check.place is not None), None)
-    early = HELD_OUT_STEPS in posterior.found  # held-out rows ended the climb below its maximum, on purpose
-    if place is None or early or posterior.interrupted or not posterior.method.climbs:
+    is_early = HELD_OUT_STEPS in posterior.found  # held-out rows stopped the optimisation early, on purpose
+    if place is None or is_early or posterior.interrupted or not posterior.method.climbs:
         return posterior
     with open_session(posterior.model, posterior.data, posterior.seed, False) as session:
         outcome = posterior.method.learn(session._replace(near=place, held_out=held_out))
     if outcome.interrupted:
         return posterior
-    sentence = "the first climb ended lower, or at a mode of less mass; this one began where a check found better"
+    sentence = "the first optimisation ended lower, or at a mode of less mass; this one began at a check's better point"
     check = Check("begun again", 1.0, "trust", sentence)
     return _replace(posterior, posterior.method, outcome, how, held_out, check)
 
@@ -67,11 +66,17 @@ def _climb_again(posterior: Posterior, how: str | None, held_out: Data | None) -
 def _replace(
     first: Posterior, method: Method, outcome: Outcome, how: str | None, held_out: Data | None, check: Check
 ) -> Posterior:
-    """A second result, verified, with the first one's seconds and gradients; ``check`` says why there are two.
+    """The verified posterior of a second run, which also counts the first run's seconds and gradients.
 
-    The second one's verification also climbs from where the first one stood: it may be a mode that nothing else meets.
+    Its verification also climbs from the first run's result, which may be a mode that no other climb reaches.
+
+    Args:
+        first: the first run's posterior.
+        method, outcome: method and result of the second run.
+        how, held_out: as for ``Posterior.verify``.
+        check: says why there was a second run.
     """
-    seconds = first.seconds | {name: first.seconds.get(name, 0.0) + more for name, more in outcome.seconds.items()}
+    seconds = first.seconds | {name: first.seconds.get(name, 0.0) + time for name, time in outcome.seconds.items()}
     found = {"double": True} if first.found.get("double") else {}
     found |= outcome.found | {"gradients before": first.cost.gradients, BEFORE: _places(first)}
     again = Posterior(first.model, first.data, method, first.seed, outcome.belief, found, run_state=outcome.run_state)
@@ -81,6 +86,6 @@ def _replace(
 
 
 def _places(posterior: Posterior) -> list[list[float]]:
-    """Where a result and those before it stood, unconstrained: the point, or the mean of the draws."""
+    """The unconstrained points of a result and of earlier ones: each is the point estimate, or the draws' mean."""
     subject = subject_of(posterior) if posterior.model.space.size <= MOST_PARAMETERS else None
     return [*posterior.found.get(BEFORE, []), *([] if subject is None else [subject.centre.tolist()])]
