@@ -44,8 +44,9 @@ def power_scaled(model: Model, params: PyTree, weights: np.ndarray, names: Seque
         raise RunError(f"Power scaling needs at least {FEWEST} draws of the parameters; got {length(params)}.")
     params, values = _equally_weighted(params, weights)
     prior = _changes(values, log_priors(model, params))
-    has_likelihood = data is not None and model.likelihood is not None
-    likelihood = _changes(values, totals(model, params, data)) if has_likelihood else np.full_like(prior, np.nan)
+    likelihood = np.full_like(prior, np.nan)
+    if data is not None and model.likelihood is not None:
+        likelihood = _changes(values, totals(model, params, data))
     columns = {"prior": prior[:, 0], "likelihood": likelihood[:, 0]}
     for i, moment in enumerate(("mean", "sd"), 1):
         columns |= {f"{moment} by prior": prior[:, i], f"{moment} by likelihood": likelihood[:, i]}
