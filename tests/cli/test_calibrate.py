@@ -39,6 +39,6 @@ def test_calibrate_refuses_in_sentences(tmp_path):
     )
     (tmp_path / "c").mkdir()
     (tmp_path / "c" / "run.json").write_text("{}")
-    assert "holds the run of fit. Choose a new or an empty folder" in fault(
+    assert "holds a run of tractable fit. Choose a new or an empty folder" in fault(
         *table, "--method", "nuts", "--out", tmp_path / "c"
     )

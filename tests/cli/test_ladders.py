@@ -130,7 +130,7 @@ def test_codes_are_those_of_the_posterior(digits, folder, tmp_path):
 def test_what_predict_refuses(digits, folder, tmp_path):
     out, _ = digits
     to = ["--out", tmp_path / "codes.csv"]
-    assert "Rows here have 49 numbers; those the run was fitted to have 64." in fault(
+    assert "Each row has 49 numbers; expected 64, as in the fitted rows." in fault(
         "predict", out, folder / "narrow.npz", *to
     )
     gaps = fault("predict", out, folder / "holes.npz", *to)
@@ -140,7 +140,7 @@ def test_what_predict_refuses(digits, folder, tmp_path):
         "predict", out, folder / "one.npz", "--calibrate", folder / "one.npz", *to
     )
     assert "no array 'b'; it has 'anything'" in fault("predict", out, folder / "one.npz", "--array", "b", *to)
-    assert "Rows here have 4 numbers" in fault("predict", out, folder / "table.csv", *to)
+    assert "Each row has 4 numbers" in fault("predict", out, folder / "table.csv", *to)
     assert not (tmp_path / "codes.csv").exists()
 
 
@@ -160,10 +160,12 @@ def test_a_run_that_was_stopped_is_gone_on_with(digits, folder, tmp_path, monkey
     assert not (stopped / "posterior.json").exists()
     assert "has no result yet" in fault("report", stopped)
     assert "already holds a run. Continue it by --resume" in fault(*words)
-    assert "continues the run as it was: leave --latent out" in fault(
+    assert "continues the run with its own options: leave --latent out" in fault(
         "fit", "--resume", "--out", stopped, "--latent", "3"
     )
-    assert "is of --model vae; got --model belief-network" in fault("fit", "--resume", "--out", stopped, *BELIEF)
+    assert "holds a run of --model vae; got --model belief-network" in fault(
+        "fit", "--resume", "--out", stopped, *BELIEF
+    )
 
     result = run("fit", "--resume", "--out", stopped, "--quiet")
     assert (result.exit_code, result.stdout.strip()) == (digits[1].exit_code, str(stopped)), result.output
@@ -184,7 +186,7 @@ def test_a_table_is_told_in_its_own_units(folder, tmp_path, without_page):
     result = run("fit", folder / "table.csv", *TABLE, "--out", out)
     assert result.exit_code in (0, 3), result.output
     assert "Left out, as they hold no numbers: 'name'." in result.stderr
-    assert "Left out, being the same in every row that is fitted: 'same'." in result.stderr
+    assert "Columns left out, as they are constant in the rows to fit: 'same'." in result.stderr
     assert "taken as normal" in result.stderr
     assert "in the file's units" in result.stdout
     assert run("predict", out, folder / "table.csv", "--out", to).exit_code == 0
@@ -231,7 +233,7 @@ V = ["--model", "vae"]
         (["digits.npz", *V], "--model vae expects --latent, such as 20"),
         (["digits.npz", *BELIEF], "--model belief-network expects --latent, such as 20, or 200,200"),
         (["digits.npz", *V, "--latent", "two"], "--latent expects whole numbers from 1 to 100,000 with commas"),
-        (["digits.npz", *V, "--latent", "0"], "such as 20, or 200,200 of several layers; got '0'"),
+        (["digits.npz", *V, "--latent", "0"], "such as 20, or 200,200 for several layers; got '0'"),
         (["digits.npz", *V, *LATENT, "--hidden", "a"], "--hidden expects whole numbers from 1"),
         ([*V, *LATENT], "--model vae expects a file: tractable fit FILE --model vae"),
         (["none.npz", *V, *LATENT], "none.npz does not exist"),
@@ -248,7 +250,7 @@ V = ["--model", "vae"]
             ["holes.npz", *V, *LATENT, "--missing", "impute"],
             "--missing of rows of numbers is raise, drop; got 'impute'",
         ),
-        (["row.npz", *V, *LATENT], "learnt from rows that differ: expected two or more; got 1"),
+        (["row.npz", *V, *LATENT], "needs two rows or more to learn from; got 1"),
         (["one.npz", *V, *LATENT, "--family", "bernoulli"], "is 0.3125: grey pixels are for --family continuous-ber"),
         (["signed.npz", *BELIEF, *LATENT], "bernoulli is of 0 and 1; row 0, at 0, 0, is -8: choose another --family"),
         (["signed.npz", *V, *LATENT, "--family", "poisson"], "poisson is of counts: 0, 1, 2, …; row 0, at 0, 0, is -8"),
@@ -272,7 +274,7 @@ V = ["--model", "vae"]
             ["one.npz", *BELIEF, *LATENT, "--hidden", "3"],
             "--hidden is for --model mlp, vae; got --model belief-network",
         ),
-        (["one.npz", *V, *LATENT, "--method", "nuts"], "--model vae is learnt by --method autoencoding, importance"),
+        (["one.npz", *V, *LATENT, "--method", "nuts"], "--model vae expects --method autoencoding or importance"),
         (
             ["one.npz", *BELIEF, "--latent", "14", "--method", "autoencoding"],
             "differentiates draws of h, and layer 1 is Bern",
@@ -283,7 +285,7 @@ V = ["--model", "vae"]
         (["table.csv", *V, *LATENT, "--array", "x"], "--array is of an .npz; table.csv is a table"),
         (["plain.npy", *V, *LATENT, "--array", "x"], "plain.npy holds one array without a name"),
         (["words.csv", *V, *LATENT], "words.csv has no column of numbers; got 'name'"),
-        (["same.csv", *V, *LATENT], "No column of numbers differs between the rows fitted"),
+        (["same.csv", *V, *LATENT], "Every column of numbers is constant in the rows to fit"),
         (["table.csv", "--target", "a", *LATENT], "--latent is for --model vae, belief-network; got --model glm"),
         (["table.csv", "--target", "a", "--array", "x"], "--array is for --model vae, belief-network"),
         (["table.csv", "--model", "gaussian-mixture", "--redraw"], "--redraw is for --model vae, belief-network"),
