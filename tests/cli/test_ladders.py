@@ -245,7 +245,7 @@ V = ["--model", "vae"]
         (["text.npz", *V, *LATENT], "text.npz: x holds <U3; expected numbers"),
         (["holes.npz", *V, *LATENT], "1 row of 120 rows hold numbers that are missing or not finite, the first in"),
         (["holes.npz", *V, *LATENT], "row 3, at 2, 5 (the top row is 0). Use --missing drop"),
-        (["holes.npz", *V, *LATENT], "posterior.impute(x) in Python fills in what new rows lack"),
+        (["holes.npz", *V, *LATENT], "posterior.impute(x) in Python fills in the missing numbers of new rows"),
         (
             ["holes.npz", *V, *LATENT, "--missing", "impute"],
             "--missing of rows of numbers is raise, drop; got 'impute'",

@@ -259,13 +259,13 @@ def test_missing_numbers_are_integrated_out(folder, tmp_path):
             ["people.csv", *MIXED, "--exclude", "age"],
             "--exclude age is not a column of the table",
         ),
-        (["people.csv", *MIXED, "--exclude", "height", "--exclude", "weight"], "differs between the rows"),
-        (["same.csv", *MIXED], "differs between the rows fitted, so there is nothing to learn from"),
+        (["people.csv", *MIXED, "--exclude", "height", "--exclude", "weight"], "is constant in the rows to fit"),
+        (["same.csv", *MIXED], "is constant in the rows to fit, so there is nothing to learn from"),
         (["empty.csv", *MIXED], "holds no rows under its header"),
         (["none.csv", *MIXED], "none.csv does not exist"),
         (["holes.csv", *MIXED], "hold numbers that are missing or not finite, the first in row 1, column 'height'"),
         (["infinite.csv", *MIXED, "--missing", "exact"], "Column 'weight' is infinite in row 0"),
-        (["infinite.csv", *MIXED, "--components", "100", "--missing", "drop"], "up to 100, of 47 rows to fit"),
+        (["infinite.csv", *MIXED, "--components", "100", "--missing", "drop"], "up to 100 with 47 rows to fit"),
     ],
 )
 def test_faults_are_sentences_and_leave_nothing(words, sentence, folder, tmp_path, monkeypatch):
@@ -439,7 +439,9 @@ def test_counts_and_answers_are_told_from_numbers(tmp_path):
         pd.DataFrame({"shown": shown[family]}).to_csv(tmp_path / "calls.csv", index=False)
         typed = ["--states", "2", "--held-out", "0", "--out", tmp_path / family]
         result = run("fit", tmp_path / "calls.csv", *STATES, *typed)
-        assert result.exit_code in (0, 3) and f"The numbers are taken as --family {family}" in result.stderr, result.output
+        assert result.exit_code in (0, 3) and f"The numbers are taken as --family {family}" in result.stderr, (
+            result.output
+        )
         states = pd.read_csv(tmp_path / family / "states.csv")
         assert states[says].max() > 2 * states[says].min()
         assert (

@@ -18,7 +18,7 @@ PATIENCE = 300.0  # seconds that a process waits for all others to join
 LEAVING = 20  # seconds that a process which failed alone waits for the others before it ends
 # The environment variables in which MPI and SLURM say how many processes they started.
 COUNTS = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS")
-ADDRESS = ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE")  # variables that torchrun and similar launchers set
+ADDRESS = ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE")  # environment variables of torchrun and similar launchers
 
 
 def join_others(given: Mapping[str, Any]) -> tuple[int | str | None, bool]:

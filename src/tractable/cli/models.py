@@ -88,7 +88,7 @@ class Linear(Kind):
     def read(self, given: Arguments) -> Task:
         spec, table, example = self.ask(given), given.get("table"), given.get("example")
         if spec["shifted"] is not None and spec["held_out"] == 0:
-            raise SettingsError("The rows of --shifted are compared with held-out rows: give a --held-out above 0.")
+            raise SettingsError("Rows of --shifted are compared with held-out rows: give --held-out a share above 0.")
         if (table is None) == (example is None):
             got = "neither" if table is None else "both"
             raise DataError(f"Expected either a table with --target, or --example; got {got}.")
