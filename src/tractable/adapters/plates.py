@@ -78,7 +78,7 @@ class Program:
         self, values: Mapping[str, Any], arrays: Mapping[str, Any] | None = None, plate: str | None = None,
         at: ArrayLike = 0,
     ) -> Sites:  # fmt: skip
-        """All sites, if latent sites have the values ``values``, and ``arrays`` replace the arguments of their names."""
+        """All sites with latent sites at ``values``; ``arrays`` replace the arguments of the same names."""
         return self._run(handlers.substitute(self._seeded(self.key, plate, at), dict(values)), arrays)
 
     def values(self, key: jax.Array, radius: float = 2.0) -> Sites:
