@@ -89,7 +89,7 @@ def test_what_is_said_and_left(digits):
     assert posterior["checks"][-1]["name"] == "held-out gap"
     assert result.exit_code == (3 if posterior["verdict"] == "reject" else 0)
     page = (out / "report.html").read_text()
-    for head in ("Layers", "Drawn from the model", "Rows again", "Codes", "Settings"):
+    for head in ("Layers", "Drawn from the model", "Reconstructions", "Codes", "Settings"):
         assert f"<h2>{head}</h2>" in page, head
     assert "held-out gap" in page and "data:image/png" in page
 

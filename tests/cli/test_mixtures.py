@@ -77,13 +77,13 @@ def test_what_is_said_and_left(people):
     assert {path.name for path in out.iterdir()} >= LEFT
     assert "Left out, as they hold no numbers: 'name'." in result.stderr
     assert "Columns left out, as they are constant in the rows to fit: 'same'." in result.stderr
-    for word in ("How many components", "← chosen", "BIC", "held-out", "height", "Verdict", "starts that agree"):
+    for word in ("Number of components", "← chosen", "BIC", "held-out", "height", "Verdict", "starts that agree"):
         assert word in result.stdout, word
     about = read_run(out)
     assert about["problem"]["chosen"] == 2
     assert about["method"]["method"] == "em" and about["method"]["starts"] == 2
     page = (out / "report.html").read_text()
-    for head in ("How many components", "Components", "Rows and components", "Climb", "Settings"):
+    for head in ("Number of components", "Components", "Rows and components", "Climb", "Settings"):
         assert f"<h2>{head}</h2>" in page, head
     assert page.count("<svg") > 4 and "nan" not in page.partition("<style>")[0] + page.partition("</style>")[2]
 
@@ -394,7 +394,7 @@ def test_moods_are_found_in_days(days):
     assert result.exit_code == 0, result.output + result.stderr
     assert "best at 2 states, the most that were tried" in result.stderr
     assert "Steps are 1 day apart" in result.stderr and "The numbers are taken as --family normal" in result.stderr
-    for word in ("How many states", "← chosen", "What follows what", "share of time", "lasts, in steps of 1 day"):
+    for word in ("Number of states", "← chosen", "Transitions", "share of time", "mean duration, in steps of 1 day"):
         assert word in result.stdout, word
     states, moves = (pd.read_csv(out / f"{name}.csv") for name in ("states", "transitions"))
     np.testing.assert_allclose(np.sort(states["mean of taste"]), [4, 7], atol=0.2)
@@ -402,7 +402,7 @@ def test_moods_are_found_in_days(days):
     np.testing.assert_allclose(moves[["to 1", "to 2"]].sum(axis=1), 1, atol=1e-6)
     assert moves["to 1"][0] > 0.8 and moves["to 2"][1] > 0.8
     page = (out / "report.html").read_text(encoding="utf-8")
-    assert "days by a hidden-markov of 2 states" in page and "What follows what" in page
+    assert "days by a hidden-markov of 2 states" in page and "Transitions" in page
     assert "Verdict" in run("report", out).stdout
 
 
