@@ -152,7 +152,7 @@ def test_rows_of_groups_side_by_side():
 def test_which_array_is_meant():
     path = files.Path("x.npz")
     assert files._named(path, ["a"], None, ()) == "a" and files._named(path, ["a", "b"], "b", ()) == "b"
-    with pytest.raises(DataError, match="has the arrays 'a', 'b': say which is meant"):
+    with pytest.raises(DataError, match="has the arrays 'a', 'b': choose one with"):
         files._named(path, ["a", "b"], None, ("x_train",))
     with pytest.warns(TractableWarning, match="Rows are 'b'"):
         assert files._named(path, ["a", "b"], None, ("c", "b")) == "b"

@@ -262,7 +262,7 @@ SENTENCES = {
     "y ~ system(x)": "calls 'system', which it may not",
     "y ~ logg(x)": "Did you mean 'log'",
     "y ~ x + (1|exp(x))": "expected columns of the table",
-    "mvbind(y) | cens(z) ~ x": "several columns are 'mvbind",
+    "mvbind(y) | cens(z) ~ x": "write several targets as 'mvbind",
     "mvbind(y, z) ~ x": "Several targets are numbers, and 'z' is text",
     "mvbind(y, x) ~ y": "explains 'y' by itself",
     "mvbind(y, x) ~ x": "explains 'x' by itself",
