@@ -494,9 +494,9 @@ def other(folder: Path) -> Path:
 
 
 FAULTS = {
-    "another source": (lambda p: tr.pack(numbered(9), p / "out"), "holds shards of a.npy that were packed otherwise"),
-    "another seed": (lambda p: tr.pack(p / "a.npy", p / "out", seed=1, rows_per_shard=PER), "packed otherwise"),
-    "another folder": (lambda p: tr.pack(p / "a.npy", other(p)), "holds 'notes.txt', which is no part of a pack"),
+    "another source": (lambda p: tr.pack(numbered(9), p / "out"), "holds shards of a.npy that were packed with"),
+    "another seed": (lambda p: tr.pack(p / "a.npy", p / "out", seed=1, rows_per_shard=PER), "packed with other"),
+    "another folder": (lambda p: tr.pack(p / "a.npy", other(p)), "holds 'notes.txt', which is not part of a pack"),
     "a file": (lambda p: tr.pack(p / "a.npy", p / "a.npy"), "is a file; expected a folder"),
     "no source": (lambda p: tr.pack(p / "b.npy", p / "new"), "There is no file"),
     "no table": (lambda p: tr.pack(p / "b.parquet", p / "new"), "does not exist. Expected a .csv"),
@@ -506,7 +506,7 @@ FAULTS = {
     "encoding of nothing": (lambda p: tr.pack(p / "a.npy", p / "new", family="normal"), r"pack\(family=...\) is for"),
     "no rows": (lambda p: tr.pack(p / "a.npy", p / "new", rows_per_shard=0), "expects at least 1"),
     "unequal": (lambda p: tr.pack({"x": np.zeros(3), "y": np.zeros(4)}, p / "n"), "rows; got x: 3, y: 4"),
-    "a bad name": (lambda p: tr.pack({"../x": np.zeros(3)}, p / "new"), "is to name a folder of shards"),
+    "a bad name": (lambda p: tr.pack({"../x": np.zeros(3)}, p / "new"), "names a folder of shards"),
     "a folder of nothing": (lambda p: Data(other(p)), r"is a folder without manifest\.json or \.npy files"),
 }  # fmt: skip
 

@@ -218,7 +218,7 @@ NETWORK = ["--model", "mlp"]
         ([*COIN, *NETWORK], "--example is for --model glm; got --model mlp"),
         (
             ["holes.csv", "--target", "price"],
-            "have inputs imputed (--missing impute when fitting), or leave out such rows (--missing drop",
+            "let inputs be imputed (--missing impute when fitting), leave out such rows (--missing drop",
         ),
     ],
 )

@@ -253,7 +253,10 @@ V = ["--model", "vae"]
         (["row.npz", *V, *LATENT], "needs two rows or more to learn from; got 1"),
         (["one.npz", *V, *LATENT, "--family", "bernoulli"], "is 0.3125: use --family continuous-ber"),
         (["signed.npz", *BELIEF, *LATENT], "bernoulli expects 0 and 1; row 0, at 0, 0, is -8: choose another --family"),
-        (["signed.npz", *V, *LATENT, "--family", "poisson"], "poisson expects counts: 0, 1, 2, …; row 0, at 0, 0, is -8"),
+        (
+            ["signed.npz", *V, *LATENT, "--family", "poisson"],
+            "poisson expects counts: 0, 1, 2, …; row 0, at 0, 0, is -8",
+        ),
         (["one.npz", *V, *LATENT, "--family", "categorical"], "categorical expects whole numbers from 0 to 255; row 0"),
         (["one.npz", *V, *LATENT, "--family", "gamma"], "--family of a vae's rows is bernoulli, continuous-bernoulli"),
         (

@@ -237,7 +237,7 @@ def test_encoder(how):
 
 @pytest.mark.parametrize("left", ["days | cens(left)", "censored(days, left)", "Surv(days, home)"])
 def test_formulas_say_the_same(left):
-    with pytest.warns(TractableWarning, match="47 numbers that were seen and 13 censored, all positive: family='wei"):
+    with pytest.warns(TractableWarning, match="47 observed and 13 censored numbers, all positive: family='wei"):
         fitted = tr.models.regression(f"{left} ~ age", stays())
     np.testing.assert_array_equal(fitted.data.y, censored(stays()["days"], event=stays()["home"]))
 
@@ -246,7 +246,7 @@ FAULTS = {
     "censored=, event= and until= say the same": {"censored": "left", "event": "home"},
     "'gone' is not a column": {"censored": "gone"},
     "expects 'none', 'right' or 'left', or 0, 1 and −1; got": {"censored": "age"},
-    "A censored target is of family normal, lognormal, weibull": {"censored": "left", "family": "poisson"},
+    "A censored target needs one of the families normal, lognormal, weibull": {"censored": "left", "family": "poisson"},
 }
 
 

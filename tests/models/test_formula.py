@@ -259,11 +259,11 @@ SENTENCES = {
     "y ~ x +": "cannot be read",
     "log(y) ~ x": "one column before its ~",
     "y ~ x | school": "outside brackets",
-    "y ~ system(x)": "calls 'system', which it may not",
+    "y ~ system(x)": "calls 'system'; it may call only",
     "y ~ logg(x)": "Did you mean 'log'",
     "y ~ x + (1|exp(x))": "expected columns of the table",
     "mvbind(y) | cens(z) ~ x": "write several targets as 'mvbind",
-    "mvbind(y, z) ~ x": "Several targets are numbers, and 'z' is text",
+    "mvbind(y, z) ~ x": "Several targets must be numbers, but 'z' is text",
     "mvbind(y, x) ~ y": "explains 'y' by itself",
     "mvbind(y, x) ~ x": "explains 'x' by itself",
 }

@@ -61,7 +61,7 @@ def _of_levels(posterior: Posterior, encoder: Encoder) -> list[pd.DataFrame]:
 
 
 def effect_names(posterior: Posterior, encoder: Encoder) -> list[str]:
-    """The names of a formula's effects among the posterior's parameters: "x", "sd(1|g)"; with several parts "part.x"."""
+    """The names of a formula's effects in the posterior: "x", "sd(1|g)"; with several parts "part.x"."""
     sds = [f"sd({term.name})" for term in encoder.formula.terms] if encoder.formula is not None else []
     names = [name for name in (*encoder.features, *sds) if name != "Intercept"]
     return [part + name for part in parts_of(posterior, encoder) for name in names]

@@ -51,6 +51,6 @@ def response(text: str) -> tuple[str, tuple[str, str]]:
         raise DataError(
             f"{left.strip()!r} of the formula cannot be read: write 'days | cens(status)' or 'censored(days, status)', "
             "with status none, right or left; 'Surv(days, event)' with event 1 if it was observed; or 'Surv(lower, "
-            "upper, type=\"interval2\")' with bounds."
+            'upper, type="interval2")\' with bounds.'
         )
     return text, ("", "")
