@@ -71,13 +71,13 @@ def test_lines_and_a_deep_ladder(tmp_path):
         bottom_up([layer(7, 3, "normal"), layer(3, 1, "normal")]),
     )
     text = page(tmp_path / "a", posterior(ladder, x))
-    assert "data:image/png" not in text and "layers between at theirs" in text and "its one unit" in text
+    assert "data:image/png" not in text and "each layer below at its mean" in text and "the only unit of" in text
     belief = Ladder([layer(3, 6), top(3)], bottom_up([layer(6, 3)]))
     text = page(tmp_path / "b", posterior(belief, (x[:, :6] > 0).astype(float)), shape=(2, 3))
     assert "Traversals" not in text and text.count("data:image/png") == 4 and "principal components" in text
     without = page(tmp_path / "c", posterior(belief, (x[:, :6] > 0).astype(float), tr.MAP()))
     assert "Drawn from the model" in without and "Reconstructions" not in without
-    with pytest.raises(DataError, match=r"\(height, width\) of the 6 numbers of a row; got \(3, 3\)"):
+    with pytest.raises(DataError, match=r"\(height, width\), for the 6 numbers of a row; got \(3, 3\)"):
         page(tmp_path / "d", posterior(belief, (x[:, :6] > 0).astype(float)), shape=(3, 3))
 
 

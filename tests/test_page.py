@@ -200,7 +200,7 @@ def test_predictive_checks_are_of_rows():
     assert facts["elpd_loo"].value == told["elpd_loo"].value == whole.loo().elpd - 90 * np.log(mass.target.sd)
     few = dataclasses.replace(whole, belief=dataclasses.replace(draws, positions=drawn[:, :40, np.argsort(order)]))
     (figures,) = predictive.sections(few)[0].parts
-    assert "took part in" in figures.note
+    assert "The prediction was fitted to the row" in figures.note
     outlying = Data(np.r_[NUMBERS.y[:-1], 9.0], X)
     facts = predictive.sections(Posterior(model, outlying, NUTS(), 0, draws))[0].parts[0]
     assert facts["elpd_loo"].value == "not known" and "1 row of 90" in facts["elpd_loo"].aside

@@ -554,5 +554,7 @@ def test_the_command_packs_and_fit_reads_it(tmp_path, frame, monkeypatch):
     assert not far.data.resident and far.data.shuffled and far.data.size + far.held_out.size == 500
     assert far.held_out.size == json.loads((out / "manifest.json").read_text())["shards"][-1]["rows"]
     assert "was packed to explain y: leave --target out" in fault("fit", out, "--target", "count")
-    assert "is a folder. Expected a .csv or .parquet file, or what tractable pack" in fault("fit", tmp_path, "-q")
+    assert "is a folder. Expected a .csv or .parquet file, or a folder that tractable pack" in fault(
+        "fit", tmp_path, "-q"
+    )
     assert "does not exist" in fault("pack", tmp_path / "no.csv", "--out", tmp_path / "new")

@@ -219,4 +219,4 @@ def test_levels_that_differ_by_case_or_spaces_are_told_of(door, other):
 
 def test_levels_that_differ_otherwise_are_not(recwarn):
     fit_column(pd.Series(["red", "rod", "reed", "red-ish", "red wine"] * 5, name="colour"), False)
-    assert not [w for w in recwarn if "differ by case" in str(w.message)]
+    assert not [w for w in recwarn if "differ only by case" in str(w.message)]

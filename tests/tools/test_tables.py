@@ -145,7 +145,7 @@ def test_a_column_of_numbers_with_gaps_in_words_is_no_identifier():
     some = ["0", "1", "2", "3+"] * 38 + ["0", "1"]
     assert tables.fit_encoder(frame.assign(charges=some), "y").columns[0].levels == ("0", "1", "2", "3+")
     names = [str(i) for i in range(100)] + [f"PC {i}" for i in range(54)]
-    with pytest.warns(TractableWarning, match="'charges' is text .* names rows"):
+    with pytest.warns(TractableWarning, match="'charges' is text .* identifies rows"):
         assert tables.fit_encoder(frame.assign(charges=names), "y").features == ["x"]
 
 
@@ -468,7 +468,7 @@ def _with(**columns):
 
 FAULTS = {
     "no target": (lambda: tables.fit_encoder(table(), "sick"), "'sick' is not a column.*'age', 'weight'"),
-    "nothing else": (lambda: tables.fit_encoder(table()[["ill"]], "ill"), "no column but the target 'ill'"),
+    "nothing else": (lambda: tables.fit_encoder(table()[["ill"]], "ill"), "no column except the target 'ill'"),
     "no rows": (lambda: tables.fit_encoder(table().iloc[:0], "ill"), "holds no rows"),
     "missing=": (lambda: tables.fit_encoder(table(), "ill", "mean"), "'raise', 'drop' or 'impute'; got 'mean'"),
     "family=": (lambda: tables.fit_encoder(table(), "ill", family="t"), "got 't'"),
@@ -546,7 +546,7 @@ FAULTS = {
     ),
     "code out of range": (lambda: tables.decode(tables.fit_encoder(table(), "ill"), [0, 2]), "numbers in 0"),
     "code not whole": (lambda: tables.decode(tables.fit_encoder(table(), "ill"), [0.5]), "whole numbers"),
-    "sd of classes": (lambda: tables.decode_sd(tables.fit_encoder(table(), "ill"), 1.0), "'ill' is a set of"),
+    "sd of classes": (lambda: tables.decode_sd(tables.fit_encoder(table(), "ill"), 1.0), "'ill' has classes, which"),
     "old version": (lambda: tables.Encoder.from_dict({"version": 0}), "version 0; expected 2"),
     "damaged": (lambda: tables.Encoder.from_dict({"version": 2, "columns": []}), "not a saved encoder"),
 }  # fmt: skip
@@ -591,7 +591,7 @@ def test_many_levels_and_classes():
 
 def test_all_columns_constant():
     frame = pd.DataFrame({"x": [1.0, 1.0], "y": [0, 1]})
-    with pytest.warns(TractableWarning), pytest.raises(DataError, match="Every input column is the same"):
+    with pytest.warns(TractableWarning), pytest.raises(DataError, match="Every input column is constant"):
         tables.fit_encoder(frame, "y")
 
 

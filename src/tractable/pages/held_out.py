@@ -104,13 +104,8 @@ def held_out_scores(
         what = "sd" if other.entropy is None else "entropy"
         doubt, elsewhere = (a.mean(1) if a.ndim > 1 else a for a in (np.asarray(doubt), np.asarray(elsewhere)))
         value = calibration.auroc(doubt, elsewhere)
-        scores.append(
-            Score(
-                "AUROC shifted",
-                value,
-                f"probability that a shifted row has more {what}; 0.5 if the shift has no effect",
-            )
-        )
+        means = f"chance that a shifted row has more {what}; 0.5 if the shift has no effect"
+        scores.append(Score("AUROC shifted", value, means))
     notes = [] if below is None else [misfit(below, encoder), *_in_order(posterior, data, below, encoder)]
     return HeldOut(scores, y, p, below, " ".join(filter(None, notes)))
 

@@ -54,9 +54,7 @@ def picture(size: int, shape: Shape) -> Shape:
     """(height, width) of rows that are pictures; None for other rows."""
     if shape is not None:
         if len(shape) != 2 or math.prod(shape) != size:
-            raise DataError(
-                f"shape= must be (height, width) with height × width = {size}, a row's numbers; got {shape}."
-            )
+            raise DataError(f"shape= must be (height, width), for the {size} numbers of a row; got {shape}.")
         return shape
     side = math.isqrt(size)
     return (side, side) if side * side == size and size >= LEAST else None
@@ -135,18 +133,12 @@ def codes(posterior: Posterior, ladder: Ladder, data: np.ndarray) -> Section:
     if count == 1:
         drawn, note = histogram(mean[:, 0], f"E[{name} | x]"), f"The mean of the only unit of {name}, given each row."
     elif count == 2:
-        drawn, note = (
-            scatter(mean, [f"{name}[0]", f"{name}[1]"]),
-            f"The means of the two units of {name}, given each row.",
-        )
+        drawn, note = scatter(mean, [f"{name}[0]", f"{name}[1]"]), f"The mean of each unit of {name}, given each row."
     else:
         left, sizes, _ = np.linalg.svd(mean - mean.mean(0), full_matrices=False)
         share = np.square(sizes[:2]).sum() / max(np.square(sizes).sum(), 1e-300)
         drawn = scatter(left[:, :2] * sizes[:2], ["first component", "second component"])
-        note = (
-            f"The means of the {count} units of {name}, given each row: their first two principal components, which "
-            f"have {share:.0%} of the variance."
-        )
+        note = f"The means of {name} given each row: two principal components, {share:.0%} of the variance of {count}."
     return Section("Codes", [drawn], note, "chart")
 
 

@@ -106,9 +106,7 @@ def state_sections(
         "with likelihood L and n observed steps: less is better."
     )
     if "held-out" in more_of(table):
-        said += (
-            f" Held-out is the mean log density, in nats, of {held_out:,} sequences that no fit used: more is better."
-        )
+        said += f" Held-out is the mean log density, in nats, of {held_out:,} sequences that no fit used."
     parts = [*found.remarks, *criteria(table, found.best, "states"), tried_table(table, found.best, "states")]
     note = "The column in which the states differ most. A step has the colour of its state on the most probable path."
     drawn = sequences(states, rows, paths)

@@ -141,9 +141,8 @@ def numbers(posterior: Posterior, encoder: Encoder | None) -> Section:
 
     rows = []
     for name, values in table.to_dict("index").items():
-        own = (
-            None if values["sd"] < 10.0**-places else f".{places}f"
-        )  # this sd is too small for the common number of places
+        # An sd that is too small for the common number of places gets a format of its own.
+        own = None if values["sd"] < 10.0**-places else f".{places}f"
         first = Cell(str(name), aside=feature(str(name), encoder))
         rows.append([first, *(cell(value, str(column), own) for column, value in values.items())])
     heads = HEADS | (POINT_HEADS if posterior.is_point else {})

@@ -64,9 +64,8 @@ def svg(figure: Figure) -> Markup:
     out = io.StringIO()
     width, height = figure.size
     with matplotlib.rc_context(MATPLOTLIB), warnings.catch_warnings():
-        warnings.simplefilter(
-            "ignore"
-        )  # of characters that the font of matplotlib lacks; the font of the page may have them
+        # matplotlib warns of characters that its own font lacks; the font of the page may have them.
+        warnings.simplefilter("ignore")
         canvas = Canvas(figsize=figure.size, layout=None if figure.margin else "constrained")
         if figure.margin:
             canvas.subplots_adjust(left=figure.margin / 72 / width, right=0.995, bottom=20 / 72 / height, top=0.98)

@@ -316,7 +316,7 @@ def fit_encoder(
     for named in (*exclude, *filter(None, (weights, exposure, beyond[1]))):
         if named not in frame or named in names:
             raise DataError(
-                f"{named!r} must be a column other than the target, one of {listing(frame.columns)}."
+                f"{named!r} is not a column other than the target; the columns are {listing(frame.columns)}."
                 f"{nearest(named, frame.columns)}"
             )
     frame = frame.drop(columns=list(exclude))
