@@ -14,6 +14,7 @@ from typer.testing import Result
 import tractable as tr
 from tractable.cli import fit, models
 from tractable.cli.folders import read_run
+from tractable.cli.ladders import code_columns
 from tractable.cli.reading import split
 from tractable.core.errors import CheckpointError
 from tractable.ladders.encoding import Encoded
@@ -285,7 +286,7 @@ V = ["--model", "vae"]
         (["one.npz", *V, *LATENT, "--set", "draws=5"], "AutoEncoding has no 'draws'"),
         (["one.npz", *V, *LATENT, "--hidden", "10", "--set", "batch_size=97"], "97"),
         (["one.npz", *V, *LATENT, "--resume"], "--resume expects --out"),
-        (["table.csv", *V, *LATENT, "--array", "x"], "--array is of an .npz; table.csv is a table"),
+        (["table.csv", *V, *LATENT, "--array", "x"], "--array is for an .npz file; table.csv is a table"),
         (["plain.npy", *V, *LATENT, "--array", "x"], "plain.npy holds one array without a name"),
         (["words.csv", *V, *LATENT], "words.csv has no column of numbers; got 'name'"),
         (["same.csv", *V, *LATENT], "Every column of numbers is constant in the rows to fit"),
@@ -400,12 +401,12 @@ def test_columns_of_several_layers():
     codes = Encoded(
         (np.zeros((4, 3)), np.ones((4, 2))), (np.full((4, 3), 2.0), np.full((4, 2), 3.0)), None, (0, 100)
     )  # fmt: skip
-    columns = models.code_columns(("z", "z{}_"), codes)
+    columns = code_columns(("z", "z{}_"), codes)
     assert list(columns)[:2] == ["z1_0_mean", "z1_0_sd"] and list(columns)[-2:] == ["z2_1_mean", "z2_1_sd"]
     assert columns["z2_1_mean"][0] == 1 and columns["z2_1_sd"][0] == 3
-    assert next(iter(models.code_columns(("h{}_", "h{}_"), codes))) == "h1_0_mean"
+    assert next(iter(code_columns(("h{}_", "h{}_"), codes))) == "h1_0_mean"
     many = Encoded((np.zeros((4, 40)), np.ones((4, 12))), (np.zeros((4, 40)), np.ones((4, 12))), None, (0, 100))
-    assert len(models.code_columns(("h{}_", "h{}_"), many)) == 80  # the first layer's
+    assert len(code_columns(("h{}_", "h{}_"), many)) == 80  # the first layer's
 
 
 @pytest.mark.quick

@@ -37,6 +37,9 @@ class Option(NamedTuple):
     usual: Any = None  # the default
 
 
+HELD_OUT_SHARE = {"held_out": Option(reading.share, 0.2)}
+
+
 @dataclass(frozen=True, eq=False)
 class Task:
     """A model to learn from rows of a file, or a built-in example."""
