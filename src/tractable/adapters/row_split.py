@@ -129,7 +129,7 @@ class RowSplit:
         self.known, self.axis, self.way = known, axis, way
         self.local = {name: dim for name, dim in axis.local.items() if name in known.latent}
         self.table, self.count = joint_values(known.discrete, 1) if known.discrete else ({}, 1)
-        self.dims = axis.sites | {name: axis.local[name] for name in self.table}  # of all sites with rows
+        self.dims = axis.sites | {name: axis.local[name] for name in self.table}  # dimensions of the rows of all sites
         arrays = known.program.arrays if way == "rows" else {}
         self.sliced = {name: a for name, a in arrays.items() if jnp.shape(a)[0] == axis.size}
         # The inputs are the arguments on which a row's distribution depends. The argument y, for example, is none.

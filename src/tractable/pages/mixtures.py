@@ -335,7 +335,8 @@ def ellipses(canvas: Canvas, found: Components, values: np.ndarray, likeliest: n
 
 
 @drawing(
-    "Sequences in the colours of their likeliest states", lambda states, rows, _: (WIDE, 0.5 + min(len(rows), SHOWN))
+    "Sequences in the colours of their most probable states",
+    lambda states, rows, _: (WIDE, 0.5 + min(len(rows), SHOWN)),
 )
 def sequences(canvas: Canvas, states: States, rows: np.ndarray, paths: np.ndarray) -> None:
     """Draw some of the sequences (n, T, d), one below another, coloured by their most probable states (n, T)."""

@@ -57,7 +57,7 @@ def khat(found: Sequence[Check]) -> str:
         if check.value <= 1
         else "as if their mean were infinite, so q differs much from the posterior."
     )
-    return sentence + " With many parameters k-hat is seldom small; predictions may still be good."
+    return sentence + " With many parameters k-hat is rarely small; predictions may still be good."
 
 
 def settings(posterior: Posterior) -> Section:
