@@ -31,9 +31,8 @@ Arguments = Mapping[str, Any]  # the values of options by name, as the user type
 class Option(NamedTuple):
     """An option of a kind of model."""
 
-    read: Callable[[Any], Any] = lambda value: (
-        value
-    )  # from a typed or saved value to one that JSON can hold, or an error
+    # From a typed or saved value to a value that JSON can hold; it raises an error for a bad value.
+    read: Callable[[Any], Any] = lambda value: value
     usual: Any = None  # the default
 
 
