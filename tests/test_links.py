@@ -117,7 +117,7 @@ def test_planted_links_are_refused(case, tmp_path, other):
     folder, before = tmp_path / "run", tree(other)
     folder.mkdir()
     plant(folder / name, other)
-    with pytest.raises(TractableError, match=r"a link to|neither a file|no lock of a run|which is no part of a pack"):
+    with pytest.raises(TractableError, match=r"a link to|neither a file|no lock of a run|which is not part of a pack"):
         write(folder)
     assert tree(other) == before and os.path.lexists(folder / name)
 

@@ -400,10 +400,10 @@ def many(y):
     ("program", "args", "sentence"),
     [
         (nothing, (), "no latent site"),
-        (moving, (), "support of 'u' moves with 's'"),
+        (moving, (), "support of 'u' depends on 's'"),
         (endless, (Y,), r"'z' is discrete \(Poisson\); expected finitely many"),
-        (between, (Y,), r"take 4.1e\+03 values together"),
-        (many, (Y,), "take 1.02e\\+03 values together; expected at most 512"),
+        (between, (Y,), r"have 4.1e\+03 joint values"),
+        (many, (Y,), "have 1.02e\\+03 joint values; expected at most 512"),
     ],
     ids=["nothing unknown", "moving support", "infinite", "an effect given z", "too many"],
 )

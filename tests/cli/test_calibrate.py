@@ -34,11 +34,11 @@ def test_calibrate_refuses_in_sentences(tmp_path):
     table = ["calibrate", tmp_path / "t.csv", "--target", "y"]
     assert "MAP gives one θ" in fault(*table, "--method", "map", "--out", tmp_path / "a")
     assert "whole number ≥ 20" in fault(*table, "--method", "nuts", "--runs", 5, "--out", tmp_path / "b")
-    assert "take --model glm, mlp; got --model gaussian-mixture" in fault(
+    assert "accept only --model glm, mlp; got --model gaussian-mixture" in fault(
         "calibrate", tmp_path / "t.csv", "--model", "gaussian-mixture"
     )
     (tmp_path / "c").mkdir()
     (tmp_path / "c" / "run.json").write_text("{}")
-    assert "holds the run of fit. Choose a new or an empty folder" in fault(
+    assert "holds a run of tractable fit. Choose a new or an empty folder" in fault(
         *table, "--method", "nuts", "--out", tmp_path / "c"
     )

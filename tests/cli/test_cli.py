@@ -81,7 +81,7 @@ def test_fit_leaves_every_file_and_a_posterior(tmp_path):
     assert verdict in again.stdout and "report.html" in again.stdout
 
     assert "already holds a run" in fault("fit", "--example", "beta-bernoulli", "--out", out)
-    assert "is of the example 'beta-bernoulli'" in fault("predict", out, tmp_path / "new.csv")
+    assert "holds a run of the example 'beta-bernoulli'" in fault("predict", out, tmp_path / "new.csv")
 
 
 def test_quiet_prints_the_folder_alone(tmp_path):
@@ -199,10 +199,10 @@ NETWORK = ["--model", "mlp"]
         ([*COIN, "--method", "sgld", "--set", "batch_size=101"], "more than the 100 rows there are"),
         ([*COIN, "--method", "metropolis", "--set", "proposal=x"], "expects a kernels.Proposal, or None; got 'x'"),
         ([*COIN, "--resume"], "--resume expects --out"),
-        (["--resume", "--out", "nothing"], "nothing is no run: expected run.json in it"),
+        (["--resume", "--out", "nothing"], "nothing holds no run: it has no run.json"),
         (
             [*PRICES, "--model", "tree"],
-            "--model takes glm, mlp, gaussian-mixture, hidden-markov, vae, belief-network; got 'tree'",
+            "--model is one of glm, mlp, gaussian-mixture, hidden-markov, vae, belief-network; got 'tree'",
         ),
         ([*PRICES, "--hidden", "50"], "--hidden is for --model mlp, vae; got --model glm"),
         ([*PRICES, *NETWORK, "--hidden", "50,x"], "with commas between them, such as 50 or 50,50; got '50,x'"),
@@ -211,14 +211,14 @@ NETWORK = ["--model", "mlp"]
         ([*PRICES, *NETWORK, "--prior", "wide"], "prior is 'scaled', 'relevance', an sd"),
         ([*PRICES, *NETWORK, "--prior", "0"], "got 0.0"),
         ([*PRICES, *NETWORK, "--prior", "nan"], "got nan"),
-        ([*PRICES, *NETWORK, "--method", "rejection"], "Rejection accepts no draw of a network's many weights"),
+        ([*PRICES, *NETWORK, "--method", "rejection"], "Rejection sampling accepts no draw of so many weights"),
         ([*PRICES, "--missing", "guess"], "--missing is raise, drop, impute; got 'guess'"),
         ([*PRICES, "--missing", "impute", "--drop-missing"], "--drop-missing and --missing impute contradict"),
         ([*PRICES, "--shifted", "prices.csv", "--held-out", "0"], "give --held-out a share above 0"),
         ([*COIN, *NETWORK], "--example is for --model glm; got --model mlp"),
         (
             ["holes.csv", "--target", "price"],
-            "have inputs imputed (--missing impute when fitting), or leave out such rows (--missing drop",
+            "let inputs be imputed (--missing impute when fitting), leave out such rows (--missing drop",
         ),
     ],
 )
@@ -432,7 +432,7 @@ def test_comparison_of_networks_has_no_reference(tables, tmp_path):
     assert list(table.index) == ["map"] and np.isfinite(table.loc["map", "held-out"])
     assert table[["mean error", "sd ratio"]].isna().all().all()
     assert "reference" not in result.stdout and (out / "report.html").exists()
-    assert "Rejection accepts no draw of a network's many weights" in fault(*words, "--methods", "rejection")
+    assert "Rejection sampling accepts no draw of so many weights" in fault(*words, "--methods", "rejection")
 
 
 def test_a_posterior_is_looked_at_again_as_asked(tables, tmp_path):

@@ -14,6 +14,7 @@ from typer.testing import Result
 import tractable as tr
 from tractable.cli import fit, models
 from tractable.cli.folders import read_run
+from tractable.cli.ladders import code_columns
 from tractable.cli.reading import split
 from tractable.core.errors import CheckpointError
 from tractable.ladders.encoding import Encoded
@@ -89,7 +90,7 @@ def test_what_is_said_and_left(digits):
     assert posterior["checks"][-1]["name"] == "held-out gap"
     assert result.exit_code == (3 if posterior["verdict"] == "reject" else 0)
     page = (out / "report.html").read_text()
-    for head in ("Layers", "Drawn from the model", "Rows again", "Codes", "Settings"):
+    for head in ("Layers", "Drawn from the model", "Reconstructions", "Codes", "Settings"):
         assert f"<h2>{head}</h2>" in page, head
     assert "held-out gap" in page and "data:image/png" in page
 
@@ -130,7 +131,7 @@ def test_codes_are_those_of_the_posterior(digits, folder, tmp_path):
 def test_what_predict_refuses(digits, folder, tmp_path):
     out, _ = digits
     to = ["--out", tmp_path / "codes.csv"]
-    assert "Rows here have 49 numbers; those the run was fitted to have 64." in fault(
+    assert "Each row has 49 numbers; expected 64, as in the fitted rows." in fault(
         "predict", out, folder / "narrow.npz", *to
     )
     gaps = fault("predict", out, folder / "holes.npz", *to)
@@ -140,7 +141,7 @@ def test_what_predict_refuses(digits, folder, tmp_path):
         "predict", out, folder / "one.npz", "--calibrate", folder / "one.npz", *to
     )
     assert "no array 'b'; it has 'anything'" in fault("predict", out, folder / "one.npz", "--array", "b", *to)
-    assert "Rows here have 4 numbers" in fault("predict", out, folder / "table.csv", *to)
+    assert "Each row has 4 numbers" in fault("predict", out, folder / "table.csv", *to)
     assert not (tmp_path / "codes.csv").exists()
 
 
@@ -160,10 +161,12 @@ def test_a_run_that_was_stopped_is_gone_on_with(digits, folder, tmp_path, monkey
     assert not (stopped / "posterior.json").exists()
     assert "has no result yet" in fault("report", stopped)
     assert "already holds a run. Continue it by --resume" in fault(*words)
-    assert "continues the run as it was: leave --latent out" in fault(
+    assert "continues the run with its own options: leave --latent out" in fault(
         "fit", "--resume", "--out", stopped, "--latent", "3"
     )
-    assert "is of --model vae; got --model belief-network" in fault("fit", "--resume", "--out", stopped, *BELIEF)
+    assert "holds a run of --model vae; got --model belief-network" in fault(
+        "fit", "--resume", "--out", stopped, *BELIEF
+    )
 
     result = run("fit", "--resume", "--out", stopped, "--quiet")
     assert (result.exit_code, result.stdout.strip()) == (digits[1].exit_code, str(stopped)), result.output
@@ -184,7 +187,7 @@ def test_a_table_is_told_in_its_own_units(folder, tmp_path, without_page):
     result = run("fit", folder / "table.csv", *TABLE, "--out", out)
     assert result.exit_code in (0, 3), result.output
     assert "Left out, as they hold no numbers: 'name'." in result.stderr
-    assert "Left out, being the same in every row that is fitted: 'same'." in result.stderr
+    assert "Columns left out, as they are constant in the rows to fit: 'same'." in result.stderr
     assert "taken as normal" in result.stderr
     assert "in the file's units" in result.stdout
     assert run("predict", out, folder / "table.csv", "--out", to).exit_code == 0
@@ -231,28 +234,31 @@ V = ["--model", "vae"]
         (["digits.npz", *V], "--model vae expects --latent, such as 20"),
         (["digits.npz", *BELIEF], "--model belief-network expects --latent, such as 20, or 200,200"),
         (["digits.npz", *V, "--latent", "two"], "--latent expects whole numbers from 1 to 100,000 with commas"),
-        (["digits.npz", *V, "--latent", "0"], "such as 20, or 200,200 of several layers; got '0'"),
+        (["digits.npz", *V, "--latent", "0"], "such as 20, or 200,200 for several layers; got '0'"),
         (["digits.npz", *V, *LATENT, "--hidden", "a"], "--hidden expects whole numbers from 1"),
         ([*V, *LATENT], "--model vae expects a file: tractable fit FILE --model vae"),
         (["none.npz", *V, *LATENT], "none.npz does not exist"),
         (["damaged.npz", *V, *LATENT], "damaged.npz is not an .npz file, or is damaged"),
         (["digits.npz", *V, *LATENT, "--array", "y"], "no array 'y'; it has 'x_train', 'x_test', 'labels'"),
         (["digits.npz", *V, *LATENT, "--array", "labels"], "digits.npz: labels holds <U1; expected numbers"),
-        (["several.npz", *V, *LATENT], "has the arrays 'a', 'b': say which is meant, by --array NAME"),
+        (["several.npz", *V, *LATENT], "has the arrays 'a', 'b': choose one with --array NAME"),
         (["objects.npz", *V, *LATENT], "objects.npz holds Python objects, which are not read"),
         (["text.npz", *V, *LATENT], "text.npz: x holds <U3; expected numbers"),
         (["holes.npz", *V, *LATENT], "1 row of 120 rows hold numbers that are missing or not finite, the first in"),
         (["holes.npz", *V, *LATENT], "row 3, at 2, 5 (the top row is 0). Use --missing drop"),
-        (["holes.npz", *V, *LATENT], "posterior.impute(x) in Python fills in what new rows lack"),
+        (["holes.npz", *V, *LATENT], "posterior.impute(x) in Python fills in the missing numbers of new rows"),
         (
             ["holes.npz", *V, *LATENT, "--missing", "impute"],
             "--missing of rows of numbers is raise, drop; got 'impute'",
         ),
-        (["row.npz", *V, *LATENT], "learnt from rows that differ: expected two or more; got 1"),
-        (["one.npz", *V, *LATENT, "--family", "bernoulli"], "is 0.3125: grey pixels are for --family continuous-ber"),
-        (["signed.npz", *BELIEF, *LATENT], "bernoulli is of 0 and 1; row 0, at 0, 0, is -8: choose another --family"),
-        (["signed.npz", *V, *LATENT, "--family", "poisson"], "poisson is of counts: 0, 1, 2, …; row 0, at 0, 0, is -8"),
-        (["one.npz", *V, *LATENT, "--family", "categorical"], "categorical is of whole numbers from 0 to 255; row 0"),
+        (["row.npz", *V, *LATENT], "needs two rows or more to learn from; got 1"),
+        (["one.npz", *V, *LATENT, "--family", "bernoulli"], "is 0.3125: use --family continuous-ber"),
+        (["signed.npz", *BELIEF, *LATENT], "bernoulli expects 0 and 1; row 0, at 0, 0, is -8: choose another --family"),
+        (
+            ["signed.npz", *V, *LATENT, "--family", "poisson"],
+            "poisson expects counts: 0, 1, 2, …; row 0, at 0, 0, is -8",
+        ),
+        (["one.npz", *V, *LATENT, "--family", "categorical"], "categorical expects whole numbers from 0 to 255; row 0"),
         (["one.npz", *V, *LATENT, "--family", "gamma"], "--family of a vae's rows is bernoulli, continuous-bernoulli"),
         (
             ["one.npz", *BELIEF, *LATENT, "--family", "normal"],
@@ -272,7 +278,7 @@ V = ["--model", "vae"]
             ["one.npz", *BELIEF, *LATENT, "--hidden", "3"],
             "--hidden is for --model mlp, vae; got --model belief-network",
         ),
-        (["one.npz", *V, *LATENT, "--method", "nuts"], "--model vae is learnt by --method autoencoding, importance"),
+        (["one.npz", *V, *LATENT, "--method", "nuts"], "--model vae expects --method autoencoding or importance"),
         (
             ["one.npz", *BELIEF, "--latent", "14", "--method", "autoencoding"],
             "differentiates draws of h, and layer 1 is Bern",
@@ -280,10 +286,10 @@ V = ["--model", "vae"]
         (["one.npz", *V, *LATENT, "--set", "draws=5"], "AutoEncoding has no 'draws'"),
         (["one.npz", *V, *LATENT, "--hidden", "10", "--set", "batch_size=97"], "97"),
         (["one.npz", *V, *LATENT, "--resume"], "--resume expects --out"),
-        (["table.csv", *V, *LATENT, "--array", "x"], "--array is of an .npz; table.csv is a table"),
+        (["table.csv", *V, *LATENT, "--array", "x"], "--array is for an .npz file; table.csv is a table"),
         (["plain.npy", *V, *LATENT, "--array", "x"], "plain.npy holds one array without a name"),
         (["words.csv", *V, *LATENT], "words.csv has no column of numbers; got 'name'"),
-        (["same.csv", *V, *LATENT], "No column of numbers differs between the rows fitted"),
+        (["same.csv", *V, *LATENT], "Every column of numbers is constant in the rows to fit"),
         (["table.csv", "--target", "a", *LATENT], "--latent is for --model vae, belief-network; got --model glm"),
         (["table.csv", "--target", "a", "--array", "x"], "--array is for --model vae, belief-network"),
         (["table.csv", "--model", "gaussian-mixture", "--redraw"], "--redraw is for --model vae, belief-network"),
@@ -395,12 +401,12 @@ def test_columns_of_several_layers():
     codes = Encoded(
         (np.zeros((4, 3)), np.ones((4, 2))), (np.full((4, 3), 2.0), np.full((4, 2), 3.0)), None, (0, 100)
     )  # fmt: skip
-    columns = models.code_columns(("z", "z{}_"), codes)
+    columns = code_columns(("z", "z{}_"), codes)
     assert list(columns)[:2] == ["z1_0_mean", "z1_0_sd"] and list(columns)[-2:] == ["z2_1_mean", "z2_1_sd"]
     assert columns["z2_1_mean"][0] == 1 and columns["z2_1_sd"][0] == 3
-    assert next(iter(models.code_columns(("h{}_", "h{}_"), codes))) == "h1_0_mean"
+    assert next(iter(code_columns(("h{}_", "h{}_"), codes))) == "h1_0_mean"
     many = Encoded((np.zeros((4, 40)), np.ones((4, 12))), (np.zeros((4, 40)), np.ones((4, 12))), None, (0, 100))
-    assert len(models.code_columns(("h{}_", "h{}_"), many)) == 80  # the first layer's
+    assert len(code_columns(("h{}_", "h{}_"), many)) == 80  # the first layer's
 
 
 @pytest.mark.quick

@@ -40,12 +40,12 @@ def fitted(tmp_path_factory) -> Path:
         ("new.parquet", "new.parquet", "is the file that is read"),
         ("new.csv", "link.csv", "is the file that is read"),
         ("new.csv", "table.csv", "is the file that is read"),
-        ("new.csv", "R/summary.csv", "is no earlier result of this command"),
+        ("new.csv", "R/summary.csv", "is not an earlier result of this command"),
         ("new.csv", "R/belief/p.csv", "would become a part of the run"),
         ("new.csv", "R/new/p.csv", "would become a part of the run"),
-        ("new.csv", "notes.csv", "is no earlier result of this command"),
-        ("new.csv", "empty.csv", "is no earlier result of this command"),
-        ("new.csv", "broken.parquet", "is no earlier result of this command"),
+        ("new.csv", "notes.csv", "is not an earlier result of this command"),
+        ("new.csv", "empty.csv", "is not an earlier result of this command"),
+        ("new.csv", "broken.parquet", "is not an earlier result of this command"),
     ],
 )
 def test_predictions_replace_only_predictions(fitted, new, out, sentence):
@@ -93,7 +93,7 @@ def test_somebody_s_folder_is_left_alone(command, kept, tmp_path):
 def test_a_finished_fit_is_left_alone(command, fitted):
     before = tree(fitted / "R")
     said = " ".join(fault(*WORDS[command], "--out", fitted / "R").split())
-    assert ("already holds a run" if command == "fit" else "holds the run of fit") in said
+    assert ("already holds a run" if command == "fit" else "holds a run of tractable fit") in said
     assert tree(fitted / "R") == before
 
 
@@ -114,7 +114,7 @@ def test_who_wrote_a_folder(tmp_path):
             if (command, name) in allowed:
                 may_write(tmp_path / name, command)
             else:
-                with pytest.raises(CheckpointError, match="holds the run of"):
+                with pytest.raises(CheckpointError, match="holds a run of tractable"):
                     may_write(tmp_path / name, command)
     may_replace(tmp_path / "new.csv", (None,), ["a"])
 

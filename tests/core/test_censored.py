@@ -237,16 +237,16 @@ def test_encoder(how):
 
 @pytest.mark.parametrize("left", ["days | cens(left)", "censored(days, left)", "Surv(days, home)"])
 def test_formulas_say_the_same(left):
-    with pytest.warns(TractableWarning, match="47 numbers that were seen and 13 censored, all positive: family='wei"):
+    with pytest.warns(TractableWarning, match="47 observed and 13 censored numbers, all positive: family='wei"):
         fitted = tr.models.regression(f"{left} ~ age", stays())
     np.testing.assert_array_equal(fitted.data.y, censored(stays()["days"], event=stays()["home"]))
 
 
 FAULTS = {
-    "censored=, event= and until= say the same": {"censored": "left", "event": "home"},
+    "Give only one of censored=, event= and until=": {"censored": "left", "event": "home"},
     "'gone' is not a column": {"censored": "gone"},
     "expects 'none', 'right' or 'left', or 0, 1 and −1; got": {"censored": "age"},
-    "A censored target is of family normal, lognormal, weibull": {"censored": "left", "family": "poisson"},
+    "A censored target needs one of the families normal, lognormal, weibull": {"censored": "left", "family": "poisson"},
 }
 
 
@@ -279,7 +279,7 @@ def test_from_the_command_line(tmp_path):
                "none", "--out", tmp_path / "run")  # fmt: skip
     assert "--family weibull" in told.output and "concordance" in told.output
     page = (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
-    assert "Kaplan and Meier" in page and "concordance" in page
+    assert "Kaplan-Meier" in page and "concordance" in page
     stays()[["age"]].to_csv(tmp_path / "new.csv", index=False)
     run("predict", tmp_path / "run", tmp_path / "new.csv", "--out", tmp_path / "p.csv")
     predicted = pd.read_csv(tmp_path / "p.csv")

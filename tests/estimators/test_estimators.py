@@ -288,19 +288,19 @@ def forgetting(model, mean, sd):
 
 
 def squared(model, mean, sd):
-    return updating.updated(model, mean, np.square(sd))
+    return updating.with_normal_priors(model, mean, np.square(sd))
 
 
 def centred(model, mean, sd):
-    return updating.updated(model, np.zeros_like(mean), sd)
+    return updating.with_normal_priors(model, np.zeros_like(mean), sd)
 
 
 def counted_twice(model, mean, sd):
-    return updating.updated(model, mean, sd / np.sqrt(2))
+    return updating.with_normal_priors(model, mean, sd / np.sqrt(2))
 
 
 def test_filtering():
-    assert_holds(filtering_law(updating.updated) | density_law(updating.updated))
+    assert_holds(filtering_law(updating.with_normal_priors) | density_law(updating.with_normal_priors))
 
 
 @pytest.mark.parametrize("mutant", [forgetting, squared, centred, counted_twice])
@@ -584,7 +584,7 @@ def test_constant_columns_are_harmless():
         (BayesianLinearRegression(method=3), [1.0, 2.0, 3.0], None, "method is a name such as"),
         (BayesianLinearRegression(level=1.0), [1.0, 2.0, 3.0], None, r"level is a number in \(0, 1\)"),
         (BayesianLinearRegression(calibration=1.0), [1.0, 2.0, 3.0], None, "calibration is a share"),
-        (BayesianLinearRegression(calibration=0.99), [1.0, 2.0, 3.0], None, "leaves no row"),
+        (BayesianLinearRegression(calibration=0.99), [1.0, 2.0, 3.0], None, "leaves no row to fit"),
         (BayesianMLPRegressor(likelihood="poisson"), [1.0, 2.0, 3.0], None, "likelihood is one of normal"),
         (BayesianMLPRegressor(hidden=(0,)), [1.0, 2.0, 3.0], None, "hidden counts units"),
         (BayesianLogisticRegression(), [0.1, 0.2, 0.7], None, "Unknown label type"),
@@ -623,9 +623,9 @@ def test_counts_are_told_by_their_rate():
     np.testing.assert_allclose(model.predict(x[:5]), np.exp(rows[:5] @ beta), rtol=0.02)
     low, middle, high = model.predict(x[:5], quantiles=[0.05, 0.5, 0.95]).T
     assert np.all(low <= middle) and np.all(middle <= high) and np.all(low < high)
-    with pytest.raises(DataError, match=r"y holds counts, 0, 1, 2, …; got 0.5 in row 1"):
+    with pytest.raises(DataError, match=r"y must hold counts, 0, 1, 2, …; got 0.5 in row 1"):
         model.fit(x[:3], [1, 0.5, 2])
-    with pytest.raises(SettingsError, match=r"quantiles= is a list of numbers in \(0, 1\)"):
+    with pytest.raises(SettingsError, match=r"quantiles= must be a list of numbers in \(0, 1\)"):
         model.predict(x[:5], quantiles=[0.5, 1.0])
 
 
@@ -675,7 +675,7 @@ def test_several_outputs():
     np.testing.assert_array_equal(pickle.loads(pickle.dumps(model)).predict(x), model.predict(x))
     with pytest.raises(ValueError, match="Output 1 of y has one value, 2"):
         model.fit(x, np.column_stack([y[:, 0], np.full(60, 2.0)]))
-    with pytest.raises(ValueError, match="had 2 outputs a row in the first call"):
+    with pytest.raises(ValueError, match="had 2 outputs per row in the first call"):
         BayesianMLPRegressor(**LINEAR).fit(x, y).partial_fit(x, y[:, 0])
 
 
@@ -713,7 +713,7 @@ def test_several_targets_of_a_linear_regression():
     width = model.coef_std_
     model.partial_fit(x, y, weight)
     np.testing.assert_allclose(model.coef_std_ / width, np.sqrt(0.5), rtol=0.1)
-    with pytest.raises(ValueError, match="had 2 outputs a row in the first call"):
+    with pytest.raises(ValueError, match="had 2 outputs per row in the first call"):
         model.partial_fit(x, y[:, 0])
 
 
@@ -778,4 +778,4 @@ def test_priors_by_name():
     assert clone(model).fit(x, y).posterior_.model is model.posterior_.model
     other = BayesianLinearRegression(priors={"weights": dist.Laplace(0.0, 1.0)})
     other.n_features_in_ = 2
-    assert isinstance(other._chosen(), tr.NUTS)
+    assert isinstance(other._choose_method(), tr.NUTS)

@@ -21,7 +21,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 import tractable as tr
 from tractable.core.errors import TractableWarning
 from tractable.estimators import BeliefNetwork, VariationalAutoencoder, ladders
-from tractable.estimators.base import lowered
+from tractable.estimators.base import limit_batch_size
 from tractable.ladders.bounds import log_weights
 from tractable.ladders.encoding import network_of
 from tractable.latent.factors import probabilistic_pca_maximum
@@ -78,7 +78,7 @@ def density(weight: np.ndarray, noise: float, bias: np.ndarray) -> Any:
 
 
 def learnt() -> tuple[np.ndarray, float, np.ndarray]:
-    theta = network_of(linear()._inside, "test")[1]["theta"]["x"]
+    theta = network_of(linear()._posterior, "test")[1]["theta"]["x"]
     layer = {name: np.asarray(a) for name, a in theta["layer0"].items()}
     return layer["weight"].T, float((1e-3 + np.log1p(np.exp(theta["noise"]))) ** 2), layer["bias"]
 
@@ -191,7 +191,7 @@ def weights_law(scores: np.ndarray, exact: np.ndarray) -> Scores:
 def quadrature(model: VariationalAutoencoder, rows: np.ndarray) -> np.ndarray:
     """log ∫ N(z; 0, 1) p(x | z) dz of every row, one z."""
     nodes, weights = special.roots_hermitenorm(120)
-    ladder, params = network_of(model._inside, "test")
+    ladder, params = network_of(model._posterior, "test")
     h = jnp.asarray(nodes)[:, None, None] * jnp.ones((1, len(rows), 1))
     log_p = ladder.log_p(params["theta"], jnp.asarray(rows)[None], (h,))[0]
     return special.logsumexp(np.asarray(log_p), axis=0, b=weights[:, None] / np.sqrt(2 * np.pi))
@@ -221,7 +221,7 @@ def test_weights_of_families(family, objective, rows):
 
 def test_weights_of_belief_networks():
     """Of rows 70 times over, each with draws of its own, against the sum over all causes."""
-    ladder, params = network_of(belief()._inside, "test")
+    ladder, params = network_of(belief()._posterior, "test")
     x = jnp.asarray(np.tile(BITS, (70, 1)))
     exact = np.asarray(ladder.summed_out(params["theta"], x))
     told = np.asarray(ladders._scores(ladder, params, jax.random.key(1), x, jnp.arange(len(x), dtype=jnp.uint32)))
@@ -238,7 +238,7 @@ def test_weights_of_belief_networks():
 
 def test_belief_network():
     fitted = belief()
-    theta = network_of(fitted._inside, "test")[1]["theta"]["x"]["layer0"]
+    theta = network_of(fitted._posterior, "test")[1]["theta"]["x"]["layer0"]
     causes = np.array([[0, 1, 1], [1, 0, 0]], float)
     wanted = special.expit(causes @ np.asarray(theta["weight"]) + np.asarray(theta["bias"]))
     assert_holds(
@@ -282,7 +282,7 @@ def test_numbers_above_a_threshold_are_ones():
 )
 def test_methods(method, wanted):
     """By name with the estimator's settings, or as given; batches of 100 rows at most those there are."""
-    assert lowered(BeliefNetwork((2,), method=method, epochs=3)._method(), 40) == wanted
+    assert limit_batch_size(BeliefNetwork((2,), method=method, epochs=3)._method(), 40) == wanted
 
 
 # What scikit-learn asks.
@@ -343,20 +343,20 @@ def test_they_go_where_transformers_go():
     [
         (VariationalAutoencoder(0), X, "1 unit or more; got size=0"),
         (VariationalAutoencoder(family="gamma"), X, "family is one of 'normal', 'bernoulli'"),
-        (VariationalAutoencoder(family="bernoulli"), X, "X is 0 or 1 under VariationalAutoencoder.*row 0, column 0"),
-        (VariationalAutoencoder(family="continuous bernoulli"), X, "X is from 0 to 1"),
-        (VariationalAutoencoder(family="poisson"), np.abs(X), "X is counts"),
+        (VariationalAutoencoder(family="bernoulli"), X, "X must be 0 or 1 for VariationalAutoencoder.*row 0, column 0"),
+        (VariationalAutoencoder(family="continuous bernoulli"), X, "X must be from 0 to 1"),
+        (VariationalAutoencoder(family="poisson"), np.abs(X), "X must be counts"),
         (VariationalAutoencoder(objective="vimco"), X, "objective is 'elbo' or 'iwae'; got 'vimco'"),
-        (VariationalAutoencoder(objective="iwae", warmup=5), X, "which 'iwae' does not have"),
+        (VariationalAutoencoder(objective="iwae", warmup=5), X, "Leave both at 0 for objective='iwae'"),
         (VariationalAutoencoder(batch_size=0), X, "batch_size"),
         (VariationalAutoencoder(epochs=0), X, "epochs"),
         (VariationalAutoencoder(), X[:1], "minimum of 2 is required"),
         (BeliefNetwork(()), BITS, "hidden= lists the number of units"),
-        (BeliefNetwork(method="nuts"), BITS, "method is 'nvil', 'vimco'.*got 'nuts'"),
-        (BeliefNetwork(method=tr.MAP()), BITS, "method is 'nvil', 'vimco'.*got MAP"),
-        (BeliefNetwork(method=3), BITS, "method is 'nvil', 'vimco'.*got 3"),
+        (BeliefNetwork(method="nuts"), BITS, "method must be 'nvil', 'vimco'.*got 'nuts'"),
+        (BeliefNetwork(method=tr.MAP()), BITS, "method must be 'nvil', 'vimco'.*got MAP"),
+        (BeliefNetwork(method=3), BITS, "method must be 'nvil', 'vimco'.*got 3"),
         (BeliefNetwork(method="autoencoding"), BITS, "whose draws have no derivative"),
-        (BeliefNetwork(binarise=None), X, "X is 0 or 1 under BeliefNetwork"),
+        (BeliefNetwork(binarise=None), X, "X must be 0 or 1 for BeliefNetwork"),
         (BeliefNetwork(binarise="median"), X, "binarise is a threshold"),
     ],
 )
@@ -368,5 +368,5 @@ def test_errors_are_sentences(estimator, rows, sentence):
 def test_codes_of_another_width_are_refused():
     with pytest.raises(ValueError, match=r"codes of shape \(n, 2\)"):
         linear().inverse_transform(np.ones((4, 3)))
-    with pytest.raises(ValueError, match="X is 0 or 1"):
+    with pytest.raises(ValueError, match="X must be 0 or 1"):
         as_one_of(BeliefNetwork, belief()).set_params(binarise=None).transform(X)

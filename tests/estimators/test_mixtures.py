@@ -79,8 +79,8 @@ def same_law(make: type, kind: str, steps: int = 10) -> Scores:
 
 
 class PrecisionsForCovariances(GaussianMixture):
-    def _given(self):
-        return super()._given()._replace(covariances=np.asarray(self.precisions_init))
+    def _initial_values(self):
+        return super()._initial_values()._replace(covariances=np.asarray(self.precisions_init))
 
 
 class LowerRoots(GaussianMixture):
@@ -101,8 +101,8 @@ class EveryWeightFree(GaussianMixture):
 
 
 class Startless(GaussianMixture):
-    def _given(self):
-        return super()._given()._replace(weights=None)
+    def _initial_values(self):
+        return super()._initial_values()._replace(weights=None)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -312,7 +312,7 @@ def test_it_goes_where_estimators_go():
     ("settings", "x", "weight", "sentence"),
     [
         ({}, np.zeros((0, 2)), None, "0 sample"),
-        ({"n_components": 4}, X[:3], None, "n_components = 4 needs as many distinct rows .* n_samples = 3"),
+        ({"n_components": 4}, X[:3], None, "n_components = 4 needs at least as many distinct rows .* n_samples = 3"),
         ({"n_components": 2}, np.ones((5, 2)), None, "n_samples = 1\\. Give"),
         ({"n_components": 3}, X[:4], [1, 1, 0, 0], "n_samples = 2\\. Give"),
         ({}, [[1.0, np.nan], [2.0, 3.0]], None, "NaN"),
@@ -325,10 +325,10 @@ def test_it_goes_where_estimators_go():
         ({"reg_covar": -1.0}, X, None, "reg_covar is a variance"),
         ({"max_iter": 0}, X, None, "max_iter is a whole number"),
         ({"n_init": True}, X, None, "n_init is a whole number"),
-        ({"n_components": 2, "means_init": [[1.0]]}, X, None, r"means_init is of finite numbers, shape \(2, 2\)"),
-        ({"n_components": 2, "weights_init": [0.5, 0.6]}, X, None, "whose sum is 1"),
+        ({"n_components": 2, "means_init": [[1.0]]}, X, None, r"means_init must be finite numbers of shape \(2, 2\)"),
+        ({"n_components": 2, "weights_init": [0.5, 0.6]}, X, None, "with sum 1"),
         ({"precisions_init": [[[1.0, 2.0], [2.0, 1.0]]]}, X, None, "symmetric and positive definite"),
-        ({"precisions_init": [-1.0], "covariance_type": "spherical"}, X, None, "needs to be positive"),
+        ({"precisions_init": [-1.0], "covariance_type": "spherical"}, X, None, "must be positive"),
     ],
 )
 def test_errors_are_sentences(settings, x, weight, sentence):
@@ -528,7 +528,7 @@ def test_factors_go_where_transformers_go():
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
-        ({"n_components": 6}, "at most the columns; got 6 for 5"),
+        ({"n_components": 6}, "at most the number of columns; got 6 for 5"),
         ({"n_components": 0}, "n_components is a whole number"),
         ({"rotation": "oblimin"}, "rotation is None, varimax or quartimax"),
     ],

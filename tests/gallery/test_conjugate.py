@@ -123,9 +123,9 @@ def test_mixture_grid_is_the_models_density():
         (lambda: conjugate.beta_bernoulli([0], 0, 1), ModelError, "alpha must be positive"),
         (lambda: conjugate.normal_mean([0.0], 1, 0, -1), ModelError, "prior_sd must be positive"),
         (lambda: conjugate.linear_regression([[1.0]], [1, 2], 1, 1), DataError, r"got \(1, 1\) and \(2,\)"),
-        (lambda: conjugate.grid_2d(_flat, ((0, 1), (0, 1))), ModelError, "still 1 of its peak.*Widen"),
+        (lambda: conjugate.grid_2d(_flat, ((0, 1), (0, 1))), ModelError, "still 1 of its maximum.*Widen"),
         (lambda: conjugate.grid_2d(_flat, ((1, 0), (0, 1))), ModelError, r"low < high; got \(1, 0\)"),
-        (lambda: conjugate.grid_2d(_flat, ((0, 1), (0, 1)), 2), ModelError, "3 points a side"),
+        (lambda: conjugate.grid_2d(_flat, ((0, 1), (0, 1)), 2), ModelError, "3 points per side"),
         (lambda: conjugate.grid_2d(lambda p: _flat(p) * np.nan, ((0, 1), (0, 1))), ModelError, "is nan"),
     ],
 )

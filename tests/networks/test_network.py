@@ -654,7 +654,7 @@ def test_flax():
     assert "weights.layers.0.kernel[2, 3]" in model.names
     assert sds(model)["layers.0.kernel"] == pytest.approx(3**-0.5)
     norm = Perceptron(nnx.Rngs(0), nnx.BatchNorm(4, rngs=nnx.Rngs(0)))
-    with pytest.raises(ModelError, match=r"'middle' \(BatchNorm\) uses statistics over a batch"):
+    with pytest.raises(ModelError, match=r"'middle' \(BatchNorm\) uses statistics of a batch"):
         from_nnx(norm)
     norm.eval()
     assert from_nnx(norm).params["middle"]["scale"].shape == (4,)

@@ -57,7 +57,7 @@ def test_pictures(tmp_path):
     x = (np.random.default_rng(0).random((40, 16)) > 0.5).astype(float)
     ladder = Ladder([layer(2, 16), standard_normal(2)], bottom_up([layer(16, 2, "normal")]))
     text = page(tmp_path, posterior(ladder, x), held_out=tr.Data(1 - x[:20]))
-    for word in ("Layers", "Climb", "Drawn from the model", "Rows again", "Codes", "Traversals", "Held-out data"):
+    for word in ("Layers", "Climb", "Drawn from the model", "Reconstructions", "Codes", "Traversals", "Held-out data"):
         assert f"<h2>{word}</h2>" in text
     assert text.count("data:image/png") == 5 and "48 weights of a network" in text
     assert "Normal</td><td>0</td><td>1</td><td>1.5" in text
@@ -71,13 +71,13 @@ def test_lines_and_a_deep_ladder(tmp_path):
         bottom_up([layer(7, 3, "normal"), layer(3, 1, "normal")]),
     )
     text = page(tmp_path / "a", posterior(ladder, x))
-    assert "data:image/png" not in text and "layers between at theirs" in text and "its one unit" in text
+    assert "data:image/png" not in text and "each layer below at its mean" in text and "the only unit of" in text
     belief = Ladder([layer(3, 6), top(3)], bottom_up([layer(6, 3)]))
     text = page(tmp_path / "b", posterior(belief, (x[:, :6] > 0).astype(float)), shape=(2, 3))
     assert "Traversals" not in text and text.count("data:image/png") == 4 and "principal components" in text
     without = page(tmp_path / "c", posterior(belief, (x[:, :6] > 0).astype(float), tr.MAP()))
-    assert "Drawn from the model" in without and "Rows again" not in without
-    with pytest.raises(DataError, match=r"\(height, width\) of the 6 numbers of a row; got \(3, 3\)"):
+    assert "Drawn from the model" in without and "Reconstructions" not in without
+    with pytest.raises(DataError, match=r"\(height, width\), for the 6 numbers of a row; got \(3, 3\)"):
         page(tmp_path / "d", posterior(belief, (x[:, :6] > 0).astype(float)), shape=(3, 3))
 
 

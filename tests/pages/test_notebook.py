@@ -33,7 +33,7 @@ def test_results_are_shown(posterior):
     """Numbers that are there, within a style that ends with the result, and no page around it."""
     compared = tr.compare(posterior.model, DATA, [tr.MAP()], reference={"weights": (np.zeros(2), np.ones(2))})
     prediction = posterior.predict(X)
-    shown = {"1]": posterior, "mean error": compared, "epistemic": prediction, "20 rows more": prediction}
+    shown = {"1]": posterior, "mean error": compared, "epistemic": prediction, "20 more rows": prediction}
     for words, result in shown.items():
         html = result._repr_html_()
         assert words in html and html.startswith('<div class="tractable">'), words
@@ -120,7 +120,7 @@ def test_a_table_is_told_in_its_units_and_names():
     for columns, sentence in (
         (["size", "price"], "inputs that are numbers, and the target, have mean 0 and sd 1, so each is in sds of the"),
         (["kind", "price"], "the target has mean 0 and sd 1, so each is in sds of the target."),
-        (["size", "kind"], "inputs that are numbers have mean 0 and sd 1, so each is for one sd of the input."),
+        (["size", "kind"], "inputs that are numbers have mean 0 and sd 1, so each is per sd of the input."),
     ):
         assert sentence in parameters.units(fit_encoder(frame[columns], columns[-1]))
     plain = fit_encoder(frame[["kind"]].assign(ripe=["x", "y", "y"]), "ripe")

@@ -31,7 +31,7 @@ def test_a_cycle_is_its_waves_about_their_means():
     wanted = [f(2 * np.pi * k * phases) for k in range(1, columns.WAVES + 1) for f in (np.cos, np.sin)]
     np.testing.assert_allclose(waves, np.stack(wanted, 1))
     dates = pd.Series(pd.to_datetime("2024-01-01") + pd.to_timedelta(RNG.integers(0, 3000, 50), "D"), name="day")
-    with pytest.warns(TractableWarning, match="the model sees its trend"):
+    with pytest.warns(TractableWarning, match="the model uses its trend"):
         found = {column.part: column for column in fit_column(dates, False)}
     cycle = encode_column(found["time of year"], dates)
     np.testing.assert_allclose(cycle.mean(0), 0, atol=1e-12)
@@ -152,7 +152,7 @@ def test_rows_of_groups_side_by_side():
 def test_which_array_is_meant():
     path = files.Path("x.npz")
     assert files._named(path, ["a"], None, ()) == "a" and files._named(path, ["a", "b"], "b", ()) == "b"
-    with pytest.raises(DataError, match="has the arrays 'a', 'b': say which is meant"):
+    with pytest.raises(DataError, match="has the arrays 'a', 'b': choose one with"):
         files._named(path, ["a", "b"], None, ("x_train",))
     with pytest.warns(TractableWarning, match="Rows are 'b'"):
         assert files._named(path, ["a", "b"], None, ("c", "b")) == "b"
@@ -205,7 +205,7 @@ def test_a_declared_grade_that_no_row_has_stays_a_grade(absent):
 def test_levels_that_differ_by_case_or_spaces_are_told_of(door, other):
     words = pd.Series(["red", other, "blue", "green"] * 10, name="colour")
     frame = pd.DataFrame({"colour": words, "x": RNG.normal(size=40)})
-    with pytest.warns(TractableWarning, match="'colour' has levels that differ by case or spaces alone"):
+    with pytest.warns(TractableWarning, match="'colour' has levels that differ only by case or spaces"):
         if door == "an input":
             (column,) = fit_column(words, False)
             assert len(column.levels) == 4  # as they are written
@@ -219,4 +219,4 @@ def test_levels_that_differ_by_case_or_spaces_are_told_of(door, other):
 
 def test_levels_that_differ_otherwise_are_not(recwarn):
     fit_column(pd.Series(["red", "rod", "reed", "red-ish", "red wine"] * 5, name="colour"), False)
-    assert not [w for w in recwarn if "differ by case" in str(w.message)]
+    assert not [w for w in recwarn if "differ only by case" in str(w.message)]

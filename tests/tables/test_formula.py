@@ -221,7 +221,9 @@ def test_splines_and_polynomials_outside_of_training_are_told(recwarn):
     new = TABLE.iloc[:3].assign(w=[0, 3, 6], x=[X.min(), X.max(), 3.0])
     encode(fitted.encoder, new)
     assert not recwarn.list
-    with pytest.warns(TractableWarning, match=r"In 2 rows 'x' lies outside of .* training: bs\(x, df=5\) goes on"):
+    with pytest.warns(
+        TractableWarning, match=r"In 2 rows 'x' lies outside of .* training: bs\(x, df=5\) is extrapolated"
+    ):
         encode(fitted.encoder, new.assign(x=[X.min() - 0.1, X.max() + 1, 3.0]))
     with pytest.warns(TractableWarning, match=r"In 1 row 'w' lies outside of the 0 to 6 of training: poly\(w, 2\)"):
         encode(fitted.encoder, new.assign(w=[0, 3, 7]))
@@ -259,11 +261,11 @@ SENTENCES = {
     "y ~ x +": "cannot be read",
     "log(y) ~ x": "one column before its ~",
     "y ~ x | school": "outside brackets",
-    "y ~ system(x)": "calls 'system', which it may not",
+    "y ~ system(x)": "calls 'system'; it may call only",
     "y ~ logg(x)": "Did you mean 'log'",
     "y ~ x + (1|exp(x))": "expected columns of the table",
-    "mvbind(y) | cens(z) ~ x": "several columns are 'mvbind",
-    "mvbind(y, z) ~ x": "Several targets are numbers, and 'z' is text",
+    "mvbind(y) | cens(z) ~ x": "write several targets as 'mvbind",
+    "mvbind(y, z) ~ x": "Several targets must be numbers, but 'z' is text",
     "mvbind(y, x) ~ y": "explains 'y' by itself",
     "mvbind(y, x) ~ x": "explains 'x' by itself",
 }
@@ -290,7 +292,7 @@ def test_tables_of_other_libraries():
     table = pd.DataFrame({"y": np.arange(8) - 0.5, "x": [1.0, 4.0] * 4, "z": ["a", "b", "b", "c"] * 2})
     expected, got = (regression("y ~ x + z", each).data.given for each in (table, pyarrow.Table.from_pandas(table)))
     np.testing.assert_array_equal(expected, got)
-    with pytest.raises(DataError, match="Expected a table, of pandas, polars or Arrow; got dict"):
+    with pytest.raises(DataError, match="Expected a table of pandas, polars or Arrow; got dict"):
         regression("y ~ x", {"y": [1.0], "x": [2.0]})
     with pytest.raises(ArgumentError, match="Did you mean 'family'"):
         regression("y ~ x", table, famliy="normal")  # pyright: ignore[reportCallIssue]

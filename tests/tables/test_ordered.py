@@ -54,7 +54,7 @@ def test_steps_of_dates_are_in_words(apart, unit):
     [
         ({"t": [1, 1, 2]}, None, "'t' is 1 twice; expected one row"),
         ({"who": ["a", "b", "b"], "t": [1, 2, 2]}, "who", "'t' is 2 twice of who b"),
-        ({"who": ["a", None, "b"], "t": [1, 2, 3]}, "who", "1 row say nothing in 'who'"),
+        ({"who": ["a", None, "b"], "t": [1, 2, 3]}, "who", "1 row have no value in 'who'"),
         ({"t": [1.0, np.nan, 2.0]}, None, "1 row lack a time in 't'"),
         ({"t": ["one"]}, None, "'t' expects numbers or dates; got 'one'"),
         ({"day": [1, 2, 3]}, None, "--time t is not a column of the table"),

@@ -495,9 +495,9 @@ def other(folder: Path) -> Path:
 
 
 FAULTS = {
-    "another source": (lambda p: tr.pack(numbered(9), p / "out"), "holds shards of a.npy that were packed otherwise"),
-    "another seed": (lambda p: tr.pack(p / "a.npy", p / "out", seed=1, rows_per_shard=PER), "packed otherwise"),
-    "another folder": (lambda p: tr.pack(p / "a.npy", other(p)), "holds 'notes.txt', which is no part of a pack"),
+    "another source": (lambda p: tr.pack(numbered(9), p / "out"), "holds shards of a.npy that were packed with"),
+    "another seed": (lambda p: tr.pack(p / "a.npy", p / "out", seed=1, rows_per_shard=PER), "packed with other"),
+    "another folder": (lambda p: tr.pack(p / "a.npy", other(p)), "holds 'notes.txt', which is not part of a pack"),
     "a file": (lambda p: tr.pack(p / "a.npy", p / "a.npy"), "is a file; expected a folder"),
     "no source": (lambda p: tr.pack(p / "b.npy", p / "new"), "There is no file"),
     "no table": (lambda p: tr.pack(p / "b.parquet", p / "new"), "does not exist. Expected a .csv"),
@@ -507,7 +507,7 @@ FAULTS = {
     "encoding of nothing": (lambda p: tr.pack(p / "a.npy", p / "new", family="normal"), r"pack\(family=...\) is for"),
     "no rows": (lambda p: tr.pack(p / "a.npy", p / "new", rows_per_shard=0), "expects at least 1"),
     "unequal": (lambda p: tr.pack({"x": np.zeros(3), "y": np.zeros(4)}, p / "n"), "rows; got x: 3, y: 4"),
-    "a bad name": (lambda p: tr.pack({"../x": np.zeros(3)}, p / "new"), "is to name a folder of shards"),
+    "a bad name": (lambda p: tr.pack({"../x": np.zeros(3)}, p / "new"), "names a folder of shards"),
     "a folder of nothing": (lambda p: Data(other(p)), r"is a folder without manifest\.json or \.npy files"),
 }  # fmt: skip
 
@@ -555,5 +555,7 @@ def test_the_command_packs_and_fit_reads_it(tmp_path, frame, monkeypatch):
     assert not far.data.resident and far.data.shuffled and far.data.size + far.held_out.size == 500
     assert far.held_out.size == json.loads((out / "manifest.json").read_text())["shards"][-1]["rows"]
     assert "was packed to explain y: leave --target out" in fault("fit", out, "--target", "count")
-    assert "is a folder. Expected a .csv or .parquet file, or what tractable pack" in fault("fit", tmp_path, "-q")
+    assert "is a folder. Expected a .csv or .parquet file, or a folder that tractable pack" in fault(
+        "fit", tmp_path, "-q"
+    )
     assert "does not exist" in fault("pack", tmp_path / "no.csv", "--out", tmp_path / "new")

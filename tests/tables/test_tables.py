@@ -67,7 +67,7 @@ def test_effects_give_back_what_was_put_in():
         3 * frame["size"] + 5.0 * (frame["red"] == "yes") + frame["town"].map(step) + 0.01 * np.arange(n) * 33 / 24
     )
     frame["y"] += np.where(day.dt.day_of_week == 5, 7.0, 0.0) + 4 * np.cos(2 * np.pi * day.dt.hour / 24)
-    with pytest.warns(TractableWarning, match="'when' is a date; the model sees its trend, time of year, day of the"):
+    with pytest.warns(TractableWarning, match="'when' is a date; the model uses its trend, time of year, day of the"):
         encoder = tables.fit_encoder(frame, "y")
     x, y, *_ = tables.encode(encoder, frame)
     weights = np.linalg.lstsq(np.column_stack([np.ones(n), x]), y, rcond=None)[0][1:]
@@ -145,13 +145,13 @@ def test_a_column_of_numbers_with_gaps_in_words_is_no_identifier():
     some = ["0", "1", "2", "3+"] * 38 + ["0", "1"]
     assert tables.fit_encoder(frame.assign(charges=some), "y").columns[0].levels == ("0", "1", "2", "3+")
     names = [str(i) for i in range(100)] + [f"PC {i}" for i in range(54)]
-    with pytest.warns(TractableWarning, match="'charges' is text .* names rows"):
+    with pytest.warns(TractableWarning, match="'charges' is text .* identifies rows"):
         assert tables.fit_encoder(frame.assign(charges=names), "y").features == ["x"]
 
 
 def test_columns_that_name_rows_are_left_out():
     frame = table().assign(patient_id=[7, 3, 9, 4])
-    with pytest.warns(TractableWarning, match="'patient_id' has another whole number in every row"):
+    with pytest.warns(TractableWarning, match="'patient_id' has a different whole number in every row"):
         assert tables.fit_encoder(frame, "ill") == tables.fit_encoder(table(), "ill")
     grid = table().assign(time=[0, 1, 2, 3])  # a trend, not an identifier
     assert "time" in tables.fit_encoder(grid, "ill").features
@@ -187,7 +187,7 @@ def test_amounts_and_numbers_that_seldom_repeat_stay_numbers(name, values):
 
 def test_durations_and_text_that_is_boolean():
     frame = table().assign(wait=["0:30", "1:30", "2:30", "12:00"], old=["Yes", "No", "No", "Yes"])
-    with pytest.warns(TractableWarning, match="'wait' is a duration; the model sees its days"):
+    with pytest.warns(TractableWarning, match="'wait' is a duration; the model uses its days"):
         encoder = tables.fit_encoder(frame, "ill")
     x = dict(zip(encoder.features, tables.encode(encoder, frame).x.T, strict=True))
     hours = np.array([0.5, 1.5, 2.5, 12])
@@ -212,7 +212,7 @@ def test_yes_and_no_in_several_words_are_one_boolean():
 
 def test_dates_in_two_ways_of_writing_are_left_out_with_the_reason():
     frame = table().assign(when=["2024-05-31", "31/05/2024", "2024-06-01", "12/31/2024"])
-    with pytest.warns(TractableWarning, match="'when' holds dates that no one way of writing reads, such as '2024-05"):
+    with pytest.warns(TractableWarning, match="'when' holds dates in several formats, such as '2024-05"):
         assert tables.fit_encoder(frame, "ill") == tables.fit_encoder(table(), "ill")
 
 
@@ -224,8 +224,8 @@ def test_a_column_that_is_the_target_is_told():
     )
     with pytest.warns(TractableWarning) as told:
         tables.fit_encoder(frame, "y")
-    assert [str(w.message)[:14] for w in told if "says what the target" in str(w.message)] == ["Column 'again'"]
-    with pytest.warns(TractableWarning, match="'grade' says what the target 'kind' is, wherever.*exclude grade"):
+    assert [str(w.message)[:14] for w in told if "determines the target" in str(w.message)] == ["Column 'again'"]
+    with pytest.warns(TractableWarning, match="'grade' determines the target 'kind' wherever.*exclude grade"):
         tables.fit_encoder(frame, "kind")
 
 
@@ -334,7 +334,7 @@ def test_whole_numbers_under_a_name_of_classes():
 
 def test_shares_that_reach_their_ends_are_told():
     frame = pd.DataFrame({"x": np.arange(31.0) ** 2, "y": np.arange(31) / 30})
-    assert tables.fit_encoder(frame, "y").target.reason == "shares from 0 to 1, whose ends beta leaves out"
+    assert tables.fit_encoder(frame, "y").target.reason == "shares from 0 to 1, and beta excludes 0 and 1"
 
 
 def test_family_overrules():
@@ -468,7 +468,7 @@ def _with(**columns):
 
 FAULTS = {
     "no target": (lambda: tables.fit_encoder(table(), "sick"), "'sick' is not a column.*'age', 'weight'"),
-    "nothing else": (lambda: tables.fit_encoder(table()[["ill"]], "ill"), "no column but the target 'ill'"),
+    "nothing else": (lambda: tables.fit_encoder(table()[["ill"]], "ill"), "no column except the target 'ill'"),
     "no rows": (lambda: tables.fit_encoder(table().iloc[:0], "ill"), "holds no rows"),
     "missing=": (lambda: tables.fit_encoder(table(), "ill", "mean"), "'raise', 'drop' or 'impute'; got 'mean'"),
     "family=": (lambda: tables.fit_encoder(table(), "ill", family="t"), "got 't'"),
@@ -483,7 +483,7 @@ FAULTS = {
     ),
     "NaN": (
         lambda: tables.fit_encoder(_with(weight=[1.0, np.nan, np.inf, 2.0], age=[1, 2, 3, np.nan]), "ill"),
-        "'age' has 1 value missing or not finite, the first in row 3.*; 1 more column likewise.*='drop'",
+        "'age' has 1 value missing or not finite, the first in row 3.*; 1 more column also lack values.*='drop'",
     ),
     "NaN in target": (
         lambda: tables.fit_encoder(_with(ill=["yes", None, None, "no"]), "ill"),
@@ -491,7 +491,7 @@ FAULTS = {
     ),
     "none left": (
         lambda: tables.fit_encoder(_with(age=np.nan), "ill", missing="drop"),
-        "No row is left.*'age' lacks the most, 4 of 4",
+        "No row is left.*'age' lacks the most values, 4 of 4",
     ),
     "date as target": (
         lambda: tables.fit_encoder(_with(age=pd.date_range("2020", periods=4)), "age"),
@@ -528,7 +528,7 @@ FAULTS = {
     ),
     "number turned text": (
         lambda: tables.encode(tables.fit_encoder(table(), "ill"), _with(age=["a", "b", "c", "d"])),
-        "'age' was number in training and is text here",
+        "'age' was number in training but is text here",
     ),
     "boolean turned number": (
         lambda: tables.encode(tables.fit_encoder(table(), "ill"), _with(smoker=[0, 1, 2, 0])),
@@ -538,7 +538,7 @@ FAULTS = {
         lambda: tables.encode(
             tables.fit_encoder(table(), "weight"), _with(weight=["light", "light", "heavy", "heavy"])
         ),
-        "'weight' was a number in training and is text here",
+        "'weight' was a number in training but is text here",
     ),
     "unknown class": (
         lambda: tables.encode(tables.fit_encoder(table(), "ill"), _with(ill=["yes", "no", "maybe", "no"])),
@@ -546,7 +546,7 @@ FAULTS = {
     ),
     "code out of range": (lambda: tables.decode(tables.fit_encoder(table(), "ill"), [0, 2]), "numbers in 0"),
     "code not whole": (lambda: tables.decode(tables.fit_encoder(table(), "ill"), [0.5]), "whole numbers"),
-    "sd of classes": (lambda: tables.decode_sd(tables.fit_encoder(table(), "ill"), 1.0), "'ill' is a set of"),
+    "sd of classes": (lambda: tables.decode_sd(tables.fit_encoder(table(), "ill"), 1.0), "'ill' has classes, which"),
     "old version": (lambda: tables.Encoder.from_dict({"version": 0}), "version 0; expected 2"),
     "damaged": (lambda: tables.Encoder.from_dict({"version": 2, "columns": []}), "not a saved encoder"),
 }  # fmt: skip
@@ -591,7 +591,7 @@ def test_many_levels_and_classes():
 
 def test_all_columns_constant():
     frame = pd.DataFrame({"x": [1.0, 1.0], "y": [0, 1]})
-    with pytest.warns(TractableWarning), pytest.raises(DataError, match="Every input column is the same"):
+    with pytest.warns(TractableWarning), pytest.raises(DataError, match="Every input column is constant"):
         tables.fit_encoder(frame, "y")
 
 

@@ -1,4 +1,4 @@
-"""Networks from unchanged Flax modules."""
+"""Makes networks from unchanged Flax modules."""
 
 from tractable.core.errors import ModelError, SettingsError
 from tractable.core.tree import PyTree
@@ -6,16 +6,16 @@ from tractable.networks.network import Network
 
 
 def from_nnx(module: PyTree, example: PyTree = None) -> Network:
-    """A Flax NNX module as a Network, for ``tractable.models.neural_network``.
+    """Turn a Flax NNX module into a Network, for ``tractable.models.neural_network``.
 
-    The weights are the module's ``nnx.Param``, nested dicts of arrays under the module's names; all other state
-    (statistics, counters) stays fixed. Starting weights have the spread of the module's weights. The module is copied:
-    training it later does not change the network. A Linen module needs no adapter: pass the pair
+    The weights are the module's ``nnx.Param``, as nested dicts of arrays under the module's names. All other state
+    (statistics, counters) stays fixed. Random starting weights have the same sd as the module's weights. The module is
+    copied, so training it later does not change the network. A Linen module needs no adapter: pass the pair
     ``(variables["params"], lambda p, x: module.apply({"params": p}, x))``.
 
     Args:
-        module: an ``nnx.Module``, called with one x.
-        example: one x, with which wrong shapes raise an error at once.
+        module: an ``nnx.Module`` that is called with one x.
+        example: one x; if it is given, wrong shapes raise an error at once.
 
     Raises:
         SettingsError: Flax is not installed.
@@ -31,8 +31,8 @@ def from_nnx(module: PyTree, example: PyTree = None) -> Network:
         where = f"The layer {'.'.join(map(str, path))!r} ({type(layer).__name__})"
         if getattr(layer, "use_running_average", True) is False:
             raise ModelError(
-                f"{where} uses statistics over a batch, which cannot be computed one datum at a time. Use LayerNorm, "
-                "or fix the statistics with module.eval()."
+                f"{where} uses statistics of a batch, which cannot be computed for a single datum. Use LayerNorm, or "
+                "fix the statistics with module.eval()."
             )
         rates = (getattr(layer, name, 0) or 0 for name in ("rate", "dropout_rate"))
         if getattr(layer, "deterministic", True) is False and max(rates) > 0:

@@ -1,4 +1,4 @@
-"""Models from NumPyro programs: one density, or a prior and a likelihood of each row."""
+"""Makes models from NumPyro programs: one density, or a prior and a likelihood of each row."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -15,15 +15,17 @@ from tractable.core.words import listing, tell
 
 
 def from_numpyro(model: Callable, *args: Any, seed: int = 0, **kwargs: Any) -> Model:
-    """The posterior of a NumPyro model, its data bound in ``args`` and ``kwargs``, as one density without data.
+    """Turn a NumPyro model and its data into a Model that is one density and needs no data.
 
-    It works for any program, with point estimates and full-data samplers:
-    ``tr.infer(from_numpyro(model, x, y), None, tr.NUTS())``. Minibatch methods, predictions and figures per row need
-    the split model: ``split_numpyro``. Deterministic sites become ``model.derived``. Plates that subsample are run at
-    full size. Discrete latent sites are summed over exactly: row by row in the observed rows' plate, else jointly.
+    The data are the arguments ``args`` and ``kwargs`` of the program. The result works for any program, with point
+    estimates and with samplers that use all rows: ``tr.infer(from_numpyro(model, x, y), None, tr.NUTS())``. Minibatch
+    methods, predictions and diagnostics per row need the model of ``split_numpyro`` instead. Deterministic sites become
+    ``model.derived``. Plates that subsample run at full size. Discrete latent sites are summed over exactly: row by row
+    if they are in the plate of the observed rows, and else jointly.
 
     Raises:
-        ModelError: no latent site; a site whose support depends on another; discrete sites with too many values.
+        ModelError: there is no latent site; the support of a site depends on another site; or discrete sites have too
+            many values.
 
     >>> import numpyro, numpyro.distributions as dist, tractable as tr
     >>> def coin(flips):
@@ -37,23 +39,25 @@ def from_numpyro(model: Callable, *args: Any, seed: int = 0, **kwargs: Any) -> M
 
 
 def split_numpyro(model: Callable, *args: Any, seed: int = 0, **kwargs: Any) -> tuple[Model, Data | None]:
-    """A NumPyro model and its data, separated: a prior and a likelihood of each row, and the rows.
+    """Separate a NumPyro model into a prior, a likelihood of each row, and the rows.
 
         model, data = split_numpyro(program, x, y)
         tr.infer(model, data, tr.SGLD(batch_size=100)).predict(x_new)
 
-    The rows are those of the plate, or of the batch axis, that holds the observed sites. To get one row's distribution,
-    the program runs on one row of every argument with that many rows, and on all latent sites; latent sites within the
-    plate are indexed at that row. The prior is a dict of the sites' distributions if these are independent, else a log
-    density that can be sampled. ``handlers.scale`` becomes the weights of the rows. Discrete sites within the plate
-    become z of a ``LatentModel``, one index of their joint values. The model is returned only if its log densities
-    equal NumPyro's, row by row at random positions.
+    The rows are those of the plate, or of the batch axis, that holds the observed sites. To get the distribution of one
+    row, the program runs with the values of all latent sites, and with one row of each argument that has a value per
+    row. Of a latent site within the plate, it takes the value at that row. The prior is a dict of the sites'
+    distributions if these are independent, and else a log density that can be sampled. ``handlers.scale`` becomes the
+    weights of the rows. Discrete sites within the plate become the latent z of a ``LatentModel``, which is an index
+    of their joint values. At random positions, the log density of every row is compared with NumPyro's; the split is
+    used only if they are equal.
 
     Returns:
-        ``model, data``. ``data.given`` is the argument that has rows, or a dict of several by name; if a latent site
-        has a value per row, it also holds the row numbers under the plate's name. If the program does not run on one
-        row, rows are cut from a run on all rows, with a warning. If the rows cannot be separated, the model is the
-        whole density and the data are None; minibatch methods then raise an error that says why.
+        ``model, data``. ``data.given`` is the argument that has rows, or a dict of such arguments by name. If a latent
+        site has a value per row, ``data.given`` also holds the row numbers, under the plate's name. If the program
+        does not run on one row, it runs on all rows and one of them is taken, with a warning. If the rows cannot be
+        separated, the model is one density of all rows and the data are None; minibatch methods then raise an error
+        that says why.
 
     Raises:
         ModelError: as for ``from_numpyro``.
@@ -75,7 +79,7 @@ def split_numpyro(model: Callable, *args: Any, seed: int = 0, **kwargs: Any) -> 
 
 
 def _joint_density(known: KnownProgram, why: str | None, discrete: Mapping[str, Any] | None = None) -> Model:
-    """The program as one density of its continuous sites, with the discrete sites at the values ``discrete``."""
+    """The program as one density of its continuous sites, with the values ``discrete`` of the discrete sites."""
 
     def joint(params: PyTree) -> jax.Array:
         trace = known.program.trace((discrete or {}) | params)
@@ -85,7 +89,10 @@ def _joint_density(known: KnownProgram, why: str | None, discrete: Mapping[str, 
 
 
 def _summed_density(known: KnownProgram, split: tuple[Model, Data] | None, why: str) -> Model:
-    """One density with the discrete sites summed out: row by row, using the split, or jointly over all their values."""
+    """One density in which the discrete sites are summed over.
+
+    With a split the sum is taken for each row; without one it is taken over all joint values of the sites.
+    """
     if split is not None:
         model, data = split
 
@@ -94,7 +101,7 @@ def _summed_density(known: KnownProgram, split: tuple[Model, Data] | None, why: 
 
         return Model.from_log_density(Density(by_rows), known.position, known.support, known.derived)
     if any(site["scale"] is not None for site in known.discrete.values()):
-        raise ModelError(f"The discrete sites {listing(known.discrete)} are scaled; expected no scale.")
+        raise ModelError(f"The discrete sites {listing(known.discrete)} have a handlers.scale; expected none.")
     table, count = joint_values(known.discrete)
     shapes = {name: jnp.shape(site["value"]) for name, site in known.discrete.items()}
 

@@ -1,4 +1,4 @@
-"""Runs a NumPyro program, finds what its sites depend on, and cuts one row out of a site's distribution."""
+"""Runs a NumPyro program, finds what its sites depend on, and takes one row of a site's distribution."""
 
 import functools
 import inspect
@@ -24,10 +24,11 @@ from tractable.core.priors import is_improper
 from tractable.core.settings import seeded
 from tractable.core.words import listing
 
-MOST = 512  # most joint values of discrete sites to sum over
+MOST = 512  # the largest number of joint values of discrete sites that are summed over
 NEAR = 1e-6  # the example position is drawn within this radius of the unconstrained origin
 Sites = dict[str, Any]  # the sites of a trace, by name
-# A row of these distributions is built from its parameters and keeps the type; others are wrapped in ``Row``.
+# A row of one of these distributions is built from the row's parameters and has the same type. A row of any other
+# distribution is a ``Row``.
 KINDS = (
     dist.Normal, dist.StudentT, dist.Laplace, dist.Cauchy, dist.LogNormal, dist.Gamma, dist.Beta, dist.Exponential,
     dist.Poisson, dist.NegativeBinomial2, dist.BernoulliLogits, dist.BernoulliProbs, dist.BinomialLogits,
@@ -41,7 +42,10 @@ KINDS = (
 
 
 class Plates(Messenger):
-    """Runs every plate at its full size, even one that subsamples, and the plate ``plate`` at its row ``at`` only."""
+    """A NumPyro handler that runs every plate at its full size, even a plate that subsamples.
+
+    Only the plate named ``plate`` runs with a single row, which has the number ``at``.
+    """
 
     def __init__(self, fn: Callable, plate: str | None = None, at: ArrayLike = 0) -> None:
         super().__init__(fn)
@@ -52,7 +56,7 @@ class Plates(Messenger):
             size = msg["args"][0]
             alone = msg["name"] == self.plate
             msg["args"] = (size, 1 if alone else size)
-            with jax.ensure_compile_time_eval():  # NumPy arrays need concrete indices, not tracers
+            with jax.ensure_compile_time_eval():  # the user's NumPy arrays need concrete indices, not tracers
                 msg["value"] = jnp.reshape(self.at, (1,)) if alone else jnp.arange(size)
 
 
@@ -74,15 +78,19 @@ class Program:
         self, values: Mapping[str, Any], arrays: Mapping[str, Any] | None = None, plate: str | None = None,
         at: ArrayLike = 0,
     ) -> Sites:  # fmt: skip
-        """All sites, with latent sites at ``values``, and ``arrays`` in place of the arguments of the same names."""
+        """All sites with latent sites at ``values``; ``arrays`` replace the arguments of the same names."""
         return self._run(handlers.substitute(self._seeded(self.key, plate, at), dict(values)), arrays)
 
     def values(self, key: jax.Array, radius: float = 2.0) -> Sites:
-        """All sites, with latent ones uniform within ``radius`` of the unconstrained origin and discrete ones drawn."""
-        anywhere = init_to_uniform(radius=radius)  # pyright: ignore[reportArgumentType]
-        return self._run(handlers.substitute(self._seeded(key), substitute_fn=anywhere), None)
+        """All sites, with random values of the latent sites.
 
-    def drawn(self, key: jax.Array) -> Sites:
+        Continuous latent sites are uniform within ``radius`` of the unconstrained origin; discrete ones are drawn from
+        their priors.
+        """
+        uniform = init_to_uniform(radius=radius)  # pyright: ignore[reportArgumentType]
+        return self._run(handlers.substitute(self._seeded(key), substitute_fn=uniform), None)
+
+    def draw(self, key: jax.Array) -> Sites:
         """All sites, with latent sites drawn from their priors."""
         return self._run(self._seeded(key), None)
 
@@ -92,12 +100,13 @@ class Program:
     def _run(self, model: Callable, arrays: Mapping[str, Any] | None) -> Sites:
         leaves = [(arrays or {}).get(name, leaf) for name, leaf in self.leaves.items()]
         arguments = jax.tree.unflatten(self.structure, leaves)
-        # A pytree sorts its keys: restore the order of the signature.
-        ordered = {name: arguments[name] for name in self.bound.arguments}
-        bound = inspect.BoundArguments(self.bound.signature, ordered)  # pyright: ignore[reportArgumentType]
+        # A pytree sorts its keys, so this restores the order of the signature.
+        values: Any = {name: arguments[name] for name in self.bound.arguments}
+        bound = inspect.BoundArguments(self.bound.signature, values)
         trace = handlers.trace(model).get_trace(*bound.args, **bound.kwargs)
         for site in trace.values():
-            if site["type"] == "sample" and site["is_observed"]:  # one distribution may serve many observations
+            # The distribution of an observed site may have fewer batch axes than its values.
+            if site["type"] == "sample" and site["is_observed"]:
                 fn, shape = site["fn"], jnp.shape(site["value"])
                 batch = jnp.broadcast_shapes(fn.batch_shape, shape[: len(shape) - fn.event_dim])
                 site["fn"] = fn if batch == fn.batch_shape else fn.expand(batch)
@@ -109,7 +118,7 @@ class Density:
 
     Attributes:
         why: the reason why the rows cannot be separated; None for a prior.
-        sample: ``key -> params``, an attribute only of a prior that can be sampled.
+        sample: ``key -> params``; only a prior that can be sampled has this attribute.
     """
 
     def __init__(self, value: Callable, why: str | None = None, sample: Callable | None = None) -> None:
@@ -136,17 +145,17 @@ class KnownProgram:
         self.first = {name: jnp.asarray(site["value"]) for name, site in self.discrete.items()}
         self.latent = {name: site for name, site in latent.items() if name not in self.discrete}
         if not self.latent:
-            raise ModelError(f"All latent sites ({listing(latent)}) are discrete; expected at least one continuous.")
+            raise ModelError(f"All latent sites ({listing(latent)}) are discrete; expected a continuous site too.")
         self.upstream = eval_provenance(self._parts, **{name: site["value"] for name, site in latent.items()})
         for name in self.latent:
             if above := self.dependencies("support", name):
                 raise ModelError(
-                    f"The support of {name!r} moves with {listing(above)}; expected fixed bounds. Draw the site on a "
-                    "fixed interval, such as (0, 1), and compute the value from it as a deterministic site."
+                    f"The support of {name!r} depends on {listing(above)}; expected fixed bounds. Draw the site from a "
+                    "fixed interval, such as (0, 1), and compute the value from it in a deterministic site."
                 )
 
     def _parts(self, **values: jax.Array) -> dict[str, dict[str, list]]:
-        """The parts of all sites that may depend on latent sites, {part: {site: arrays}}."""
+        """The parts of all sites that may depend on latent sites, as {part: {site: arrays}}."""
         trace = self.program.trace(values)
         sites = {name: site for name, site in trace.items() if site["type"] == "sample"}
         return {
@@ -158,7 +167,7 @@ class KnownProgram:
         }
 
     def dependencies(self, part: str, name: str) -> frozenset[str]:
-        """The latent sites on which a part of a site depends."""
+        """The latent sites on which the part ``part`` of the site ``name`` depends."""
         return frozenset().union(*self.upstream[part][name])
 
     @functools.cached_property
@@ -167,7 +176,7 @@ class KnownProgram:
 
     @functools.cached_property
     def random_values(self) -> Callable[[jax.Array], dict[str, jax.Array]]:
-        """``key -> `` random values of the continuous latent sites, near the unconstrained origin."""
+        """A function from a key to random values of the continuous latent sites, near the unconstrained origin."""
         return jax.jit(lambda key: self.values_of(self.program.values(key)))
 
     def values_of(self, trace: Mapping[str, Any]) -> dict[str, jax.Array]:
@@ -180,7 +189,7 @@ class KnownProgram:
 
     @property
     def derived(self) -> Callable[[PyTree], dict[str, Any]] | None:
-        """The deterministic sites that depend on no discrete site, as a function; None if there are none."""
+        """A function that computes the deterministic sites which depend on no discrete site; None if there are none."""
         names = [name for name in self.upstream["value"] if not self.dependencies("value", name) & set(self.discrete)]
         if not names:
             return None
@@ -192,13 +201,16 @@ class KnownProgram:
         return derived
 
     def prior(self, rest: Mapping[str, Any]) -> Any:
-        """A dict of distributions if the latent sites are independent, else a density with the sites ``rest`` too."""
+        """The prior of the continuous latent sites, times the likelihood of ``rest``, the observed sites without rows.
+
+        It is a dict of distributions if the latent sites are independent and ``rest`` is empty, and else a ``Density``.
+        """
         # Draws of the program follow the density only if no site is scaled, improper or masked.
-        drawable = not any(
+        can_draw = not any(
             site["scale"] is not None or is_improper(site["fn"]) or isinstance(site["fn"], dist.MaskedDistribution)
             for site in self.latent.values()
         )
-        if drawable and not rest and not any(self.dependencies("fn", name) for name in self.latent):
+        if can_draw and not rest and not any(self.dependencies("fn", name) for name in self.latent):
             return {name: site["fn"] for name, site in self.latent.items()}
 
         def value(params: PyTree) -> Any:
@@ -206,19 +218,27 @@ class KnownProgram:
             return sum((scaled(trace[name]) for name in (*self.latent, *rest)), start=0.0)
 
         def sample(key: jax.Array) -> PyTree:
-            return self.values_of(self.program.drawn(key))
+            return self.values_of(self.program.draw(key))
 
-        return Density(value, None, sample if drawable and not rest else None)
+        return Density(value, None, sample if can_draw and not rest else None)
 
     def model_arguments(self, rest: Mapping[str, Any]) -> dict[str, Any]:
-        """The arguments of a ``Model`` but its likelihood."""
+        """The arguments of a ``Model`` without its likelihood."""
         prior = self.prior(rest)
         example = {} if isinstance(prior, dict) else {"position": self.position, "support": self.support}
         return {"prior": prior, "derived": self.derived} | example
 
 
 def joint_values(sites: Mapping[str, Any], size: int | None = None) -> tuple[dict[str, jax.Array], int]:
-    """The m joint values of discrete sites, {site: (m, entries)}, and m; of all or ``size`` entries of each site."""
+    """The joint values of discrete sites.
+
+    Args:
+        sites: the discrete sites, by name.
+        size: the number of entries of each site; None for all of its entries.
+
+    Returns:
+        The m joint values, {site: (m, entries)}, and m.
+    """
     entries = [int(np.size(site["value"])) if size is None else size for site in sites.values()]
     supports = []
     for (name, site), number in zip(sites.items(), entries, strict=True):
@@ -229,9 +249,9 @@ def joint_values(sites: Mapping[str, Any], size: int | None = None) -> tuple[dic
     count = math.prod(float(len(values)) for values in supports)
     if count > MOST:
         raise ModelError(
-            f"The discrete sites {listing(sites)} take {count:.3g} values together; expected at most {MOST}, to sum "
-            "over. If each row has its own, put them in the plate of the observed rows; for states that follow one "
-            "another use models.hidden_markov; or sum them out of the model."
+            f"The discrete sites {listing(sites)} have {count:.3g} joint values; expected at most {MOST}, as they are "
+            "summed over. If each row has values of its own, put the sites in the plate of the observed rows. For "
+            "a sequence of states use models.hidden_markov. Or write the model without these sites."
         )
     index = np.indices([len(values) for values in supports]).reshape(len(supports), -1)
     columns = [jnp.asarray(values[i]) for values, i in zip(supports, index, strict=True)]
@@ -241,12 +261,12 @@ def joint_values(sites: Mapping[str, Any], size: int | None = None) -> tuple[dic
 
 
 def log_prob(site: Mapping[str, Any]) -> jax.Array:
-    """log p of a site's value, in nats, with the site's batch shape; not scaled."""
+    """log p of a site's value, with the site's batch shape; without the site's scale."""
     return jnp.broadcast_to(site["fn"].log_prob(site["value"]), site["fn"].batch_shape)
 
 
 def scaled(site: Mapping[str, Any]) -> jax.Array:
-    """The total log p of a site, (), scaled as in NumPyro."""
+    """The sum of log p over a site, (), times the site's scale, as in NumPyro."""
     return jnp.sum(log_prob(site) * (1.0 if site["scale"] is None else site["scale"]))
 
 
@@ -266,25 +286,25 @@ def row_of(fn: dist.Distribution, dim: int, row: ArrayLike = 0) -> dist.Distribu
     rest = fn.batch_shape[: axis_of(fn, dim)] + fn.batch_shape[axis_of(fn, dim) + 1 :]
     if type(base) not in KINDS or any(size > 1 for size in rest):
         return Row(fn, jnp.asarray(row), dim)
-    # All batch axes but the rows' have length 1, so only the rows' axis needs indexing.
+    # All batch axes except that of the rows have length 1, so only the axis of the rows needs an index.
     fields = {}
     for name, constraint in type(base).arg_constraints.items():
         value = jnp.asarray(getattr(base, name))
         shape = value.shape[value.ndim - constraint.event_dim :]
         batch = value.reshape(-1, *shape)
         fields[name] = batch[0 if len(batch) == 1 else row]
-    made = type(base)(**fields)
-    return made.expand(rest).to_event(len(rest)) if rest else made
+    row_fn = type(base)(**fields)
+    return row_fn.expand(rest).to_event(len(rest)) if rest else row_fn
 
 
 def parts_of(fn: dist.Distribution) -> list:
-    """All arrays of a distribution; the total count is not a leaf of its pytree."""
+    """All arrays of a distribution, with its total count, which is not a leaf of its pytree."""
     base: Any = base_of(fn.fn if isinstance(fn, Row) else fn)
     return [*jax.tree.leaves(fn), *jax.tree.leaves(getattr(base, "total_count", None))]
 
 
 class Row(dist.Distribution):
-    """One row of a batched distribution, with its other batch axes as axes of the datum."""
+    """The distribution of one row of a batched distribution; its other batch axes become axes of the datum."""
 
     pytree_data_fields = ("fn", "row")
     pytree_aux_fields = ("dim",)
@@ -304,8 +324,8 @@ class Row(dist.Distribution):
         return self.fn.support
 
     def log_prob(self, value: Any) -> jax.Array:
-        whole = jnp.broadcast_to(jnp.expand_dims(value, axis_of(self.fn, self.dim)), self.fn.shape())
-        return jnp.sum(self._cut(jnp.broadcast_to(jnp.asarray(self.fn.log_prob(whole)), self.fn.batch_shape)))
+        rows = jnp.broadcast_to(jnp.expand_dims(value, axis_of(self.fn, self.dim)), self.fn.shape())
+        return jnp.sum(self._cut(jnp.broadcast_to(jnp.asarray(self.fn.log_prob(rows)), self.fn.batch_shape)))
 
     def sample(self, key: jax.Array, sample_shape: tuple[int, ...] = ()) -> jax.Array:
         try:

@@ -19,7 +19,7 @@ from tractable.core.model import Data, Model, PyTree, Through
 from tractable.core.words import listing
 from tractable.vi.quadrature import structure
 
-CHECKED = 3  # random positions at which a split is compared with NumPyro's densities
+CHECKED = 3  # the number of random positions at which a split is compared with NumPyro's densities
 # By distribution: the field of the mean parameter, its link to the linear predictor η, and the inverse link.
 LINKS: dict[type, tuple[str, Callable, Callable]] = {
     dist.Normal: ("loc", jnp.asarray, jnp.asarray),
@@ -34,8 +34,8 @@ class RowAxis(NamedTuple):
 
     plate: str | None
     size: int
-    sites: dict[str, int]  # the observed sites with rows, and the (negative) dimension of their rows
-    local: dict[str, int]  # the same of latent sites
+    sites: dict[str, int]  # the observed sites that have rows, with the (negative) dimension of the rows
+    local: dict[str, int]  # the latent sites that have rows, with the (negative) dimension of the rows
 
 
 class NotSeparable(Exception):
@@ -43,13 +43,17 @@ class NotSeparable(Exception):
 
 
 def separate_rows(known: KnownProgram) -> tuple[tuple[Model, Data] | None, str]:
-    """((model, data), warning or ""); or (None, reason) if the rows cannot be separated."""
+    """Separate the rows of a program.
+
+    Returns:
+        ((model, data), warning or ""); or (None, reason) if the rows cannot be separated.
+    """
     try:
         axis = find_axis(known)
         rest = {name: site for name, site in known.observed.items() if name not in axis.sites}
         for name in axis.sites:
             if above := known.dependencies("observed", name):
-                raise NotSeparable(f"the observed value of {name!r} moves with {listing(above)}")
+                raise NotSeparable(f"the observed value of {name!r} depends on {listing(above)}")
         for name in set(known.discrete) - set(axis.local):
             raise NotSeparable(f"the discrete site {name!r} is shared by all rows")
         for name in (*known.latent, *rest):  # sites outside the sum over a row's z
@@ -59,14 +63,14 @@ def separate_rows(known: KnownProgram) -> tuple[tuple[Model, Data] | None, str]:
         for way in ("rows", "number", "all"):
             try:
                 return RowSplit(known, axis, way).build(rest, weights), "" if way != "all" else (
-                    f"The program does not run on one row ({failures[0]}), so split_numpyro runs all {axis.size:,} "
-                    "and takes one out: a minibatch costs as much as all rows, or more, and new rows cannot be "
-                    "predicted. Pass the data as arguments, arrays whose leading axis is that of the rows, and counts "
-                    "over all rows as other arguments."
+                    f"The program does not run on one row ({failures[0]}), so split_numpyro runs it on all "
+                    f"{axis.size:,} rows and takes one of them: a minibatch then costs at least as much as all rows, "
+                    "and new rows cannot be predicted. To avoid this, pass the data as arguments, in arrays whose "
+                    "leading axis is that of the rows, and pass counts over all rows as other arguments."
                 )
             except NotSeparable:
                 raise
-            except Exception as error:  # the user's program may fail on a single row
+            except Exception as error:  # the user's program may fail on a single row with any error
                 failures.append(f"{type(error).__name__}: {str(error).partition(chr(10))[0]}")
         raise NotSeparable(f"one row cannot be separated from the rest ({'; '.join(dict.fromkeys(failures))})")
     except NotSeparable as error:
@@ -74,12 +78,12 @@ def separate_rows(known: KnownProgram) -> tuple[tuple[Model, Data] | None, str]:
 
 
 def find_axis(known: KnownProgram) -> RowAxis:
-    """The axis with the most observed numbers; among ties, the longest."""
+    """The axis with the most observed numbers; the longest of them if several axes have equally many."""
     axes: dict[tuple[str | None, int], dict[str, int]] = {}
     for name, site in known.observed.items():
-        frames = [(frame.name, frame.size, frame.dim) for frame in site["cond_indep_stack"]]
+        plates = [(plate.name, plate.size, plate.dim) for plate in site["cond_indep_stack"]]
         shape = site["fn"].batch_shape
-        for plate, size, dim in frames or ([(None, shape[0], -len(shape))] if shape else []):
+        for plate, size, dim in plates or ([(None, shape[0], -len(shape))] if shape else []):
             axes.setdefault((plate, size), {})[name] = dim
     if not axes:
         raise NotSeparable("no observed site is in a plate or has a batch of rows")
@@ -89,10 +93,10 @@ def find_axis(known: KnownProgram) -> RowAxis:
 
     plate, size = max(axes, key=numbers_and_size)
     local = {
-        name: frame.dim
+        name: each.dim
         for name, site in (known.latent | known.discrete).items()
-        for frame in site["cond_indep_stack"]
-        if frame.name == plate
+        for each in site["cond_indep_stack"]
+        if each.name == plate
     }
     return RowAxis(plate, size, axes[plate, size], local)
 
@@ -113,21 +117,22 @@ def row_weights(known: KnownProgram, axis: RowAxis) -> np.ndarray | None:
 
 
 class RowSplit:
-    """One way to separate a row from the rest.
+    """One way to separate a row from the other rows.
 
     Args:
-        way: "rows" runs the program on one row of its arguments. "number" runs it on all arguments with a plate of one
-            row, for programs that index by the row's number. "all" runs the program on all rows and takes one out.
+        way: "rows" runs the program on one row of its arguments. "number" runs it on all arguments, with a plate that
+            holds only the number of one row, for programs that use the row's number as an index. "all" runs the
+            program on all rows and takes one of them.
     """
 
     def __init__(self, known: KnownProgram, axis: RowAxis, way: str) -> None:
         self.known, self.axis, self.way = known, axis, way
         self.local = {name: dim for name, dim in axis.local.items() if name in known.latent}
         self.table, self.count = joint_values(known.discrete, 1) if known.discrete else ({}, 1)
-        self.dims = axis.sites | {name: axis.local[name] for name in self.table}  # of all sites with rows
+        self.dims = axis.sites | {name: axis.local[name] for name in self.table}  # dimensions of the rows of all sites
         arrays = known.program.arrays if way == "rows" else {}
         self.sliced = {name: a for name, a in arrays.items() if jnp.shape(a)[0] == axis.size}
-        # The inputs are the arguments on which a row's distribution depends, which y, for example, is not.
+        # The inputs are the arguments on which a row's distribution depends. The argument y, for example, is none.
         rows = {name: jnp.asarray(a[:1]) for name, a in self.sliced.items()}
         self.provenance = eval_provenance(self._parts, **rows) if rows else {}
         used = frozenset().union(*(names for parts in self.provenance.values() for names in parts.values()))
@@ -139,10 +144,10 @@ class RowSplit:
 
     def _parts(self, **rows: jax.Array) -> dict[str, dict[str, Any]]:
         """The parameters of one row's distributions, which may depend on the rows of the arguments."""
-        found = self.sites(self.known.position, {name: values[0] for name, values in self.table.items()}, rows, 0)
+        sites = self.sites(self.known.position, {name: values[0] for name, values in self.table.items()}, rows, 0)
         return {
             name: {str(i): leaf for i, leaf in enumerate(parts_of(fn))} if isinstance(fn, Row) else fields_of(fn)
-            for name, fn in found.items()
+            for name, fn in sites.items()
         }
 
     def _check_neighbours(self) -> None:
@@ -151,16 +156,16 @@ class RowSplit:
         latent = {name: trace[name]["value"] for name in (*self.known.latent, *self.known.discrete)}
 
         def parts(**arrays: Any) -> dict[str, tuple]:
-            found = program.trace(latent, arrays)
-            return {name: (jax.tree.leaves(found[name]["fn"]), found[name]["value"]) for name in self.axis.sites}
+            sites = program.trace(latent, arrays)
+            return {name: (jax.tree.leaves(sites[name]["fn"]), sites[name]["value"]) for name in self.axis.sites}
 
         try:
             provenance = eval_provenance(parts, **program.arrays)
-        except Exception:  # the program needs concrete arguments
+        except Exception:  # the program needs concrete arguments, so that its dependencies cannot be traced
             return
         for name, (fn, value) in provenance.items():
             if both := frozenset().union(*fn) & value:
-                raise NotSeparable(f"the distribution of {name!r} depends on {listing(both)}, as do its values")
+                raise NotSeparable(f"the distribution of {name!r} and its values both depend on {listing(both)}")
 
     def sites(
         self, params: Mapping[str, Any], z: Mapping[str, Any], rows: Mapping[str, Any], number: Any
@@ -170,31 +175,31 @@ class RowSplit:
         values = dict(params)
         for name, dim in () if self.way == "all" else self.local.items():
             at = axis_of(trace[name]["fn"], dim)
-            # A row outside the data has no value, hence NaN.
+            # A row outside the data has no value of this site, so its value is NaN.
             values[name] = jnp.take(values[name], jnp.asarray(number)[None], at, mode="fill", fill_value=jnp.nan)
         for name, value in z.items():
             shape = list(jnp.shape(trace[name]["value"]))
             shape[axis_of(trace[name]["fn"], self.axis.local[name])] = self.axis.size if self.way == "all" else 1
             if self.way != "all" and math.prod(shape) != 1:
-                raise NotSeparable(f"the discrete site {name!r} has more than one value a row")
+                raise NotSeparable(f"the discrete site {name!r} has more than one value per row")
             values[name] = jnp.broadcast_to(value, shape)
         if self.way == "all":
-            made = self.known.program.trace(values)
+            row_trace = self.known.program.trace(values)
         else:
             arrays: dict[str, Any] = {name: a[:1] for name, a in self.sliced.items()} | dict(rows)
             if self.way == "number":
                 arrays = {name: jnp.asarray(a) for name, a in self.known.program.arrays.items()}
-            made = self.known.program.trace(values, arrays, self.axis.plate, number if self.way == "number" else 0)
-        found = {}
+            row_trace = self.known.program.trace(values, arrays, self.axis.plate, number if self.way == "number" else 0)
+        rows_of_sites = {}
         for name, dim in self.dims.items():
-            fn = made[name]["fn"]
+            fn = row_trace[name]["fn"]
             if self.way != "all" and fn.batch_shape[axis_of(fn, dim)] != 1:
                 raise ValueError(f"{name!r} has {fn.batch_shape[axis_of(fn, dim)]} rows for one row of the arguments")
-            found[name] = row_of(fn, dim, number if self.way == "all" else 0)
-        return found
+            rows_of_sites[name] = row_of(fn, dim, number if self.way == "all" else 0)
+        return rows_of_sites
 
     def given(self, x: PyTree) -> tuple[dict[str, Any], Any]:
-        """The row of each argument and the number of the row, from one row of ``Data.given``."""
+        """The row of each argument, and the number of the row, from one row x of ``Data.given``."""
         if x is None:
             return {}, 0
         if not isinstance(x, dict):
@@ -203,22 +208,22 @@ class RowSplit:
 
     def likelihood(self, params: PyTree, z: Mapping[str, Any], x: PyTree) -> PyTree:
         """The distribution of one datum."""
-        found = self.sites(params, z, *self.given(x))
-        of = {name: found[name] for name in self.axis.sites}
-        return of if len(of) > 1 else next(iter(of.values()))
+        sites = self.sites(params, z, *self.given(x))
+        observed = {name: sites[name] for name in self.axis.sites}
+        return observed if len(observed) > 1 else next(iter(observed.values()))
 
     def latent(self, params: PyTree, x: PyTree = None) -> dist.Distribution:
         """p(z) of one row, where z is an index of the joint values of its discrete sites."""
 
         def one(i: jax.Array) -> jax.Array:
             z = {name: values[i, 0] for name, values in self.table.items()}
-            found = self.sites(params, {name: value[None] for name, value in z.items()}, *self.given(x))
-            return jnp.asarray(sum(found[name].log_prob(z[name]) for name in z))
+            sites = self.sites(params, {name: value[None] for name, value in z.items()}, *self.given(x))
+            return jnp.asarray(sum(sites[name].log_prob(z[name]) for name in z))
 
         return dist.CategoricalLogits(jax.vmap(one)(jnp.arange(self.count)))
 
     def data(self, weights: np.ndarray | None) -> Data:
-        """The rows: y, the inputs and the row numbers."""
+        """The rows as Data: y, the inputs and the row numbers."""
         y = {}
         for name, dim in self.axis.sites.items():
             site = self.known.trace[name]
@@ -249,7 +254,11 @@ class RowSplit:
         return linear or model, data
 
     def through(self, model: Model, data: Data) -> Model | None:
-        """The same model as a ``Through`` of a linear predictor, as INLA and quadrature need, or None."""
+        """The same model, with a likelihood of the type ``Through``; None if this is impossible.
+
+        ``Through`` is a likelihood that depends on the parameters through a linear predictor, as INLA and quadrature
+        need it.
+        """
         (name, *more), x = self.axis.sites, data.given
         if more or self.table or self.way != "rows" or model.prior_is_callable or x is None:
             return None
@@ -259,7 +268,7 @@ class RowSplit:
             return None
         field, link, back = LINKS[kind]
         if any(used for other, used in self.provenance[name].items() if other != field) or self.numbered:
-            return None  # the noise differs between rows
+            return None  # another parameter, such as the noise, differs between rows
 
         def predictor(params: PyTree, x: PyTree) -> jax.Array:
             return link(getattr(self.likelihood(params, {}, x), field))
@@ -267,8 +276,8 @@ class RowSplit:
         def observe(params: PyTree, eta: jax.Array) -> dist.Distribution:
             return kind(**fields_of(self.likelihood(params, {}, first)) | {field: back(eta)})
 
-        found = replace(model, likelihood=Through(predictor, observe))
-        return found if structure(found, data) is not None else None
+        linear = replace(model, likelihood=Through(predictor, observe))
+        return linear if structure(linear, data) is not None else None
 
     def compare(self, model: Model, data: Data, rest: Mapping[str, Any]) -> None:
         """Raise a ValueError unless the log densities of each row and of the prior equal NumPyro's."""

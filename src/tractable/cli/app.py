@@ -1,4 +1,4 @@
-"""The commands. Each imports what it needs when it runs."""
+"""The commands. Each command imports the modules it needs when it runs, so that --help is fast."""
 
 import functools
 from collections.abc import Callable, Mapping
@@ -11,7 +11,7 @@ import typer
 from tractable.cli import options as o
 from tractable.cli.terminal import FAULT, Terminal, as_options, line, notes, say, show_result
 
-Given = Mapping[str, Any]  # a command's options by name, and the ``notes`` that it has made so far
+Given = Mapping[str, Any]  # a command's options by name, and under "notes" the notes that it has printed so far
 app = typer.Typer(
     name="tractable",
     help="Approximate Bayesian inference, with posteriors that say how far they can be trusted.",
@@ -22,14 +22,14 @@ app = typer.Typer(
 
 
 def command(parameters: list[Parameter]) -> Callable:
-    """Makes a function of ``Given`` a command of ``app`` with these parameters.
+    """A decorator that makes a function of ``Given`` a command of ``app`` with these parameters.
 
     The library's errors and warnings become lines on stderr.
     """
 
-    def made(function: Callable[[Given], None]) -> Callable:
+    def decorate(function: Callable[[Given], None]) -> Callable:
         @functools.wraps(function)
-        def spoken(**given: Any) -> None:
+        def call(**given: Any) -> None:
             from tractable.core.errors import TractableError
 
             try:
@@ -38,28 +38,28 @@ def command(parameters: list[Parameter]) -> Callable:
             except TractableError as error:
                 say(as_options(str(error)), "red")
                 raise typer.Exit(FAULT) from None
-            except BrokenPipeError:  # the reader of our output has closed it
+            except BrokenPipeError:  # the program that reads the output has closed it
                 raise
             except OSError as error:
-                say(f"{error}. Mend that, or choose another folder or file.", "red")
+                say(f"{error}. Correct this, or choose another folder or file.", "red")
                 raise typer.Exit(FAULT) from None
 
-        described: Any = spoken
-        described.__signature__ = Signature(parameters)
-        described.__annotations__ = {one.name: one.annotation for one in parameters}
-        return app.command()(spoken)
+        typed: Any = call
+        typed.__signature__ = Signature(parameters)
+        typed.__annotations__ = {one.name: one.annotation for one in parameters}
+        return app.command()(call)
 
-    return made
+    return decorate
 
 
 def _check(name: str, given: dict[str, Any]) -> None:
-    """Raises an error for what needs no model to be seen, as later imports take seconds."""
+    """Raise an error for faults that can be found without a model, because the imports of models take seconds."""
     from tractable.cli.folders import NO_RUN, holds_a_run, may_write
     from tractable.core.errors import CheckpointError, DataError, SettingsError
 
     table, run, out = map(given.get, ("table", "run", "out"))
     if table is not None and not table.exists():
-        raise DataError(f"{table} does not exist. Expected a .csv or .parquet file.")
+        raise DataError(f"{table} does not exist. Give the name of a .csv or .parquet file.")
     if run is not None and not holds_a_run(run):
         raise CheckpointError(NO_RUN.format(run))
     if out is not None and name in ("examples", "compare", "calibrate"):
@@ -71,18 +71,21 @@ def _check(name: str, given: dict[str, Any]) -> None:
 
 
 def _run(function: Callable[[Given], None], given: Given) -> None:
-    """Runs a command with earlier commands' compiled programs at hand; signals stop it in good order."""
+    """Run a command with the compiled programs of earlier commands; a signal stops it with its results so far."""
     from tractable.engine.cache import cache_for_commands
     from tractable.engine.stopping import ending
 
     cache_for_commands()
-    with notes() as said, ending():
-        function({**given, "notes": said})
+    with notes() as texts, ending():
+        function({**given, "notes": texts})
 
 
 @command(o.parameters("failures out"))
 def examples(given: Given) -> None:
-    """List the built-in examples; with --failures, run twelve targets on which methods fail, and show their answers."""
+    """List the built-in examples.
+
+    With --failures, run twelve targets on which methods fail, and show the methods' answers.
+    """
     from tractable.gallery.models import EXAMPLES
     from tractable.pages.sections import Section, Table
     from tractable.pages.terminal import to_terminal
@@ -106,13 +109,14 @@ def examples(given: Given) -> None:
     )
 )
 def fit(given: Given) -> None:
-    """Fit a model to an example or to data of your own, and say how far the result can be trusted.
+    """Fit a model to an example or to your own data, and say how far the result can be trusted.
 
-    A table's target is explained by a generalised linear model, or a network; its family is guessed from its values
-    and announced, unless --family says it. With --formula you write the effects, interactions and group effects
-    yourself. Other models have no target: gaussian-mixture fits mixtures of normals to all of a table's numbers, one
-    for each number of components, and chooses one; hidden-markov takes rows as steps of sequences and finds the states
-    behind them; vae and belief-network find latent causes of whole rows, of a table's numbers or an array of images.
+    A generalised linear model or a network explains the target of a table. Unless --family is given, the target's
+    distribution is guessed from its values, and a note says so. With --formula you write the effects, interactions and
+    group effects yourself. The other models have no target. gaussian-mixture fits mixtures of normals to all of a
+    table's numbers, one for each number of components, and chooses one of them. hidden-markov takes rows as steps of
+    sequences and finds hidden states that explain them. vae and belief-network find latent variables that explain whole
+    rows, of a table's numbers or of an array of images.
 
     Exit code: 0 for the verdicts trust and caution, 3 for reject, 2 for an error, 130 or 143 for a run stopped by
     Ctrl-C or SIGTERM, which keeps its results so far.
@@ -127,11 +131,12 @@ def fit(given: Given) -> None:
 
 @command(o.parameters(f"{o.EXPLAINED} methods set_ jobs seed out held_out quiet"))
 def compare(given: Given) -> None:
-    """Compare methods on one model, against its exact posterior or a run of NUTS, if that takes a minute at most.
+    """Compare methods on one model, with its exact posterior or a run of NUTS as the reference.
 
-    Networks have no reference: their units are exchangeable, so moments of single weights mean nothing.
+    NUTS is the reference only if its run takes at most a minute. Networks have no reference: their units are
+    exchangeable, so moments of single weights mean nothing.
 
-    Exit code: 0; 2 for an error, or if every method failed; 130 or 143 if stopped.
+    Exit code: 0; 2 for an error, or if every method failed; 130 or 143 if the command was stopped.
     """
     from tractable.cli.studies import compare as run
 
@@ -143,7 +148,8 @@ def calibrate(given: Given) -> None:
     """Check whether a method recovers the parameters that generated simulated data like these.
 
     Parameters are drawn from the prior and rows from the likelihood, at the inputs of TABLE. If the method is right,
-    the rank of the true value among the posterior's draws is uniform. The same command continues the runs in --out.
+    the rank of the true value among the posterior's draws is uniform. To continue the runs in --out, give the same
+    command again.
 
     Exit code: as for fit.
     """
@@ -158,11 +164,11 @@ def calibrate(given: Given) -> None:
     )
 )
 def pack(given: Given) -> None:
-    """Write a table or an array too large for memory in random order, in shards that fit and tr.Data read.
+    """Write a table or an array that is too large for memory as shards, with its rows in random order.
 
-    Methods that read a file batch by batch need its rows in random order. With --target the table is encoded too, as
-    fit would, and tractable fit FOLDER goes on from there. A pack that was killed goes on when the command is given
-    again, and writes the same bytes.
+    Methods that read a file batch by batch need its rows in random order. tractable fit and tr.Data read the shards.
+    With --target the table is also encoded, as fit would encode it; then use tractable fit FOLDER. If the command is
+    killed, give it again: it continues, and writes the same bytes.
     """
     from tractable.cli.reading import columns_in
     from tractable.core import shards
@@ -185,7 +191,7 @@ def pack(given: Given) -> None:
 
 @command(o.parameters("run"))
 def report(given: Given) -> None:
-    """Print a run's verdict, and where its page is."""
+    """Print a run's verdict, and the path of its page."""
     from tractable.cli.fit import report as run
 
     run(given["run"])
@@ -193,14 +199,14 @@ def report(given: Given) -> None:
 
 @command(o.parameters("run new out level calibrate array", out=(Path, Path("predictions.parquet"))))
 def predict(given: Given) -> None:
-    """Predict the target for new rows, by a run that was fitted to a table.
+    """Predict the target for new rows, from a run that was fitted to a table.
 
-    For a number: mean, sd, its aleatoric part (noise) and its epistemic part (what more data would reduce), and an
-    interval. For classes: the likeliest, the probability of each, and the epistemic sd of the likeliest's. For a
-    mixture: the likeliest component, the probability of each, and the row's log density. For a hidden-markov: the state
-    on the likeliest path, the probability of each state, and the expected numbers, also for missing rows. For a vae or
-    belief-network: mean and sd of each hidden unit given the row, and two lower bounds of the row's log density, elbo
-    and log_evidence.
+    For a number: the mean, the sd with its aleatoric part (noise) and its epistemic part (which more data would
+    reduce), and an interval. For classes: the most probable class, the probability of each class, and the epistemic sd
+    of the most probable class's probability. For gaussian-mixture: the most probable component, the probability of each
+    component, and the row's log density. For hidden-markov: the state on the most probable path, the probability of
+    each state, and the expected numbers, also for missing rows. For vae and belief-network: the mean and sd of each
+    latent unit given the row, and two lower bounds of the row's log density, elbo and log_evidence.
     """
     from tractable.cli.fit import predict as run
 

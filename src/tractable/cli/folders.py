@@ -1,4 +1,4 @@
-"""Folders of runs: makes new ones, removes those of failed runs, and writes and reads what a run was asked to do."""
+"""Makes folders of runs, removes those of failed runs, and writes and reads the description of a run."""
 
 import contextlib
 import hashlib
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 RUN, CALIBRATION, COMPARISON = "run.json", "calibration", "comparison.csv"
-NO_RUN = f"{{}} is no run: expected {RUN} in it. Runs are made by tractable fit and tractable compare."
+NO_RUN = f"{{}} holds no run: it has no {RUN}. Give a folder that tractable fit or tractable compare made."
 
 
 def holds_a_run(folder: Path) -> bool:
@@ -26,19 +26,19 @@ def holds_a_run(folder: Path) -> bool:
 
 
 def may_write(folder: Path, command: str) -> None:
-    """A CheckpointError where a command would write over what is not its own.
+    """Raise a CheckpointError if a command would overwrite files that are not its own.
 
-    A command writes into a folder that is new, or empty but for hidden files, or that holds its own earlier result:
-    compare that of a comparison, calibrate that of a calibration. Only ``fit --resume`` goes on with a fit.
+    A command may write into a folder that is new, or that holds only hidden files, or that holds an earlier result of
+    the same command. Only ``fit --resume`` continues a fit.
     """
-    there = sorted(path.name for path in folder.iterdir() if path.name[:1] != ".") if folder.is_dir() else []
-    if there and _writer(folder) != command:
-        what = f"the run of {_writer(folder)}" if _writer(folder) else f"{there[0]!r}, which no run wrote"
+    names = sorted(path.name for path in folder.iterdir() if path.name[:1] != ".") if folder.is_dir() else []
+    if names and _writer(folder) != command:
+        what = f"a run of tractable {_writer(folder)}" if _writer(folder) else f"{names[0]!r}, which no run wrote"
         raise CheckpointError(f"{folder} holds {what}. Choose a new or an empty folder; nothing there was changed.")
 
 
 def _writer(folder: Path) -> str:
-    """The command whose result a folder holds; "" if none."""
+    """The command whose result a folder holds; "" if it holds none."""
     if (folder / RUN).exists():
         return "compare" if "methods" in sealed.read_sealed(folder / RUN)[0] else "fit"
     if holds_a_run(folder):
@@ -47,9 +47,10 @@ def _writer(folder: Path) -> str:
 
 
 def may_replace(out: Path, inputs: Iterable[Path | None], columns: Sequence[str] | None = None) -> None:
-    """A CheckpointError where a table would replace another file than an earlier one of the same ``columns``.
+    """Raise a CheckpointError unless the file ``out`` is new or a table with the same ``columns``.
 
-    Without ``columns``, which are known late, what is read and what belongs to a run is refused all the same.
+    ``inputs`` are the files that the command reads; ``out`` may not be one of them, nor a new file in a run's folder.
+    ``columns`` are None before they are known; then only this is checked.
     """
     if not out.exists():
         run = next((parent for parent in list(out.absolute().parents)[1:] if holds_a_run(parent)), None)
@@ -60,13 +61,13 @@ def may_replace(out: Path, inputs: Iterable[Path | None], columns: Sequence[str]
         raise CheckpointError(f"--out {out} is the file that is read. Choose another name for what is written.")
     if columns is not None and _columns(out) != list(columns):
         raise CheckpointError(
-            f"{out} is there already, and is no earlier result of this command, so it is left as it is. Delete it if "
-            "nobody needs it, or choose another --out."
+            f"{out} exists and is not an earlier result of this command, so it is left as it is. Delete it if nobody "
+            "needs it, or choose another --out."
         )
 
 
 def _columns(path: Path) -> list[str]:
-    """Names of a table's columns; [] of what is no table."""
+    """Names of a table's columns; [] if the file is not a table."""
     import pandas as pd
     import pyarrow.parquet
 
@@ -89,12 +90,12 @@ def fresh(name: str) -> Path:
         except FileExistsError:
             if not folder.parent.is_dir():
                 break
-    raise CheckpointError(f"No folder runs/{name} can be made; choose one by --out.")
+    raise CheckpointError(f"No folder runs/{name} can be made; choose a folder with --out.")
 
 
 @contextlib.contextmanager
-def left_only_with_results(folder: Path, new: bool) -> Iterator[None]:
-    """Inside, a run is fitted; if it fails before it has a result, its new folder is removed."""
+def remove_failed_run(folder: Path, new: bool) -> Iterator[None]:
+    """A context in which a run is fitted; if the run fails before it has a result, its new folder is removed."""
     try:
         yield
     except BaseException:
@@ -104,7 +105,7 @@ def left_only_with_results(folder: Path, new: bool) -> Iterator[None]:
 
 
 def write_run(folder: Path, entries: dict[str, Any]) -> None:
-    """Write run.json: what is needed to resume, report and predict, and the checksum of a comparison's table."""
+    """Write run.json: all that resume, report and predict need, and the checksum of a comparison's table."""
     table = folder / COMPARISON
     sums = {COMPARISON: hashlib.sha256(table.read_bytes()).hexdigest()} if table.exists() else {}
     sealed.write_sealed(folder / RUN, entries | {"tables": sums})
@@ -120,7 +121,11 @@ def read_run(folder: Path) -> dict[str, Any]:
 
 
 def comparison_in(folder: Path) -> "pd.DataFrame":
-    """The table of a comparison as it was written; a CheckpointError if it was changed since."""
+    """The table of a comparison as it was written.
+
+    Raises:
+        CheckpointError: the table was changed since.
+    """
     import pandas as pd
 
     content = (folder / COMPARISON).read_bytes()
@@ -128,21 +133,21 @@ def comparison_in(folder: Path) -> "pd.DataFrame":
         same = read_run(folder)["tables"][COMPARISON] == hashlib.sha256(content).hexdigest()
     if not same:
         raise CheckpointError(
-            f"{folder / COMPARISON} is damaged (it is not what {RUN} was written with). Restore the folder from a "
-            "copy, or run again."
+            f"{folder / COMPARISON} is damaged (its checksum is not the one in {RUN}). Restore the folder from a copy, "
+            "or run again."
         )
     return as_written(pd.read_csv(io.BytesIO(content), index_col=0))
 
 
 def problem_in(folder: Path) -> dict[str, Any]:
-    """What a run was asked to do; for a formula's posterior saved from Python, its encoder."""
-    made = (posterior_in(folder) or {}).get("made") or {"arguments": {}}
-    if not (folder / RUN).exists() and "encoder" in made["arguments"]:
-        return {"model": "glm", "encoder": made["arguments"]["encoder"]}
+    """The description of a run's problem; for a formula's posterior that was saved from Python, its encoder."""
+    arguments = ((posterior_in(folder) or {}).get("made") or {"arguments": {}})["arguments"]
+    if not (folder / RUN).exists() and "encoder" in arguments:
+        return {"model": "glm", "encoder": arguments["encoder"]}
     problem = read_run(folder)["problem"]
     if not {"encoder", "example"} & set(problem):
         raise CheckpointError(
-            f"{folder} was written by an earlier version of tractable, whose runs on files are not read: fit anew, "
+            f"{folder} was written by an earlier version of tractable, whose runs on files cannot be read. Fit again "
             "with the settings in its settings.toml."
         )
     return problem
@@ -150,7 +155,10 @@ def problem_in(folder: Path) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def sound(path: Path) -> Iterator[None]:
-    """Inside, a file's entries are read; ones that make no sense raise a CheckpointError, even if the seal holds."""
+    """A context in which a file's entries are read.
+
+    Entries that make no sense raise a CheckpointError, even if the file's checksum is right.
+    """
     try:
         yield
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:

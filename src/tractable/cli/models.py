@@ -1,8 +1,7 @@
-"""The kinds of model that ``--model`` names, ``KINDS``: options, model, tables and predictions' columns of each."""
+"""Defines ``KINDS``, the kinds of model that ``--model`` names, with the options, model and tables of each kind."""
 
 import contextlib
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -13,20 +12,18 @@ import pandas as pd
 
 from tractable import models as library
 from tractable.cli import reading
-from tractable.cli.reading import one_of, share, whole_numbers
-from tractable.cli.task import Arguments, Chosen, Kind, OfRows, Option, Result, Task, flat_rows
+from tractable.cli.ladders import Autoencoder, BeliefNetwork
+from tractable.cli.reading import one_of, whole_numbers
+from tractable.cli.task import HELD_OUT_SHARE, Arguments, Chosen, Kind, Option, Result, Task, flat_rows
 from tractable.core.errors import DataError, SettingsError
 from tractable.core.latent import LatentModel
 from tractable.core.model import Data, Model
 from tractable.core.shared import compiled
 from tractable.core.words import counted, nearest, tell
-from tractable.diagnostics.report import with_checks
 from tractable.gallery import models as gallery
 from tractable.glm import linear
 from tractable.glm.families import CLASSES
 from tractable.glm.inla import suited
-from tractable.ladders.checks import held_out_check
-from tractable.ladders.encoding import Encoded, held_out
 from tractable.latent import mixture
 from tractable.latent.markov import HiddenMarkov, HiddenMarkovModel, shares
 from tractable.latent.mixture import Gaussians
@@ -36,37 +33,32 @@ from tractable.networks import network
 from tractable.networks.network import PRIORS
 from tractable.pages import mixtures as pages
 from tractable.pages.mixtures import Components, States
-from tractable.pages.page import usual_facts
-from tractable.pages.sections import Cell, Section
+from tractable.pages.sections import Section
 from tractable.posterior.loading import load
 from tractable.posterior.posterior import Posterior
 from tractable.posterior.predict import Prediction
 from tractable.selection import CRITERIA, Selection
-from tractable.tables import support
 from tractable.tables.encoder import MISSING, Encoder, decode, decode_sd, explains
-from tractable.tables.files import NEW, USUAL, Source, of_table, read_rows, read_table
+from tractable.tables.files import Source, of_table, read_table
 from tractable.tables.levels import with_levels
 from tractable.tables.ordered import Places, places
 from tractable.tables.regression import formula_model
 from tractable.tables.targets import COUNTS, fit_target
 
-CHUNK = 1 << 14  # rows of a mixture evaluated at once
-SCORED, DRAWS = 1000, 100  # held-out rows of a ladder that are scored, at most; draws of h for each row's bound
-WRITTEN = 50  # codes of up to this many units are written; with more units, the first layer's alone
-HELD_OUT = {"held_out": Option(share, 0.2)}
+CHUNK = 1 << 14  # how many rows of a mixture are evaluated at a time
 
 
-# Models of a target.
+# Kinds that explain a target.
 
 
 def number_or_name(text: str | float) -> str | float:
-    """Reads --prior: the sd of all weights, or a name."""
+    """Read --prior: the sd of all weights, or the name of a prior."""
     with contextlib.suppress(ValueError):
         return float(text)
     return text
 
 
-OF_TABLES = HELD_OUT | {
+OF_TABLES = HELD_OUT_SHARE | {
     "missing": Option(one_of(MISSING, "--missing is"), "raise"),
     "family": Option(),
     "exclude": Option(list, ()),
@@ -76,7 +68,7 @@ OF_TABLES = HELD_OUT | {
 
 
 class Linear(Kind):
-    """A generalised linear model of a table's target; or a built-in example."""
+    """Generalised linear models of a table's target, and the built-in examples."""
 
     name, usual_method, compared = "glm", "nuts", "map,mala,nuts,sgld"
     options = OF_TABLES | {
@@ -88,13 +80,13 @@ class Linear(Kind):
     def read(self, given: Arguments) -> Task:
         spec, table, example = self.ask(given), given.get("table"), given.get("example")
         if spec["shifted"] is not None and spec["held_out"] == 0:
-            raise SettingsError("--shifted is compared with held-out rows: give --held-out a share above 0.")
+            raise SettingsError("Rows of --shifted are compared with held-out rows: give --held-out a share above 0.")
         if (table is None) == (example is None):
             got = "neither" if table is None else "both"
             raise DataError(f"Expected either a table with --target, or --example; got {got}.")
         if example is not None:
             if any(spec[name] for name in ("formula", "shifted") if name in spec):
-                raise SettingsError("--formula and --shifted are for a table; an example has a model of its own.")
+                raise SettingsError("--formula and --shifted are for a table, not for an --example: leave them out.")
             model, data, rest = gallery.example(example).build()
             about = {"example": example, "model": self.name, "verify": spec["verify"]}
             return Task(self, example, f"{example} ({size_of(data, model)})", about, data, rest, model)
@@ -110,24 +102,27 @@ class Linear(Kind):
         return Task(self, label, words, spec, data, rest, model, encoder, shifted)
 
     def usual(self, task: Task) -> str:
-        """Nested Laplace for a table whose weights it can integrate: exact if y is normal, else with a correction."""
+        """The default method: nested Laplace (INLA) for a table if it can integrate over the weights, and else NUTS.
+
+        Nested Laplace is exact if y is normal; otherwise it has a correction.
+        """
         return "inla" if task.encoder is not None and any(suited(task.model, task.data)) else self.usual_method
 
     def page(self, task: Task, result: Result) -> dict[str, Any]:
         return {"held_out": task.held_out, "encoder": task.encoder, "shifted": task.shifted}
 
     def predict(self, folder: Path, spec: dict[str, Any], given: Arguments) -> pd.DataFrame:
-        """Predictions of the target for each row of a table."""
+        """Predict the target for each row of a table."""
         if "example" in spec:
-            raise DataError(f"{folder} is of the example {spec['example']!r}; predict expects a run of a table.")
+            raise DataError(f"{folder} holds a run of the example {spec['example']!r}; predict expects one of a table.")
         encoder, rows = Encoder.from_dict(spec["encoder"]), None
-        # A formula's model is loaded from the folder, with the priors that it was given.
+        # The model of a formula is loaded from the folder, with the priors that the user gave it.
         model = model_of(encoder, spec) if encoder.formula is None else None
         posterior, x = load(folder, model), reading.inputs(encoder, given["new"], spec)
         if (path := given["calibrate"]) is not None:
             frame = read_table(path, spec.get("sep"), spec.get("decimal"))
             if encoder.target.censoring:
-                raise DataError("--calibrate measures errors, and censored rows have none; leave it out.")
+                raise DataError("--calibrate measures errors, which censored rows do not have; leave it out.")
             if not explains(encoder, frame):
                 raise DataError(f"--calibrate needs rows with the target {encoder.explained}; {path} lacks it.")
             rows = reading.as_rows(encoder, frame)
@@ -135,7 +130,7 @@ class Linear(Kind):
 
 
 class Network(Linear):
-    """A neural network of a table's target."""
+    """Neural networks that explain a table's target."""
 
     name, usual_method, compared, has_reference = "mlp", "bbb", "map,bbb,ensemble", False
     options = OF_TABLES | {
@@ -147,22 +142,23 @@ class Network(Linear):
     def method(self, task: Task, settings: Arguments) -> Method:
         method = super().method(task, settings)
         if method.label == "rejection":
-            raise SettingsError("Rejection accepts no draw of a network's many weights: use bbb, ensemble or nuts.")
+            raise SettingsError("Rejection sampling accepts no draw of so many weights: use bbb, ensemble or nuts.")
         return method
 
 
 def size_of(data: Data, model: Model) -> str:
-    """How many rows and parameters, in words."""
+    """The numbers of rows and parameters, in words."""
     return f"{data.size:,} rows, {counted(len(model.names), 'parameter')}"
 
 
 def model_of(encoder: Encoder, spec: Arguments) -> Model:
-    """The model of an encoded table: generalised linear, or a network if hidden layers were asked for."""
+    """The model of an encoded table: a network if ``spec`` has hidden layers, and else a generalised linear model."""
     if encoder.formula is not None:
         return formula_model(encoder)
     family, features, classes = encoder.target.family, len(encoder.features), len(encoder.target.classes)
     names = [aim.name for aim in encoder.targets]
-    # The prior sd of a linear model's weights is learnt if they are many for the rows; groups have scales of their own.
+    # With many weights for the number of rows, the prior sd of a linear model's weights is learnt (scale is None).
+    # A table with group effects has a fixed scale, as each group has a learnt scale of its own.
     scale = 2.5 if encoder.levels else linear.weight_scale_for(features, encoder.rows, family)
     if spec.get("hidden") is not None:
         model = network_of(spec, features, classes, names, family)
@@ -180,11 +176,11 @@ def model_of(encoder: Encoder, spec: Arguments) -> Model:
 
 
 def network_of(spec: Arguments, features: int, classes: int, names: list[str], family: str) -> Model:
-    """A network whose outputs are the targets of those ``names``, or the logits of the classes."""
-    family = "categorical" if family in CLASSES else family  # networks have no ordered family
+    """A network whose outputs are the targets named ``names``, or the logits of the classes."""
+    family = "categorical" if family in CLASSES else family  # for a network, ordered classes are categorical
     if names[1:] and family != "normal":
         raise SettingsError(
-            f"--model mlp explains several targets as normal; got {family!r}. Say --family normal, or one --target."
+            f"--model mlp with several targets needs --family normal; got {family!r}. Or give one --target."
         )
     mlp = network.mlp(features, tuple(spec["hidden"]), classes if family == "categorical" else len(names))
     likelihood, extra = multi_output.multi_output_likelihood(family, len(names)) if names[1:] else (family, None)
@@ -192,46 +188,46 @@ def network_of(spec: Arguments, features: int, classes: int, names: list[str], f
 
 
 def model_in(spec: Arguments) -> tuple[Model, Encoder]:
-    """The model and encoder of a run on a table, from its saved spec alone."""
+    """The model and encoder of a run on a table, from its saved description ``spec`` alone."""
     encoder = Encoder.from_dict(spec["encoder"])
     return model_of(encoder, spec), encoder
 
 
 def predictions(encoder: Encoder, prediction: Prediction) -> pd.DataFrame:
-    """One row for each predicted row, in the table's units and classes."""
+    """The table of predictions, with a row for each predicted row, in the units and classes of the fitted table."""
     if prediction.probabilities is None:
         units: dict[str, Callable] = {
             "mean": decode, "sd": decode_sd, "aleatoric": decode_sd,
             "epistemic": decode_sd, "lower": decode, "upper": decode,
         }  # fmt: skip
-        found = {name: of(encoder, getattr(prediction, name)) for name, of in units.items()}
-        if encoder.others:  # the columns of one target after those of another
-            found = {
+        table = {name: of(encoder, getattr(prediction, name)) for name, of in units.items()}
+        if encoder.others:  # several targets: the columns of the first target come first, and so on
+            table = {
                 f"{name}({aim.name})": values[:, k]
                 for k, aim in enumerate(encoder.targets)
-                for name, values in found.items()
+                for name, values in table.items()
             }
-        return pd.DataFrame(found)
-    chances = np.asarray(prediction.probabilities, np.float64)
-    likeliest = chances.argmax(-1)
-    # With two classes there is one column: p and 1 − p have the same sd.
+        return pd.DataFrame(table)
+    probs = np.asarray(prediction.probabilities, np.float64)
+    best = probs.argmax(-1)
+    # With two classes, ``epistemic`` is (n,), because p and 1 − p have the same sd.
     epistemic = prediction.epistemic
     if epistemic.ndim == 2:
-        epistemic = np.take_along_axis(epistemic, likeliest[:, None], 1)[:, 0]
-    columns = {encoder.target.name: decode(encoder, likeliest)}
-    columns |= {f"p({label})": chances[:, i] for i, label in enumerate(encoder.target.classes)}
+        epistemic = np.take_along_axis(epistemic, best[:, None], 1)[:, 0]
+    columns = {encoder.target.name: decode(encoder, best)}
+    columns |= {f"p({label})": probs[:, i] for i, label in enumerate(encoder.target.classes)}
     return pd.DataFrame(columns | {"epistemic": epistemic})
 
 
-# Models of whole rows.
+# Kinds that model whole rows.
 
 
 class Mixture(Chosen):
-    """Mixtures of normals, of a table's numbers."""
+    """Mixtures of normals for a table's columns of numbers."""
 
     name, row_noun = "gaussian-mixture", "predictions"
-    remedy = "--missing exact learns from the numbers there are, and imputes none."
-    options = HELD_OUT | {
+    remedy = "Or use --missing exact, which learns from the numbers that a row has and imputes none."
+    options = HELD_OUT_SHARE | {
         "components": Option(whole_numbers("components", "3, 2,3,5 or 2..10"), "1..10"),
         "covariance": Option(one_of(mixture.COVARIANCES, "--covariance is"), "full"),
         "choose": Option(one_of(CRITERIA, "--choose is"), "bic"),
@@ -245,7 +241,7 @@ class Mixture(Chosen):
 
     def recognise(self, source: Source, spec: Arguments) -> tuple[dict[str, Any], float]:
         if spec["choose"] == "evidence" and spec["missing"] == "exact":
-            raise SettingsError("--choose evidence knows no gaps: use --missing drop, or --choose bic.")
+            raise SettingsError("--choose evidence needs complete rows: use --missing drop, or --choose bic.")
         return {"family": "normal", "gaps": bool(source.gaps.any())}, 0.0
 
     def model(self, spec: Arguments, encoder: Encoder) -> LatentModel:
@@ -266,22 +262,22 @@ class Mixture(Chosen):
         else:
             spread = spread.reshape(k, -1, 1) * np.eye(d)
         means = task.encoder.restore(np.asarray(theta.means, np.float64))
-        weights, uncertain = (np.asarray(a.weights, np.float64) for a in (theta, errors))
-        return Components(task.encoder.names, weights, uncertain, means, spread * np.outer(sd, sd))
+        weights, weight_errors = (np.asarray(a.weights, np.float64) for a in (theta, errors))
+        return Components(task.encoder.names, weights, weight_errors, means, spread * np.outer(sd, sd))
 
-    def files(self, described: Components, task: Task) -> dict[str, pd.DataFrame]:
-        return {"components.csv": described.frame(task.data.size)}
+    def files(self, description: Components, task: Task) -> dict[str, pd.DataFrame]:
+        return {"components.csv": description.frame(task.data.size)}
 
-    def page_sections(self, described: Components, task: Task, found: Selection, back: int) -> list[Section]:
-        model: Any = found.posterior.model
-        _, share = densities(model, found.posterior.mean(), task.data.y, task.encoder)
+    def page_sections(self, description: Components, task: Task, selection: Selection, held_out: int) -> list[Section]:
+        model: Any = selection.posterior.model
+        _, share = densities(model, selection.posterior.mean(), task.data.y, task.encoder)
         rows = task.encoder.restore(task.data.y)
-        return pages.sections(found, described, rows, share.argmax(1), task.spec["covariance"], back)
+        return pages.sections(selection, description, rows, share.argmax(1), task.spec["covariance"], held_out)
 
     def columns(self, posterior: Posterior, task: Task, order: Places | None) -> dict[str, Any]:
         gaps = np.isnan(task.data.y).any(1)
         if gaps.any():
-            tell(f"{counted(int(gaps.sum()), 'row')} with missing values: judged by the numbers there are.")
+            tell(f"{counted(int(gaps.sum()), 'row')} with missing values: predicted from the numbers that they have.")
         model = self.model(task.spec | {"gaps": gaps.any()}, task.encoder)
         density, share = densities(model, posterior.mean(), task.data.y, task.encoder)
         shares = {f"p({k + 1})": share[:, k] for k in range(share.shape[1])}
@@ -290,13 +286,17 @@ class Mixture(Chosen):
 
 @compiled("model")
 def _densities(model: LatentModel, theta: Gaussians, x: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """log p(x), (n,), and responsibilities (n, K) of standardised rows x."""
     return model.log_prob(theta, x), model.responsibilities(theta, x)  # pyright: ignore[reportOptionalCall]
 
 
 def densities(
     model: LatentModel, theta: Gaussians, rows: np.ndarray, encoder: Encoder
 ) -> tuple[np.ndarray, np.ndarray]:
-    """log p(x) of standardised rows, in nats and the table's units, (n,); and responsibilities (n, K)."""
+    """log p(x) of standardised rows in nats, (n,), and responsibilities (n, K); p is the density in the table's units.
+
+    A nat is the unit of the natural logarithm.
+    """
     precision = jnp.result_type(float)
     theta = jax.tree.map(lambda a: jnp.asarray(a, precision), theta)
     blocks = (jnp.asarray(rows[i : i + CHUNK], precision) for i in range(0, len(rows), CHUNK))
@@ -306,15 +306,12 @@ def densities(
 
 
 class Sequences(Chosen):
-    """Hidden Markov models, of a table whose rows are steps of sequences."""
+    """Hidden Markov models for a table whose rows are steps of sequences."""
 
     name, tries, unit, row_noun, fewest = "hidden-markov", "states", "sequence", "rows", 5
-    says: ClassVar[dict[str, str]] = {
-        "normal": "mean of",
-        "poisson": "rate",
-        "bernoulli": "probability of 1",
-    }  # what a state's numbers are
-    options = HELD_OUT | {
+    # By family: the words for a state's numbers.
+    says: ClassVar[dict[str, str]] = {"normal": "mean of", "poisson": "rate", "bernoulli": "probability of 1"}
+    options = HELD_OUT_SHARE | {
         "states": Option(whole_numbers("states", "3, 2,3,5 or 2..5"), "1..5"),
         "by": Option(),
         "time": Option(),
@@ -331,19 +328,19 @@ class Sequences(Chosen):
         if encoder is not None:
             return of_table(frame, path, encoder.names), order
         frame = reading.drop_columns(frame, spec["exclude"]).drop(columns=[spec["by"], spec["time"]], errors="ignore")
-        return of_table(frame, path, purpose=", which states could show"), order
+        return of_table(frame, path, purpose=" for the states to explain"), order
 
     def recognise(self, source: Source, spec: Arguments) -> tuple[dict[str, Any], float]:
-        """The family asked for, or guessed: zeros and ones, counts, or normal numbers."""
+        """The family, as the user gives it or as guessed from the values: zeros and ones, counts, or other numbers."""
         values, family = source.values, spec["family"]
         if family is None:
             columns = [column[~np.isnan(column)] for column in values.T]
             each = {fit_target(pd.Series(column)).family for column in columns if len(set(column)) > 1}
             family = "poisson" if each and each <= {*COUNTS} else "normal"
             family = "bernoulli" if set(np.concatenate(columns)) <= {0.0, 1.0} else family
-            tell(f"States show {family} numbers. Choose another with --family.")
+            tell(f"The numbers are taken as --family {family}. Choose another with --family.")
         if family != "normal" and spec["covariance"] == "full":
-            raise SettingsError(f"--covariance is of normal numbers; these are {family}.")
+            raise SettingsError(f"--covariance is for --family normal; the family here is {family}. Leave it out.")
         return {"family": family}, float(family != "normal")
 
     def read(self, given: Arguments) -> Task:
@@ -359,183 +356,59 @@ class Sequences(Chosen):
 
     def describe(self, posterior: Posterior, task: Task) -> States:
         theta, errors, encoder, family = posterior.mean(), posterior.sd(), task.encoder, task.spec["family"]
-        k, emission, spreads = len(theta.initial), theta.emission, None
+        k, emission, state_sds = len(theta.initial), theta.emission, None
         values = np.asarray(jax.tree.leaves(emission)[0] if family != "normal" else emission.mean, np.float64)
         values = values.reshape(k, -1)
         if family == "normal":
             full = task.spec["covariance"] == "full"
             sds = np.sqrt(np.diagonal(emission.covariance, axis1=1, axis2=2)) if full else emission.sd
-            values, spreads = encoder.restore(values), np.asarray(sds, np.float64).reshape(k, -1) * encoder.scale[1]
+            values, state_sds = encoder.restore(values), np.asarray(sds, np.float64).reshape(k, -1) * encoder.scale[1]
         time = np.asarray(shares(jax.tree.map(jnp.asarray, theta)))
         initial, moves, errors = (
             np.asarray(a, np.float64) for a in (theta.initial, theta.transition, errors.transition)
         )
         says, unit = self.says[family], task.spec["unit"]
-        return States(encoder.names, values, spreads, time, initial, moves, errors, says, unit)
+        return States(encoder.names, values, state_sds, time, initial, moves, errors, says, unit)
 
-    def files(self, described: States, task: Task) -> dict[str, pd.DataFrame]:
-        return {"states.csv": described.frame(), "transitions.csv": described.transitions()}
+    def files(self, description: States, task: Task) -> dict[str, pd.DataFrame]:
+        return {"states.csv": description.frame(), "transitions.csv": description.transitions()}
 
-    def page_sections(self, described: States, task: Task, found: Selection, back: int) -> list[Section]:
-        model: Any = found.posterior.model
-        paths = np.asarray(model.paths(found.posterior.mean(), task.data.y))
-        return pages.state_sections(found, described, task.encoder.restore(task.data.y), paths, back)
+    def page_sections(self, description: States, task: Task, selection: Selection, held_out: int) -> list[Section]:
+        model: Any = selection.posterior.model
+        paths = np.asarray(model.paths(selection.posterior.mean(), task.data.y))
+        rows = task.encoder.restore(task.data.y)
+        return pages.state_sections(selection, description, rows, paths, held_out)
 
     def columns(self, posterior: Posterior, task: Task, order: Places | None) -> dict[str, Any]:
-        """For each row its state on the likeliest path, each state's probability, and mean and sd of what it shows."""
+        """The predictions for each row.
+
+        They are the row's state on the most probable path, each state's probability, and the mean and sd of the row's
+        numbers.
+        """
         model: Any = task.model
-        where: Any = order
+        steps: Any = order
         model.check_rows(task.data)
-        theta, described = jax.tree.map(jnp.asarray, posterior.mean()), self.describe(posterior, task)
-        share = where.back(expected_states(model, theta, task.data.y))
-        path = where.back(np.asarray(model.paths(theta, task.data.y))) + 1
+        theta, states = jax.tree.map(jnp.asarray, posterior.mean()), self.describe(posterior, task)
+        share = steps.back(expected_states(model, theta, task.data.y))
+        path = steps.back(np.asarray(model.paths(theta, task.data.y))) + 1
         columns: dict[str, Any] = {"state": np.where(path > 0, path, share.argmax(1) + 1)}
         columns |= {f"p({k + 1})": share[:, k] for k in range(share.shape[1])}
-        for j, name in enumerate(described.names):
-            columns[f"{described.says} {name}"] = mean = share @ described.values[:, j]
-            if described.spreads is not None:
-                second = share @ (described.spreads[:, j] ** 2 + described.values[:, j] ** 2)
+        for j, name in enumerate(states.names):
+            columns[f"{states.says} {name}"] = mean = share @ states.values[:, j]
+            if states.spreads is not None:
+                second = share @ (states.spreads[:, j] ** 2 + states.values[:, j] ** 2)
                 columns[f"sd of {name}"] = np.sqrt(np.maximum(second - mean**2, 0))
         return columns
 
 
 def expected_states(model: HiddenMarkovModel, theta: HiddenMarkov, y: np.ndarray) -> np.ndarray:
-    """p(z_t | x, θ) of every step (N, T, K), also of steps after a sequence's last observed one."""
+    """p(z_t | x, θ) of every step, (N, T, K), also of the steps after a sequence's last observed step."""
     share = np.array(model.responsibilities(theta, y))  # pyright: ignore[reportOptionalCall]
     transition, initial = np.asarray(theta.transition), np.asarray(theta.initial)
     for t in range(share.shape[1]):
-        gone = share[:, t].sum(1) == 0
-        share[gone, t] = initial if t == 0 else share[gone, t - 1] @ transition
+        ended = share[:, t].sum(1) == 0
+        share[ended, t] = initial if t == 0 else share[ended, t - 1] @ transition
     return share
-
-
-class Autoencoder(OfRows):
-    """Variational autoencoders of a file's rows."""
-
-    name, usual_method, row_noun, gaps = "vae", "autoencoding", "rows of codes and bounds", False
-    methods = ("autoencoding", "importance-weighted", "nvil", "vimco", "wake-sleep", "reweighted-wake-sleep")
-    remedy = "Once a model is fitted, posterior.impute(x) in Python fills in what new rows lack."
-    units = ("z", "z{}_")  # names of codes: of one layer, of several
-    options = HELD_OUT | {
-        "missing": Option(one_of(("raise", "drop"), "--missing of rows of numbers is"), "raise"),
-        "family": Option(one_of(support.FAMILIES, "--family of a vae's rows is")),
-        "latent": Option(whole_numbers("latent", "20, or 200,200 of several layers")),
-        "array": Option(),
-        "redraw": Option(bool, False),
-        "hidden": Option(whole_numbers("hidden", "20 or 100,50")),
-    }
-
-    def source(self, path: Path, spec: Arguments, array: str | None, encoder: Encoder | None) -> tuple[Source, Any]:
-        first = USUAL if encoder is None else (*NEW, *filter(None, [spec["array"]]), *USUAL)
-        names = () if encoder is None or encoder.shape is not None else encoder.names
-        return read_rows(path, array, first, names), None
-
-    def recognise(self, source: Source, spec: Arguments) -> tuple[dict[str, Any], float]:
-        asked, redraw = spec["family"], spec["redraw"]
-        if redraw and asked not in (None, "bernoulli"):
-            raise SettingsError(f"--redraw draws binary pixels, of --family bernoulli; got --family {asked}.")
-        family, redraw, divisor = support.likely_family(source, asked, redraw, "hidden" not in self.options)
-        levels = support.levels_of(source) if family == "categorical" else 0
-        found = {
-            "family": family,
-            "redraw": redraw,
-            "array": source.array,
-            "shape": list(source.shape),
-            "levels": levels,
-        }
-        return found, 0.0 if family == "normal" else divisor
-
-    def read(self, given: Arguments) -> Task:
-        if given.get("table") is not None and given.get("latent") is None:
-            raise SettingsError(f"--model {self.name} expects --latent, such as 20, or 200,200 of several layers.")
-        task = super().read(given)
-        return replace(task, model=self.model(task.spec, task.encoder))
-
-    def rows(self, spec: Arguments, encoder: Encoder, source: Source, order: Places | None) -> np.ndarray:
-        width, family = source.values.shape[1], spec["family"]
-        if width != len(encoder.columns):
-            raise DataError(
-                f"Rows here have {counted(width, 'number')}; those the run was fitted to have {len(encoder.columns):,}."
-            )
-        rows = encoder.standardise(source.values)
-        support.check_support(source, rows, "continuous-bernoulli" if spec["redraw"] else family, spec["levels"])
-        return rows.astype(np.int32 if family == "categorical" else jnp.result_type(float))
-
-    def model(self, spec: Arguments, encoder: Encoder) -> Any:
-        """Normal units behind a network, of one layer or of several."""
-        latent, size, family = tuple(spec["latent"]), len(encoder.columns), spec["family"]
-        widths = tuple(spec["hidden"] or ([100] if size < 100 else [400]))
-        noise = "shared" if family == "normal" else None
-        family = library.categorical(spec["levels"]) if spec["levels"] else family.replace("-", " ")
-        common: dict[str, Any] = {"family": family, "noise": noise, "redraw": spec["redraw"]}
-        if len(latent) == 1:
-            return library.latent_gaussian(size, latent[0], hidden=widths, **common)
-        return library.hierarchical(size, latent, hidden=[widths] * len(latent), **common)
-
-    def method(self, task: Task, settings: Arguments) -> Method:
-        """The method, its batches no larger than the data unless they were asked for."""
-        method: Any = super().method(task, settings)
-        fits = "batch_size" in settings or method.batch_size <= task.data.size
-        return method if fits else replace(method, batch_size=task.data.size)
-
-    def learn(self, task: Task, method: Method, seed: int, folder: Path, progress: bool | None) -> Result:
-        """Fit a model and its inference network, and compare the bounds of held-out and of fitted rows."""
-        posterior = super().learn(task, method, seed, folder, progress).posterior
-        if task.held_out is not None and "held-out bound" not in posterior.found:
-            bound = held_out(posterior, Data(task.held_out.y[:SCORED]), samples=DRAWS)
-            check = held_out_check(bound.gap, bound.error, bound.rows)
-            posterior.judged = with_checks(posterior.report(), [check])
-            posterior.found |= {"held-out bound": bound.held_out, "held-out rows": bound.rows}
-            posterior.write(folder)
-        return Result(posterior)
-
-    def page(self, task: Task, result: Result) -> dict[str, Any]:
-        found, lower = result.posterior.found, log_scale(task)
-        sd, normal = task.encoder.columns[0].sd, task.spec["family"] == "normal"
-        unit = "the file's units" if normal or sd == 1 else f"units of {sd:g}"
-        bounds = {
-            "ELBO": Cell(found["elbo"] - lower, ".2f", f"nats a row that is fitted, in {unit}"),
-            "bound": Cell(found["bound"] - lower, ".2f", f"the same, by {found['samples']} draws, which is tighter"),
-        }
-        if "held-out bound" in found:
-            rows = f"of {found['held-out rows']:,} held-out rows, by as many draws"
-            bounds["held-out bound"] = Cell(found["held-out bound"] - lower, ".2f", rows)
-        return {"facts": usual_facts(result.posterior) | bounds, "shape": support.picture(task.spec["shape"])}
-
-    def columns(self, posterior: Posterior, task: Task, order: Places | None) -> dict[str, Any]:
-        """Mean and sd of each hidden unit, and two bounds of the row's log density by 100 draws."""
-        rows, lower = Data(task.data.y), log_scale(task)
-        found: Any = posterior.log_evidence(rows, samples=DRAWS)
-        codes = code_columns(self.units, posterior.encode(rows.y))
-        return codes | {"elbo": found.elbo - lower, "log_evidence": found.log_evidence - lower}
-
-
-class BeliefNetwork(Autoencoder):
-    """Sigmoid belief networks, of binary rows."""
-
-    name, usual_method, units = "belief-network", "nvil", ("h{}_", "h{}_")
-    options = {name: option for name, option in Autoencoder.options.items() if name != "hidden"} | {
-        "family": Option(one_of(("bernoulli",), "--family of a belief-network's rows is"))
-    }
-
-    def model(self, spec: Arguments, encoder: Encoder) -> Any:
-        return library.sigmoid_belief_network(len(encoder.columns), tuple(spec["latent"]), redraw=spec["redraw"])
-
-
-def log_scale(task: Task) -> float:
-    """How much lower log densities are in the file's units; 0 for pixels, whose densities are of numbers in [0, 1]."""
-    return float(np.log(task.encoder.scale[1]).sum()) if task.spec["family"] == "normal" else 0.0
-
-
-def code_columns(names: tuple[str, str], codes: Encoded) -> dict[str, np.ndarray]:
-    """Mean and sd of each unit by layer: z0_mean, z1_0_mean or h1_0_mean; above ``WRITTEN`` units the first layer's."""
-    layers = len(codes.mean) if sum(mean.shape[1] for mean in codes.mean) <= WRITTEN else 1
-    columns: dict[str, np.ndarray] = {}
-    for i, (mean, sd) in enumerate(zip(codes.mean[:layers], codes.sd[:layers], strict=True)):
-        unit = names[len(codes.mean) > 1].format(i + 1)
-        for j in range(mean.shape[1]):
-            columns |= {f"{unit}{j}_mean": mean[:, j], f"{unit}{j}_sd": sd[:, j]}
-    return columns
 
 
 DEFAULT = Linear.name
@@ -543,24 +416,28 @@ KINDS = {kind.name: kind for kind in (Linear(), Network(), Mixture(), Sequences(
 
 
 def kind_of(name: str) -> Kind:
-    """The kind of that name."""
+    """The kind with this name."""
     if name not in KINDS:
-        raise SettingsError(f"--model takes {', '.join(KINDS)}; got {name!r}.{nearest(name, KINDS)}")
+        raise SettingsError(f"--model is one of {', '.join(KINDS)}; got {name!r}.{nearest(name, KINDS)}")
     return KINDS[name]
 
 
 def comparable_kind(given: Arguments) -> Kind:
-    """The kind named by --model, if compare and calibrate take it, with options that are for it."""
+    """The kind that --model names.
+
+    Raises:
+        SettingsError: compare and calibrate do not accept this kind, or an option is for another kind.
+    """
     kind = kind_of(given["model"])
     if not kind.compared:
         names = ", ".join(each.name for each in KINDS.values() if each.compared)
-        raise SettingsError(f"compare and calibrate take --model {names}; got --model {kind.name}.")
+        raise SettingsError(f"compare and calibrate accept only --model {names}; got --model {kind.name}.")
     check_options(kind, given)
     return kind
 
 
 def check_options(kind: Kind, given: Arguments) -> None:
-    """Raises a SettingsError for the first given option that is for other kinds."""
+    """Raise a SettingsError about the first option that the user set but that is only for other kinds."""
     for name, value in given.items():
         owners = [each.name for each in KINDS.values() if name in each.options or name in each.takes]
         if value not in (None, False) and owners and kind.name not in owners:

@@ -1,4 +1,4 @@
-"""Reads files: the rows to fit and those held out, as a model takes them, and how they became numbers."""
+"""Reads files into the rows to fit and the held-out rows of a model, with the encoder that turned them into numbers."""
 
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -17,43 +17,47 @@ from tractable.tables.columns import Column
 from tractable.tables.encoder import Encoder, encode, fit_encoder, fit_numbers, unexplained
 from tractable.tables.files import Source, places, read_table
 
-SPLIT_SEED = 0  # which rows are held out is a property of the table, not of a run
-SCORED = 10_000  # rows of those held out of shards by which predictions are scored: they are in random order
-MOST = 100_000  # units of a layer, at most
-ROLES = ("weights", "exposure", "censored", "event", "until")  # columns with a part of their own
-PACKED = (*ROLES, "exclude", "formula", "shifted", "family", "target")  # what a pack was made with, or cannot have
+SPLIT_SEED = 0  # seed of the choice of held-out rows, which is thus the same for all runs on a table
+SCORED = 10_000  # predictions are scored on the first so many held-out rows of shards, which are in random order
+MOST = 100_000  # the largest whole number that an option such as --hidden accepts
+ROLES = ("weights", "exposure", "censored", "event", "until")  # options that name a column with a special role
+PACKED = (*ROLES, "exclude", "formula", "shifted", "family", "target")  # options that a packed table fixes or excludes
 
 
 class Explained(NamedTuple):
-    """A table's rows, and how its other columns are to explain the target."""
+    """A table's encoder, its rows to fit, and its held-out rows."""
 
-    encoder: Encoder
+    encoder: Encoder  # which columns explain the target, and how they become numbers
     data: Any  # Data, the rows to fit
     held_out: Data | None
 
 
 def held_out_mask(count: int, share: float) -> np.ndarray:
-    """(count,) random mask of the rows held out; at least two rows are fitted."""
-    chosen = np.zeros(count, bool)
-    chosen[np.random.default_rng(SPLIT_SEED).permutation(count)[: min(round(share * count), count - 2)]] = True
-    return chosen
+    """A random mask (count,) of the held-out rows; at least two rows remain to fit."""
+    mask = np.zeros(count, bool)
+    mask[np.random.default_rng(SPLIT_SEED).permutation(count)[: min(round(share * count), count - 2)]] = True
+    return mask
 
 
 def split(
     frame: pd.DataFrame, target: str, classes: bool, share: float, needed: np.ndarray | None = None
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """(rows to fit, rows held out). Rows marked ``needed`` and at least one row of every class are fitted."""
-    chosen = held_out_mask(len(frame), share)
+    """The rows to fit, and the held-out rows.
+
+    The rows to fit include all rows marked ``needed`` and at least one row of every class.
+    """
+    mask = held_out_mask(len(frame), share)
     if needed is not None:
-        chosen &= ~needed
+        mask &= ~needed
     if classes:
         labels: Any = frame[target].astype(str)
-        chosen &= labels.isin(labels[~chosen].unique()).to_numpy()  # NumPy's isin compares texts pair by pair
-    return frame.loc[~chosen], frame.loc[chosen]
+        # pandas' isin, as NumPy's would be slow: it compares texts pair by pair.
+        mask &= labels.isin(labels[~mask].unique()).to_numpy()
+    return frame.loc[~mask], frame.loc[mask]
 
 
 def columns_in(text: str, columns: Sequence[str]) -> list[str]:
-    """The columns that a text names: one, or several with commas between them.
+    """The columns that a text names: one column, or several with commas between them.
 
     >>> columns_in("height, weight", ["height", "weight", "age"]), columns_in("a,b", ["a,b", "c"])
     (['height', 'weight'], ['a,b'])
@@ -63,63 +67,67 @@ def columns_in(text: str, columns: Sequence[str]) -> list[str]:
 
 
 def read_explained(path: Path, spec: Mapping[str, Any], target: str | None) -> Explained:
-    """A table's target, and the other columns that are to explain it; inputs are standardised by the rows to fit."""
+    """Read a table whose other columns explain a target; the inputs are standardised by the rows to fit."""
     frame = read_table(path, spec["sep"], spec["decimal"])
     formula, missing = spec.get("formula") or "", spec["missing"]
     if target is None and not formula:
         names = ", ".join(map(repr, frame.columns[:12]))
-        raise DataError(f"--target is missing: which column of {path} is to be explained? It has {names}.")
+        raise DataError(f"--target is missing: which column of {path} shall be explained? Its columns are {names}.")
     columns: dict[str, Any] = {name: spec[name] or "" for name in ROLES}
     columns |= {"exclude": spec["exclude"], "formula": formula, "pooled": "hidden" not in spec}
     names = columns_in(target or "", [str(name) for name in frame.columns])
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the second fit_encoder warns again
-        whole = fit_encoder(frame, names, missing, spec["family"], **columns)
-    found, names = whole.target, [aim.name for aim in whole.targets]
+        warnings.simplefilter("ignore")  # the second call of fit_encoder gives the same warnings again
+        draft = fit_encoder(frame, names, missing, spec["family"], **columns)  # an encoder of all rows
+    target_column, names = draft.target, [aim.name for aim in draft.targets]
     if missing != "raise":
-        used = frame.columns if whole.formula is None else whole.formula.table.columns
+        used = frame.columns if draft.formula is None else draft.formula.table.columns
         needed = [name for name in used if name not in spec["exclude"]] if missing == "drop" else names
-        # Either bound may be missing.
-        bounds = (found.name, found.bound_column) if found.censoring == "upper" else ()
+        # A row may lack one of its two bounds.
+        bounds = (target_column.name, target_column.bound_column) if target_column.censoring == "upper" else ()
         needed = [name for name in needed if name not in bounds]
         frame = frame.loc[~frame[needed].replace([np.inf, -np.inf], np.nan).isna().any(axis=1)]
-    needed = None if whole.formula is None else whole.formula.needed(frame)
-    fitted, rest = split(frame, found.name, bool(found.classes), spec["held_out"], needed)
-    encoder = fit_encoder(fitted, names, missing, found.family, **columns)
-    if found.reason:
-        tell(f"{whole.explained} holds {found.reason}: --family {found.family}. Choose another with --family.")
-    return Explained(encoder, as_rows(encoder, fitted), as_rows(encoder, rest) if len(rest) else None)
+    needed = None if draft.formula is None else draft.formula.needed(frame)
+    train, rest = split(frame, target_column.name, bool(target_column.classes), spec["held_out"], needed)
+    encoder, family = fit_encoder(train, names, missing, target_column.family, **columns), target_column.family
+    if target_column.reason:
+        tell(f"{draft.explained} holds {target_column.reason}: --family {family}. Choose another with --family.")
+    return Explained(encoder, as_rows(encoder, train), as_rows(encoder, rest) if len(rest) else None)
 
 
 def read_shards(path: Path, spec: Mapping[str, Any], target: str | None) -> Explained:
-    """A table that ``tractable pack --target`` encoded. Where it is not in memory, whole files are held out."""
+    """Read a table that ``tractable pack --target`` encoded.
+
+    If the table is too large for memory, the held-out rows are those of some of its files.
+    """
     about = manifest_of(path)
     if about is None or about.get("encoder") is None:
-        raise DataError(f"{path} is a folder. Expected a .csv or .parquet file, or what tractable pack --target made.")
+        raise DataError(
+            f"{path} is a folder. Expected a .csv or .parquet file, or a folder that tractable pack --target made."
+        )
     encoder, share = Encoder.from_dict(about["encoder"]), spec["held_out"]
     names = ",".join(aim.name for aim in encoder.targets)
     known = {"target": names, "family": encoder.target.family}
     for name, value in {**spec, "target": target}.items():
         if name in PACKED and value not in (None, "", (), [], known.get(name)):
             raise DataError(f"{path} was packed to explain {names}: leave --{name} out, or pack the table anew.")
-    whole = Data(path)
-    if whole.resident:
-        back = held_out_mask(whole.size, share)
-        return Explained(encoder, *part_rows(whole, back))
-    parts, structure = [last_apart(leaf, share) for leaf in jax.tree.leaves(whole.rows)], jax.tree.structure(whole.rows)
+    data = Data(path)
+    if data.resident:
+        return Explained(encoder, *part_rows(data, held_out_mask(data.size, share)))
+    parts, structure = [last_apart(leaf, share) for leaf in jax.tree.leaves(data.rows)], jax.tree.structure(data.rows)
     sides = [jax.tree.unflatten(structure, list(side)) for side in zip(*parts, strict=True)]
     cut = [len(jax.tree.leaves(sides[0])[0])]
-    weights = (None, None) if whole.weights is None else np.split(whole.weights, cut)
-    fitted, rest = (
+    weights = (None, None) if data.weights is None else np.split(data.weights, cut)
+    train, rest = (
         Data(*rows, weights=each, resident=False) if jax.tree.leaves(rows) else None
         for rows, each in zip(sides, weights, strict=True)
     )
-    return Explained(encoder, fitted, None if rest is None else rest.take(slice(0, SCORED)))
+    return Explained(encoder, train, None if rest is None else rest.take(slice(0, SCORED)))
 
 
-def part_rows(rows: Data, back: np.ndarray) -> tuple[Data, Data | None]:
-    """The rows to fit, and those held ``back``."""
-    return rows.take(~back), rows.take(back) if back.any() else None
+def part_rows(rows: Data, mask: np.ndarray) -> tuple[Data, Data | None]:
+    """The rows to fit, and the held-out rows, which ``mask`` marks."""
+    return rows.take(~mask), rows.take(mask) if mask.any() else None
 
 
 def as_rows(encoder: Encoder, frame: pd.DataFrame) -> Data:
@@ -142,48 +150,53 @@ def drop_columns(frame: pd.DataFrame, exclude: Sequence[str]) -> pd.DataFrame:
 
 
 def drop_gaps(source: Source, missing: str | None, remedy: str) -> Source:
-    """The rows to learn from: numbers that are missing are refused, or left out with their rows, or stay ("exact").
+    """The rows to learn from, according to --missing.
 
-    None keeps rows without any number too, as the steps of a sequence.
+    "raise" raises an error for missing numbers, "drop" leaves out their rows, and "exact" keeps rows that have a
+    number. None keeps all rows, also those without any number, because they are the steps of a sequence.
     """
     if missing in (None, "exact"):
         source.refuse_infinite()
-        gone = source.gaps & np.isnan(source.values).all(1) if missing else np.zeros(len(source.values), bool)
+        dropped_rows = source.gaps & np.isnan(source.values).all(1) if missing else np.zeros(len(source.values), bool)
     else:
-        gone = source.gaps
+        dropped_rows = source.gaps
     if missing == "raise":
         source.refuse_gaps(f"Use --missing drop, which leaves such rows out. {remedy}")
-    if gone.any():
-        tell(f"Left out: {counted(int(gone.sum()), 'row')} of {len(gone):,}, with numbers missing or not finite.")
-    return source._replace(values=source.values[~gone])
+    if count := int(dropped_rows.sum()):
+        tell(f"Left out: {counted(count, 'row')} of {len(dropped_rows):,}, with numbers missing or not finite.")
+    return source._replace(values=source.values[~dropped_rows])
 
 
-def encoder_of(source: Source, fitted: np.ndarray, divisor: float) -> tuple[Encoder, Source]:
-    """Scales numbers by a divisor; if 0, standardises by the rows ``fitted`` and drops a table's constant columns."""
+def encoder_of(source: Source, to_fit: np.ndarray, divisor: float) -> tuple[Encoder, Source]:
+    """The encoder of rows of numbers, and the rows with the columns that it knows.
+
+    It divides the numbers by ``divisor``. If that is 0, it standardises them by the rows that ``to_fit`` marks, and
+    drops columns of a table that are constant in these rows.
+    """
     names, shape = (places(source.shape), source.shape) if source.names is None else (source.names, None)
     if divisor:
         return Encoder(tuple(Column(name, "number", sd=divisor) for name in names), shape=shape), source
-    encoder, differs = fit_numbers(source.values[fitted], names, shape)
+    encoder, differs = fit_numbers(source.values[to_fit], names, shape)
     if not differs.any():
-        raise DataError("No column of numbers differs between the rows fitted, so there is nothing to learn from.")
+        raise DataError("Every column of numbers is constant in the rows to fit, so there is nothing to learn from.")
     if source.names is not None and not differs.all():
-        tell(f"Left out, being the same in every row that is fitted: {listing(source.of(~differs).names or ())}.")
+        tell(f"Columns left out, as they are constant in the rows to fit: {listing(source.of(~differs).names or ())}.")
         source = source.of(differs)
     return encoder, source
 
 
-# Readers of typed or saved values.
+# Functions that read typed or saved values.
 
 
 def share(value: float) -> float:
-    """Reads --held-out, a share of the rows in [0, 1)."""
+    """Read --held-out, a share of the rows in [0, 1)."""
     if not 0 <= value < 1:
         raise DataError(f"--held-out expects a share of the rows in [0, 1); got {value:g}.")
     return value
 
 
 def one_of(names: Iterable[str], words: str) -> Callable[[Any], str]:
-    """A reader of one of ``names``; for any other, an error that begins with ``words``."""
+    """A function that reads one of ``names``; for another value it raises an error that begins with ``words``."""
     names = tuple(names)
 
     def read(value: str) -> str:
@@ -194,8 +207,8 @@ def one_of(names: Iterable[str], words: str) -> Callable[[Any], str]:
     return read
 
 
-def whole_numbers(option: str, such: str) -> Callable[[Any], list[int]]:
-    """A reader of whole numbers and ranges with commas between them; its error gives ``such`` as an example.
+def whole_numbers(option: str, example: str) -> Callable[[Any], list[int]]:
+    """A function that reads whole numbers and ranges with commas between them; its error shows ``example``.
 
     >>> whole_numbers("latent", "20 or 100,50")("100, 50"), whole_numbers("states", "2..5")("2..4,9")
     ([100, 50], [2, 3, 4, 9])
@@ -209,7 +222,7 @@ def whole_numbers(option: str, such: str) -> Callable[[Any], list[int]]:
             ranges = [range(0)]
         if not all(ranges) or any(each[0] < 1 or each[-1] > MOST for each in ranges):
             raise SettingsError(
-                f"--{option} expects whole numbers from 1 to {MOST:,} with commas between them, such as {such}; got "
+                f"--{option} expects whole numbers from 1 to {MOST:,} with commas between them, such as {example}; got "
                 f"{value!r}."
             )
         return [number for each in ranges for number in each] or [int(number) for number in value]

@@ -12,24 +12,28 @@ from tractable.core.words import nearest
 
 
 def settings_of(given: Mapping[str, Any], default: str, saved: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
-    """The fields of the method, and the seed.
+    """The fields of the method, and the seed of the run.
 
-    ``--set`` overrides ``--method``, which overrides ``--config``; where none of them is given, the run to resume, of
-    which ``saved`` are the entries, says the method.
+    ``--set`` overrides ``--method``, which overrides ``--config``. If none of them is given, the method is that of the
+    run to resume, whose entries are ``saved``.
     """
     file = {} if given.get("config") is None else read(given["config"])
     fields = dict(map(assignment, given["set_"] or ()))
-    seed = next(one for one in (given["seed"], file.pop("seed", None), saved.get("seed"), 0) if one is not None)
+    seeds = given["seed"], file.pop("seed", None), saved.get("seed"), 0
+    seed = next(each for each in seeds if each is not None)
     if saved and not (given["method"] or file or fields):
         return saved["method"], seed
     name = given["method"] or file.get("method") or saved.get("method", {}).get("method") or default
     if methods.named(file.get("method", name)) is not methods.named(name):
-        file = {}  # its fields belong to another method
+        file = {}  # the file's fields belong to another method
     return file | {"method": name} | fields, seed
 
 
 def settings_of_each(names: str, assignments: Sequence[str]) -> list[dict[str, Any]]:
-    """The fields of methods in a comma list; ``field=value`` is for all that have it, or for one: ``method.field``."""
+    """The fields of each method in a list of names with commas between them.
+
+    An assignment ``field=value`` is for all methods that have the field; ``method.field=value`` is for one method.
+    """
     kinds = [methods.named(name.strip()) for name in names.split(",") if name.strip()]
     if not kinds:
         raise SettingsError("--methods expects names with commas between them, such as map,nuts; got none.")
@@ -46,7 +50,7 @@ def settings_of_each(names: str, assignments: Sequence[str]) -> list[dict[str, A
 
 
 def assignment(text: str) -> tuple[str, Any]:
-    """Splits ``field=value``. The value is read as TOML, or ``none``, or else stays text.
+    """Split ``field=value``. The value is read as ``none`` or as TOML; if it is neither, it stays text.
 
     >>> assignment("draws=500"), assignment("thin=auto"), assignment("preconditioner=none")
     (('draws', 500), ('thin', 'auto'), ('preconditioner', None))
@@ -68,6 +72,6 @@ def read(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
-        raise SettingsError(f"There is no file {path}; --config expects settings in TOML.") from error
+        raise SettingsError(f"There is no file {path}; --config expects a file of settings in TOML.") from error
     except (tomllib.TOMLDecodeError, OSError, UnicodeDecodeError, RecursionError) as error:
-        raise SettingsError(f"{path} is not TOML: {error}.") from error
+        raise SettingsError(f"{path} is not TOML: {error}. --config expects settings in TOML.") from error

@@ -1,4 +1,7 @@
-"""What ``compare`` and ``calibrate`` do: several fits, of methods on one problem or of one method on simulated data."""
+"""The commands ``compare`` and ``calibrate``, which make several fits.
+
+``compare`` fits several methods to one problem. ``calibrate`` fits one method to many simulated data sets.
+"""
 
 import math
 from typing import Any
@@ -31,34 +34,35 @@ def compare(given: Arguments) -> None:
     settings = settings_of_each(given["methods"] or kind.compared, given["set_"] or ())
     methods = [kind.method(task, each) for each in settings]
     folder, seed = given["out"] or fresh(f"{task.name}-compare"), given["seed"] or 0
-    # The exact answer, else (None) a run of NUTS. Moments of a network's weights mean nothing: their distances are NaN.
+    # The reference is the exact answer if it is known, and else (None) a run of NUTS. Moments of a network's weights
+    # mean nothing, so the distances from them are made NaN.
     reference = exact(task) if kind.has_reference else dict.fromkeys(task.model.names, (math.nan, math.inf))
-    with lock(folder), progress_of(False if quiet else None) as heard:
+    with lock(folder), progress_of(False if quiet else None) as listener:
         if not quiet:
             say(f"{', '.join(method.label for method in methods)} on {task.label}, into {folder}")
-        found = compare_methods(
-            task.model, task.data, methods, seed=seed, held_out=task.held_out, reference=reference, progress=heard,
+        comparison = compare_methods(
+            task.model, task.data, methods, seed=seed, held_out=task.held_out, reference=reference, progress=listener,
             n_jobs=given["jobs"],
             on_result=None if quiet else lambda label, one: say(f"{label}: {one.report().verdict}"),
         )  # fmt: skip
-        write_table(folder / "comparison.csv", found.table, index=True)
+        write_table(folder / "comparison.csv", comparison.table, index=True)
         about = {"problem": task.spec, "methods": [method.settings() for method in methods], "seed": seed}
-        write_run(folder, about | {"failures": found.failures})
-        if found.posteriors:
-            write_comparison_page(folder, found, title=f"{task.name}: methods compared")
+        write_run(folder, about | {"failures": comparison.failures})
+        if comparison.posteriors:
+            write_comparison_page(folder, comparison, title=f"{task.name}: methods compared")
             if kind.has_reference:
-                found.plot(folder / "marginals.png")
-    last = f"Report: {folder / 'report.html'}" if found.posteriors else "No method has a result."
-    show_result(quiet, folder, [to_terminal(results_table(found.table))], last)
-    for label, sentence in found.failures.items():
+                comparison.plot(folder / "marginals.png")
+    last = f"Report: {folder / 'report.html'}" if comparison.posteriors else "No method has a result."
+    show_result(quiet, folder, [to_terminal(results_table(comparison.table))], last)
+    for label, sentence in comparison.failures.items():
         say(f"{label} failed: {sentence}", "red")
-    end(found.interrupted, "")
-    if not found.posteriors:
+    end(comparison.interrupted, "")
+    if not comparison.posteriors:
         raise typer.Exit(FAULT)
 
 
 def exact(task: Task) -> dict[str, tuple] | None:
-    """The exact answer of an example, with marginal densities where they are known; else None."""
+    """The exact answer of an example, with marginal densities if they are known; None if there is no exact answer."""
     known = EXAMPLES.get(task.spec.get("example", ""))
     if known is None or known.exact is None:
         return None
@@ -79,7 +83,7 @@ def exact(task: Task) -> dict[str, tuple] | None:
 
 
 def calibrate(given: Arguments) -> None:
-    """Write runs, ranks and page into a folder; the same command continues from the runs already there."""
+    """Write runs, ranks and a page into a folder; the same command continues from the runs that the folder holds."""
     quiet, kind = given["quiet"], models.comparable_kind(given)
     task = kind.read({**given, "held_out": 0.0})
     settings, seed = settings_of(given, kind.usual(task), {})
@@ -87,12 +91,12 @@ def calibrate(given: Arguments) -> None:
     folder = given["out"] or fresh(f"{task.name}-calibrate")
     if not quiet:
         say(f"{method.label} on {given['runs']} data sets like {task.label}, into {folder}")
-    found = calibration.calibrate(
+    result = calibration.calibrate(
         task.model, method, task.data, runs=given["runs"], seed=seed, n_jobs=given["jobs"],
         progress=False if quiet else None, checkpoint=folder,
     )  # fmt: skip
-    page = write_calibration_page(folder, found, title=f"{task.name}: {method.label} on simulated data")
-    report = found.report()
-    shown = [to_terminal(quantities(found), ROWS), verdict(report.verdict, report.checks)]
-    show_result(quiet, folder, shown, f"Report: {page}")
-    end(found.interrupted, report.verdict)
+    page = write_calibration_page(folder, result, title=f"{task.name}: {method.label} on simulated data")
+    report = result.report()
+    tables = [to_terminal(quantities(result), ROWS), verdict(report.verdict, report.checks)]
+    show_result(quiet, folder, tables, f"Report: {page}")
+    end(result.interrupted, report.verdict)

@@ -1,4 +1,4 @@
-"""``Kind``, a kind of model as ``--model`` names it, and ``Task``, one model of a kind with its data."""
+"""Defines ``Kind``, a kind of model as ``--model`` names it, and ``Task``, one model of a kind with its data."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -25,14 +25,18 @@ from tractable.tables.encoder import Encoder
 from tractable.tables.files import Source
 from tractable.tables.ordered import Places
 
-Arguments = Mapping[str, Any]  # options by name, as they were typed or saved
+Arguments = Mapping[str, Any]  # the values of options by name, as the user typed them or a run saved them
 
 
 class Option(NamedTuple):
     """An option of a kind of model."""
 
-    read: Callable[[Any], Any] = lambda value: value  # typed or saved value to one JSON holds, or an error
+    # From a typed or saved value to a value that JSON can hold; it raises an error for a bad value.
+    read: Callable[[Any], Any] = lambda value: value
     usual: Any = None  # the default
+
+
+HELD_OUT_SHARE = {"held_out": Option(reading.share, 0.2)}
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,22 +44,23 @@ class Task:
     """A model to learn from rows of a file, or a built-in example."""
 
     kind: "Kind"
-    name: str  # short, for the run's folder
-    label: str  # the data in words
-    spec: dict[str, Any]  # JSON: the kind's options and what reading the file found; all that --resume and predict need
-    data: Data  # rows to fit
-    held_out: Data | None  # rows that the fit never sees
-    model: Any = None  # a Model; None where one of several is to be chosen
-    encoder: Any = None  # an Encoder, from the file's rows to the model's; None for an example
-    shifted: np.ndarray | None = None  # inputs of rows from elsewhere, which predictions should be less sure of
-    mesh: int | str | None = None  # devices that share the run
+    name: str  # a short name, for the run's folder
+    label: str  # a description of the data in words
+    # For JSON: the kind's options, and what was found when the file was read. --resume and predict need only this.
+    spec: dict[str, Any]
+    data: Data  # the rows to fit
+    held_out: Data | None  # rows that the fit does not use
+    model: Any = None  # a Model; None if one of several models is to be chosen
+    encoder: Any = None  # an Encoder that maps the file's rows to those of the model; None for an example
+    shifted: np.ndarray | None = None  # inputs of rows unlike the fitted ones, whose predictions should be less certain
+    mesh: int | str | None = None  # the number of devices that share the run, or "auto"
 
 
 class Result(NamedTuple):
     """The result of a fit."""
 
     posterior: Posterior
-    selection: Any = None  # a Selection where one of several models was chosen
+    selection: Any = None  # a Selection if one of several models was chosen
 
     @property
     def interrupted(self) -> bool:
@@ -70,63 +75,73 @@ class Result(NamedTuple):
 
 
 class Kind:
-    """A kind of model: what it takes, and how it is read, learnt, shown and predicts. ``models.KINDS`` lists them.
+    """A kind of model: its options, how its rows are read, how it learns, its page and its predictions.
 
-    A subclass has ``read(given)``, the Task of typed options or of a saved spec, whose warnings say how rows were read;
-    ``page(task, result)``, arguments of ``sections_of``; and ``predict(folder, spec, given)``, a row for each of the
-    file ``new``, by the run in a folder.
+    ``models.KINDS`` lists the kinds. A subclass defines these methods:
+
+    - ``read(given)``: the Task of typed options or of a saved spec; its warnings say how rows were read.
+    - ``page(task, result)``: arguments of ``sections_of``.
+    - ``predict(folder, spec, given)``: from the run in a folder, a row of predictions for each row of the file ``new``.
     """
 
-    name: str  # as --model names it
-    usual_method: str
-    methods: tuple[str, ...] = ()  # those that learn it, if not all do
+    name: str  # the kind's name as a value of --model
+    usual_method: str  # the default method
+    methods: tuple[str, ...] = ()  # the methods that can learn this kind; () for all
     options: Mapping[str, Option]
-    takes = frozenset({"table"})  # further options, which are no part of a run's description
-    compared = ""  # the methods that compare takes by default; compare and calibrate take no kind without them
-    has_reference = True  # moments of its parameters mean something: compare measures them against a reference
-    row_noun = "predictions"  # what the rows of ``predict`` are called
+    takes = frozenset({"table"})  # further options, which are not part of a run's description
+    compared = ""  # the default methods of compare; "" if compare and calibrate do not accept this kind
+    has_reference = True  # whether compare measures moments of the parameters against a reference
+    row_noun = "predictions"  # the word for the rows of ``predict``
     read: Callable[[Arguments], Task]
     page: Callable[[Task, Result], dict[str, Any]]
     predict: Callable[[Path, dict[str, Any], Arguments], pd.DataFrame]
 
     def ask(self, given: Arguments) -> dict[str, Any]:
-        """Values of the kind's options, typed or saved; the default where the value is None or absent."""
-        asked = {name: given.get(name) for name in self.options}
-        asked = {name: self.options[name].usual if value is None else value for name, value in asked.items()}
-        return {name: None if value is None else self.options[name].read(value) for name, value in asked.items()}
+        """The values of the kind's options, typed or saved; the default where a value is None or absent."""
+        values = {name: given.get(name) for name in self.options}
+        values = {name: self.options[name].usual if value is None else value for name, value in values.items()}
+        return {name: None if value is None else self.options[name].read(value) for name, value in values.items()}
 
     def usual(self, task: Task) -> str:
         """The default method for a task."""
         return self.usual_method
 
     def method(self, task: Task, settings: Arguments) -> Method:
-        """The method of these settings; a SettingsError if it cannot learn this kind."""
+        """The method with these settings.
+
+        Raises:
+            SettingsError: the method cannot learn this kind of model.
+        """
         method = from_settings(dict(settings))
         if self.methods and method.label not in self.methods:
             raise SettingsError(
-                f"--model {self.name} is learnt by --method {', '.join(self.methods)}; got {method.label}."
+                f"--model {self.name} expects --method {' or '.join(self.methods)}; got {method.label}."
             )
         return method
 
     def learn(self, task: Task, method: Method, seed: int, folder: Path, progress: bool | None) -> Result:
-        """The posterior of the run in a folder: loaded if it is done, else resumed from its checkpoint or started."""
+        """The posterior of the run in a folder.
+
+        It is loaded if the run is finished; if not, the run is resumed from its checkpoint, or started.
+        """
         about, saved = folders.posterior_in(folder), folders.read_run(folder)
         same = saved["method"] == method.settings() and saved["seed"] == seed
-        how = task.spec.get("verify", "auto")
-        how = None if how == "none" else how
-        # A network is judged on held-out rows: they say whether predictions on which repeated fits agree are right.
+        verify = task.spec.get("verify", "auto")
+        verify = None if verify == "none" else verify
+        # Repeated fits of a network may agree on wrong predictions; only held-out rows show this. So a network is
+        # verified after the fit, with its held-out rows.
         later = bool(task.model.network_weights) and task.held_out is not None
         if about is not None and not about["interrupted"] and same:
-            found = load(folder, task.model, task.data)
+            posterior = load(folder, task.model, task.data)
         else:
             options: Any = {"seed": seed, "progress": progress, "checkpoint": folder, "mesh": task.mesh}
-            found = infer(task.model, task.data, method, verify=None if later else how, **options)
-        if not later or found.interrupted or any(check.name == HELD_OUT for check in found.report().checks):
-            return Result(found)
-        found = found.verify(how, held_out=task.held_out)
+            posterior = infer(task.model, task.data, method, verify=None if later else verify, **options)
+        if not later or posterior.interrupted or any(check.name == HELD_OUT for check in posterior.report().checks):
+            return Result(posterior)
+        posterior = posterior.verify(verify, held_out=task.held_out)
         if jax.process_index() == 0:
-            found.write(folder, streamed=method.chained)
-        return Result(found)
+            posterior.write(folder, streamed=method.chained)
+        return Result(posterior)
 
     def title(self, task: Task, result: Result) -> str:
         """The page's title."""
@@ -134,27 +149,33 @@ class Kind:
 
 
 class OfRows(Kind):
-    """A model of whole rows of numbers, or of sequences of them, of which no column is explained by the others.
+    """A kind that models whole rows of numbers, or sequences of rows, without a target.
 
-    A subclass has ``source(path, spec, array, encoder)``, a file's rows, with an encoder the columns that it knows, and
-    where they are in sequences, or None; ``model(spec, encoder)``; and ``columns(posterior, task, order)``, those of
-    predictions by name.
+    A subclass also defines these methods:
+
+    - ``source(path, spec, array, encoder)``: a file's rows (with an encoder, only its columns), and the rows' places in
+      sequences, or None.
+    - ``model(spec, encoder)``: the model.
+    - ``columns(posterior, task, order)``: the columns of the predictions, by name.
     """
 
-    unit = "row"  # a datum
-    fewest = 0  # with fewer data, none is held out
+    unit = "row"  # the word for one datum
+    fewest = 0  # if there are fewer data than this, none is held out
     gaps = True  # whether new rows may lack numbers
-    remedy = ""  # of rows that lack numbers, as a sentence
+    remedy = ""  # a sentence that says what to do about rows that lack numbers
     source: Callable[..., tuple[Source, Places | None]]
     model: Callable[..., Any]
     columns: Callable[..., dict[str, Any]]
 
     def recognise(self, source: Source, spec: Arguments) -> tuple[dict[str, Any], float]:
-        """The family, and what else the model needs to know of the rows; and their divisor, 0 to standardise."""
+        """What the model needs to know about the rows, such as the family; and by what the rows are divided.
+
+        A divisor of 0 means that the rows are standardised.
+        """
         return {"family": "normal"}, 0.0
 
     def rows(self, spec: Arguments, encoder: Encoder, source: Source, order: Places | None) -> np.ndarray:
-        """(n, …) the model's data."""
+        """The model's data, (n, …)."""
         rows = encoder.standardise(source.values)
         return rows if order is None else order.placed_rows(rows)
 
@@ -164,19 +185,19 @@ class OfRows(Kind):
         path, spec = Path(given["table"]), self.ask(given)
         source, order = self.source(path, spec, spec.get("array"), None)
         source = reading.drop_gaps(source, spec.get("missing"), self.remedy)
-        found, divisor = self.recognise(source, spec)
+        facts, divisor = self.recognise(source, spec)
         count = len(source.values) if order is None else len(order.names)
         if count < 2 > self.fewest:
-            raise DataError(f"A {self.name} is learnt from rows that differ: expected two or more; got {count}.")
-        back = reading.held_out_mask(count, spec["held_out"]) if count >= self.fewest else np.zeros(count, bool)
-        encoder, source = reading.encoder_of(source, ~(back if order is None else back[order.sequence]), divisor)
-        spec = {"table": str(path.resolve()), "model": self.name, **spec, **found, "encoder": encoder.to_dict()}
+            raise DataError(f"--model {self.name} needs two rows or more to learn from; got {count}.")
+        mask = reading.held_out_mask(count, spec["held_out"]) if count >= self.fewest else np.zeros(count, bool)
+        encoder, source = reading.encoder_of(source, ~(mask if order is None else mask[order.sequence]), divisor)
+        spec = {"table": str(path.resolve()), "model": self.name, **spec, **facts, "encoder": encoder.to_dict()}
         spec["unit"] = None if order is None else order.unit
         rows, label = self.rows(spec, encoder, source, order), path.name.split(".")[0] or "table"
         data = Data(rows, missing="keep" if order is not None or np.isnan(rows).any() else "raise")
-        words = f"{counted(int(np.sum(~back)), self.unit)} of {counted(len(encoder.columns), 'number')}"
+        words = f"{counted(int(np.sum(~mask)), self.unit)} of {counted(len(encoder.columns), 'number')}"
         return Task(
-            self, label, f"{label} ({words}, {spec['family']})", spec, *reading.part_rows(data, back), encoder=encoder
+            self, label, f"{label} ({words}, {spec['family']})", spec, *reading.part_rows(data, mask), encoder=encoder
         )
 
     def predict(self, folder: Path, spec: dict[str, Any], given: Arguments) -> pd.DataFrame:
@@ -190,16 +211,19 @@ class OfRows(Kind):
 
 
 class Chosen(OfRows):
-    """A latent-variable model with a number of components or states, which is chosen by a criterion.
+    """A kind of latent-variable models whose number of components or states is chosen by a criterion.
 
-    A subclass also has ``describe(posterior, task)``, θ in the table's units; ``files(described, task)``, tables by
-    name for the folder; and ``page_sections(described, task, selection, back)``, what a page shows, of ``back`` data
-    held out.
+    A subclass also defines these methods:
+
+    - ``describe(posterior, task)``: θ in the table's units.
+    - ``files(description, task)``: the tables for the folder, by name.
+    - ``page_sections(description, task, selection, held_out)``: the sections of the page, where ``held_out`` is the
+      number of held-out data.
     """
 
     usual_method, methods = "em", ("em",)
-    tries = "components"  # the option with the numbers to try
-    bound: Callable[..., Model]  # (task, k) -> a model whose evidence is bounded, where --choose takes evidence
+    tries = "components"  # the option that lists the numbers to try
+    bound: Callable[..., Model]  # for --choose evidence: (task, k) -> a model that gives a bound on the evidence
     describe: Callable[..., Any]
     files: Callable[..., dict[str, pd.DataFrame]]
     page_sections: Callable[..., Any]
@@ -208,14 +232,14 @@ class Chosen(OfRows):
         task = super().read(given)
         if task.spec["choose"] == "held-out" and task.held_out is None:
             raise SettingsError(
-                f"--choose held-out looks at {self.unit}s held out: give --held-out a share above 0"
+                f"--choose held-out needs held-out {self.unit}s: give --held-out a share above 0"
                 f"{f', and {self.fewest} {self.unit}s or more' * bool(self.fewest)}."
             )
-        most, seen = max(task.spec[self.tries]), ~np.isnan(flat_rows(task.data.y)).all(1)
-        if most > seen.sum():
+        most, has_numbers = max(task.spec[self.tries]), ~np.isnan(flat_rows(task.data.y)).all(1)
+        if most > has_numbers.sum():
             raise DataError(
-                f"--{self.tries} asks for up to {most}, of {counted(int(seen.sum()), 'row')} to fit: each needs a row "
-                "at least. Ask for fewer, or set --held-out 0."
+                f"--{self.tries} asks for up to {most} with {counted(int(has_numbers.sum()), 'row')} to fit: each "
+                "needs at least one row. Ask for fewer, or set --held-out 0."
             )
         task.spec["chosen"] = None
         return task
@@ -223,33 +247,33 @@ class Chosen(OfRows):
     def learn(self, task: Task, method: Method, seed: int, folder: Path, progress: bool | None) -> Result:
         """Fit a model of each size and choose one; the criteria are in the table's units."""
         spec, encoder = task.spec, task.encoder
-        found = select(
+        selection = select(
             lambda k: self.model(spec | {"chosen": k}, encoder), task.data, sorted(set(spec[self.tries])), method,
             by=spec["choose"], held_out=task.held_out, bound_of=lambda k: self.bound(task, k), seed=seed,
             progress=progress, checkpoint=folder / "fits", noun=self.tries[:-1],
         )  # fmt: skip
-        # log |d standardised / d x| is the same for every size, so the choice is that of the standardised units.
+        # Change to the table's units. log |d standardised / d x| is the same for every size, so the choice stays.
         units = encoder.log_scales(flat_rows(task.data.y)).sum()
         changes = {"log likelihood": -units, "BIC": 2 * units, "AIC": 2 * units, "evidence": -units}
         if task.held_out is not None:
             changes["held-out"] = -encoder.log_scales(flat_rows(task.held_out.y)).sum() / task.held_out.size
-        table = found.table.assign(**{name: found.table[name] + change for name, change in changes.items()})
-        found.posterior.write(folder)
-        for name, frame in self.files(self.describe(found.posterior, task), task).items():
+        table = selection.table.assign(**{name: selection.table[name] + change for name, change in changes.items()})
+        selection.posterior.write(folder)
+        for name, frame in self.files(self.describe(selection.posterior, task), task).items():
             write_table(folder / name, frame)
         write_table(folder / "criterion.csv", table)
-        spec["chosen"] = found.components
-        return Result(found.posterior, replace(found, table=table))
+        spec["chosen"] = selection.components
+        return Result(selection.posterior, replace(selection, table=table))
 
     def page(self, task: Task, result: Result) -> dict[str, Any]:
-        back = 0 if task.held_out is None else task.held_out.size
-        drawn = self.page_sections(self.describe(result.posterior, task), task, result.selection, back)
-        return {"facts": pages.facts(result.selection, task.data.y, self.tries), "sections": drawn}
+        count = 0 if task.held_out is None else task.held_out.size
+        sections = self.page_sections(self.describe(result.posterior, task), task, result.selection, count)
+        return {"facts": pages.facts(result.selection, task.data.y, self.tries), "sections": sections}
 
     def title(self, task: Task, result: Result) -> str:
         return f"{task.name} by a {self.name} of {counted(result.selection.components, self.tries[:-1])}"
 
 
 def flat_rows(y: np.ndarray) -> np.ndarray:
-    """Rows (n, d), also of sequences."""
+    """Rows, or the rows of sequences, as an array (n, d)."""
     return y.reshape(-1, y.shape[-1])

@@ -1,4 +1,7 @@
-"""The one place that writes on a terminal: what tables, notes and folders hold may come from anybody."""
+"""The only module that writes on a terminal.
+
+Tables, notes and names of folders may come from anybody, so this module never interprets them as markup.
+"""
 
 import contextlib
 import re
@@ -14,14 +17,14 @@ from rich.segment import Segment
 from tractable.core.shown import printable
 
 FAULT, REJECTED = 2, 3  # exit codes
-ROWS, COLUMNS = 12, 9  # at most this many of a long table are shown
-WIDE = 120  # columns of text where the output is no terminal
-# Arguments that the library's messages advise, which a command line has as options.
+ROWS, COLUMNS = 12, 9  # the largest number of rows and columns of a table that are shown
+WIDE = 120  # the width of the text, in characters, if the output is not a terminal
+# Python arguments in the library's messages that are options of the command line.
 ARGUMENT = re.compile(r"\b(missing|family|array|redraw|mesh|exclude|exposure|censored|event|until)=('[^']*'|\w+)?")
 
 
 class Terminal(Console):
-    """A console on which text stays text: no markup, no emoji, and control characters as Python writes them."""
+    """A console that prints text as it is: without markup or emoji, and with control characters as Python escapes."""
 
     def __init__(self, *, stderr: bool = False) -> None:
         wide = None if (sys.stderr if stderr else sys.stdout).isatty() else WIDE
@@ -36,7 +39,7 @@ class Terminal(Console):
 
 
 def line(text: object, style: str = "", *, stderr: bool = False) -> None:
-    """Print one line, however long."""
+    """Print one line without breaking it, however long it is."""
     Terminal(stderr=stderr).print(str(text), style=style, soft_wrap=True)
 
 
@@ -46,15 +49,15 @@ def say(text: str, style: str = "") -> None:
 
 
 def as_options(sentence: str) -> str:
-    """A message of the library with the options of a command line in place of Python's arguments.
+    """A message of the library, with options of the command line in place of Python's arguments.
 
     >>> as_options("pass missing='drop', or choose another family=; redraw=True draws binary ones.")
     'pass --missing drop, or choose another --family; --redraw draws binary ones.'
     """
 
-    def option(found: re.Match) -> str:
-        value = (found[2] or "").strip("'").replace("True", "")
-        return f"--{found[1]} {value}".strip()
+    def option(match: re.Match) -> str:
+        value = (match[2] or "").strip("'").replace("True", "")
+        return f"--{match[1]} {value}".strip()
 
     sentence = ARGUMENT.sub(option, sentence).replace("same checkpoint=", "same --out, and --resume,")
     return sentence.replace("solver='stochastic'", "--set solver=stochastic")
@@ -62,43 +65,43 @@ def as_options(sentence: str) -> str:
 
 @contextlib.contextmanager
 def notes() -> Iterator[list[str]]:
-    """Inside, each of the library's warnings becomes one note on stderr; yields the list of the notes so far."""
+    """A context in which each of the library's warnings becomes one note on stderr; yields the list of the notes."""
     from tractable.core.errors import TractableWarning
 
-    said: list[str] = []
+    texts: list[str] = []
 
     def note(message: Warning | str, *_: object, **__: object) -> None:
-        if (text := as_options(str(message))) not in said:
-            said.append(text)
+        if (text := as_options(str(message))) not in texts:
+            texts.append(text)
             say(f"Note: {text}", "yellow")
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of other packages
+        warnings.simplefilter("ignore")  # warnings of other packages are not shown
         warnings.simplefilter("always", TractableWarning)
         warnings.showwarning = note
-        yield said
+        yield texts
 
 
-def show_result(quiet: bool, folder: object, shown: Iterable[Any], last: str) -> None:
-    """Print what a command found, and ``last`` a line on its time or page; or its folder alone."""
+def show_result(quiet: bool, folder: object, parts: Iterable[Any], last: str) -> None:
+    """Print the parts of a result and then the line ``last``; or, if ``quiet``, only the name of the folder."""
     if quiet:
         return line(folder)
-    for each in shown:
+    for each in parts:
         Terminal().print(each)
     line(last)
 
 
-def verdict(word: str, found: Sequence[Any]) -> Any:
+def verdict(word: str, results: Sequence[Any]) -> Any:
     """The verdict and its checks, as a terminal shows them."""
     from tractable.pages.sections import Section
     from tractable.pages.terminal import to_terminal
     from tractable.pages.verdict import checks
 
-    return to_terminal(Section("Verdict", [checks(found)], verdict=word))
+    return to_terminal(Section("Verdict", [checks(results)], verdict=word))
 
 
 def end(interrupted: bool, verdict: str) -> None:
-    """Exit with the run's code: its signal's if it was stopped, 3 if its verdict is reject."""
+    """Exit with the run's code: that of the signal if the run was stopped, 3 if its verdict is "reject"."""
     if interrupted:
         from tractable.engine.stopping import exit_code
 

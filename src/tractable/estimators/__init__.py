@@ -6,7 +6,7 @@
     clusters = GaussianMixture(3).fit(X)
     clusters.report_, clusters.standard_errors_
 
-They work wherever scikit-learn's own do: pipelines, cross-validation, searches, pickles.
+They work wherever scikit-learn's own estimators work: in pipelines, cross-validation, searches and pickles.
 """
 
 from tractable.estimators.bayesian_mixtures import BayesianGaussianMixture

@@ -1,4 +1,4 @@
-"""The estimators' common base: from a table to a posterior, and back to the user's units."""
+"""The estimators' common base: it leads from a table to a posterior, and back to the user's units."""
 
 import dataclasses
 import warnings
@@ -24,21 +24,21 @@ from tractable.diagnostics.report import Report, number
 from tractable.diagnostics.verify import Verify
 from tractable.estimators import rows as tables
 from tractable.estimators.rows import Scaling
-from tractable.estimators.updating import moments, updated
+from tractable.estimators.updating import moments, with_normal_priors
 from tractable.inference import infer
 from tractable.methods import Method, named
 from tractable.posterior.posterior import Posterior
 from tractable.posterior.predict import Prediction
 from tractable.posterior.standardised import Standardised, as_standardised
 
-DRAWS = 1000  # posterior draws that a prediction averages over, at most
-BLOCK = 1 << 16  # rows scaled at once
-# Checks whose rejection means that the run was too short.
+DRAWS = 1000  # the largest number of posterior draws that a prediction averages over
+BLOCK = 1 << 16  # how many rows are scaled at a time
+# The checks whose verdict "reject" means that the run was too short.
 UNFINISHED = ("R-hat", "R-hat of means", "bulk ESS", "tail ESS", "effective draws", "trend", "gain to come", "gradient",
               "left to climb", "ended early", "steps", "further", "L-BFGS adds")  # fmt: skip
-UNKEPT = ("model", "data", "standing")  # fields of a posterior that a pickle leaves out
+UNPICKLED = ("model", "data")  # fields of a posterior that a pickle leaves out
 
-# Ranges of settings, in the words of the errors.
+# The ranges of the settings, in the words of error messages.
 Count = Annotated[int, Range("a whole number, 1 or more", is_whole)]
 Learner = Annotated[str | Method, "a name such as 'nuts', or a method such as NUTS()"]
 Level = Annotated[float, Range("a number in (0, 1)", lambda value: is_number(value, 0) and value < 1)]
@@ -49,16 +49,16 @@ RandomState = Seed | Annotated[np.random.RandomState, "a NumPy RandomState"] | N
 class Bayesian(Spelt, BaseEstimator):
     """Base of the estimators: dataclasses whose fields are the settings. Subclasses define the model."""
 
-    __no_type_check__ = True  # else a run-time type checker would raise its own error before ours
-    _model: Callable[[], Model]  # on standardised inputs
-    _streams: ClassVar[int] = 1  # random streams: one for the fit
+    __no_type_check__ = True  # without this, a run-time type checker would raise its own error before this package does
+    _model: Callable[[], Model]  # the model, for standardised inputs
+    _streams: ClassVar[int] = 1  # how many random seeds there are: one for the fit
     _double: bool = False  # whether the fit computed in double precision
-    _scaled: Any = False  # whether the model is of standardised columns
+    _scales_columns: Any = False  # whether the model is for standardised columns
     random_state: RandomState
     n_features_in_: int
     posterior_: Posterior
     _scaling: Scaling
-    _rows: float  # of the first fit, each as often as its weight says
+    _rows: float  # the number of rows of the first fit, each counted as often as its weight says
 
     @property
     def report_(self) -> Report:
@@ -67,34 +67,38 @@ class Bayesian(Spelt, BaseEstimator):
         return self.posterior_.report()
 
     def _keep(self, posterior: Posterior) -> None:
-        """Set ``posterior_``, which says so where its model's units are not the user's."""
-        self.posterior_ = as_standardised(posterior) if self._scaled else posterior
+        """Set ``posterior_``, as a ``Standardised`` posterior if its model is for standardised columns."""
+        self.posterior_ = as_standardised(posterior) if self._scales_columns else posterior
 
     @property
-    def _inside(self) -> Posterior:
-        """The posterior, in the units of its model."""
+    def _posterior(self) -> Posterior:
+        """The posterior in the units of its model."""
         posterior = self.posterior_
         return posterior.standardised if isinstance(posterior, Standardised) else posterior
 
     def _check_settings(self) -> None:
-        """Raises a SettingsError about the first setting outside its field's range."""
+        """Raise a SettingsError about the first setting that lies outside the range of its field."""
         settings: Any = self
         for field in dataclasses.fields(settings):
             allowed, value = range_of(field.type), getattr(self, field.name)
             if allowed and not allowed.holds(value):
                 raise SettingsError(f"{field.name} is {allowed.expected}; got {value!r}.")
 
-    def _inferred(
+    def _infer(
         self, model: Model, data: Data, method: Method, verify: str | None = "auto", held_out: Data | None = None
     ) -> Posterior:
         seed = self._seeds()[0]
         return infer(model, data, method, seed=seed, progress=False, verify=verify, held_out=held_out)
 
     def _seeds(self) -> list[int]:
+        """``_streams`` seeds from ``random_state``."""
         return check_random_state(self.random_state).randint(np.iinfo(np.int32).max, size=self._streams).tolist()
 
-    def _checked(self, x: object, *, reset: bool = False, **options: Any) -> np.ndarray:
-        """A table as finite numbers (n, d), float64 by default. Columns must be those fitted, unless ``reset``."""
+    def _check_table(self, x: object, *, reset: bool = False, **options: Any) -> np.ndarray:
+        """The table as an array of finite numbers (n, d), float64 by default.
+
+        Its columns must be those of the fit, unless ``reset`` is true.
+        """
         if not reset:
             check_is_fitted(self, "posterior_")
         table: Any = x
@@ -105,45 +109,45 @@ class Bayesian(Spelt, BaseEstimator):
         if np.any(weight < 0):
             raise DataError(f"sample_weight says how often a row counts: expected numbers ≥ 0; got {weight.min():g}.")
         if not np.any(weight > 0):
-            raise DataError("Every sample_weight is zero, which leaves no row to learn from.")
+            raise DataError("Every sample_weight is zero, so no row is left. Give some rows a weight above 0.")
         return weight
 
     def __getstate__(self) -> dict[str, Any]:
-        # A model holds functions, which cannot be pickled: it is made again from the settings.
+        # A model holds functions, which cannot be pickled. So ``__setstate__`` makes the model again from the settings.
         state: dict[str, Any] = {**super().__getstate__()}  # pyright: ignore[reportGeneralTypeIssues, reportCallIssue]
         posterior = state.get("posterior_")
         if posterior is not None:
             fields = {f.name: getattr(posterior, f.name) for f in dataclasses.fields(posterior)}
-            state["posterior_"] = {name: value for name, value in fields.items() if name not in UNKEPT}
+            state["posterior_"] = {name: value for name, value in fields.items() if name not in UNPICKLED}
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
-        fitted = self.__dict__.get("posterior_")
-        if isinstance(fitted, dict):
+        fields = self.__dict__.get("posterior_")
+        if isinstance(fields, dict):
             with in_double(self._double):
-                self._keep(Posterior(self._model(), None, **fitted))
+                self._keep(Posterior(self._model(), None, **fields))
 
 
 class Scored:
-    """For estimators whose ``score_samples`` gives log densities, (n,)."""
+    """A mixin for estimators whose ``score_samples`` gives log densities, (n,)."""
 
     score_samples: Callable[..., np.ndarray]
 
     def score(self, X: object, y: object = None) -> float:
-        """The mean of ``score_samples``, nats a row."""
+        """The mean of ``score_samples``, in nats (units of the natural logarithm) per row."""
         return float(np.mean(self.score_samples(X)))
 
 
 class Explaining(Bayesian):
-    """Estimators of p(y | x), with settings ``method``, ``random_state`` and ``verify``."""
+    """Base of estimators of p(y | x), with settings ``method``, ``random_state`` and ``verify``."""
 
     method: Learner
     verify: Verify
-    _measured: ClassVar[bool]  # whether y is numbers, not classes
+    _numeric_y: ClassVar[bool]  # whether y holds numbers; if not, it holds classes
     _multi_output: ClassVar[bool] = False  # whether y may be (n, K)
-    _scaled = True
-    _standardised: ClassVar[bool] = True  # whether y is standardised, if numbers
+    _scales_columns = True
+    _scales_y: ClassVar[bool] = True  # whether y is standardised, if it holds numbers
     _fit: Callable[..., Any]  # (X, y, sample_weight, posterior of earlier rows or None) -> self
 
     def __sklearn_tags__(self) -> Tags:
@@ -155,11 +159,11 @@ class Explaining(Bayesian):
         """Learn from a table.
 
         Args:
-            X: (n, D), an array or a frame of numbers.
-            y: (n,) numbers, or (n, K) where the estimator takes several outputs; or labels of at least two classes.
-            sample_weight: (n,), ≥ 0, how often each row counts: Σ wᵢ log p(yᵢ|xᵢ, θ). For every method, weight 0
-                equals leaving the row out and a whole number equals repeating it, exactly, unless rows are set
-                aside (``calibration``, ``held_out``), which are chosen one by one.
+            X: (n, D), an array or a data frame of numbers.
+            y: (n,) numbers, or (n, K) if the estimator takes several outputs; or labels of at least two classes.
+            sample_weight: (n,), ≥ 0, how often each row counts: Σ wᵢ log p(yᵢ|xᵢ, θ). With every method, weight 0 gives
+                exactly the same fit as leaving the row out, and a whole-number weight the same fit as repeating the
+                row. Held-out rows (``calibration``, ``held_out``) are an exception: they are chosen one by one.
 
         Returns:
             The estimator.
@@ -168,110 +172,121 @@ class Explaining(Bayesian):
             ValueError: NaN, shapes that do not match, a constant y, or settings out of range.
 
         Warns:
-            ConvergenceWarning: the run was too short. TractableWarning: the posterior should not be used for another
-                reason, which the message gives.
+            ConvergenceWarning: the run was too short. TractableWarning: for another reason, which the message gives,
+                the posterior should not be used.
         """
         return self._fit(X, y, sample_weight, None)
 
     def partial_fit(self, X: object, y: object, sample_weight: object = None) -> Any:
-        """Learn from more rows: the posterior of earlier ones becomes the prior.
+        """Learn from more rows, with the posterior of the earlier rows as the prior.
 
-            p(θ) ← ∏ⱼ N(θⱼ; mⱼ, sⱼ²)       m, s: mean and sd of the earlier posterior, on the reals
+            p(θ) ← ∏ⱼ N(θⱼ; mⱼ, sⱼ²)       m, s: mean and sd of the earlier posterior's unconstrained parameters
 
-        This is assumed-density filtering: every call forgets correlations, and of a posterior with several modes (a
-        network's symmetries, explored by NUTS or an ensemble) keeps only mean and sd. Where parameters are correlated,
-        the sds alone make later fits cautious. Few calls with many rows lose least. The scaling stays that of the first
-        rows; every call compiles anew; intervals are calibrated on held-out rows of the last call.
+        This is assumed-density filtering. Every call forgets the correlations of the earlier posterior. If the earlier
+        posterior has several modes (because of a network's symmetries, explored by NUTS or an ensemble), only its mean
+        and sd remain. If parameters are correlated, independent priors make later fits cautious. A few calls with many
+        rows each lose the least. The scaling stays that of the first call's rows. The second call compiles new
+        programs, as its prior has another form; later calls use them again for tables of about the same length.
+        Intervals are calibrated on held-out rows of the last call.
 
         Args: as for ``fit``.
         """
         return self._fit(X, y, sample_weight, getattr(self, "posterior_", None))
 
-    def _validated(
+    def _validate(
         self, x: object, y: object, sample_weight: object, first: bool
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """x, y and weights, checked."""
+        """Check the settings, x, y and weights; return the last three as arrays."""
         self._check_settings()
         table: Any = (x, y)
         table = validate_data(
-            self, *table, reset=first, dtype=np.float64, y_numeric=self._measured, multi_output=self._multi_output
+            self, *table, reset=first, dtype=np.float64, y_numeric=self._numeric_y, multi_output=self._multi_output
         )
-        found, targets = np.asarray(table[0]), np.asarray(table[1], np.float64 if self._measured else None)
-        return found, targets, self._weights(sample_weight, found)
+        rows, targets = np.asarray(table[0]), np.asarray(table[1], np.float64 if self._numeric_y else None)
+        return rows, targets, self._weights(sample_weight, rows)
 
     def _learn(self, x: np.ndarray, y: np.ndarray, weight: np.ndarray, before: Posterior | None) -> None:
-        """Set ``posterior_``; the moments of ``before``, the posterior of earlier rows, are the prior."""
-        back = self._kept_out("held_out", weight)
-        rows = tables.distinct(x, y, np.where(back, 0.0, weight))
+        """Learn from rows and set ``posterior_``.
+
+        If ``before`` is the posterior of earlier rows, normals with its moments are the prior.
+        """
+        is_held_out = self._held_out_rows("held_out", weight)
+        rows = tables.distinct(x, y, np.where(is_held_out, 0.0, weight))
         if before is None:
-            self._scaling = tables.scaling(rows, self._measured and self._standardised)
+            self._scaling = tables.scaling(rows, self._numeric_y and self._scales_y)
             self._rows = float(rows.weight.sum())
             self._double = need_double(self._targets(rows.y), weights=rows.weight)
         elif np.shape(self._scaling.middle) != rows.y.shape[1:]:
             first = f"{self._scaling.outputs} outputs" if self._scaling.outputs else "one output"
-            raise DataError(f"y had {first} a row in the first call; got y of shape {y.shape}. Give as many.")
+            raise DataError(f"y had {first} per row in the first call; got shape {y.shape}. Give as many outputs.")
         with in_double(self._double):
             model, count = self._model(), tables.length(len(rows.y))
-            prior = model if before is None else updated(model, *moments(before))
-            dtype = jnp.result_type(float) if self._measured else int
-            # Tables are padded to one of a few lengths, so that few programs are compiled; padding rows weigh 0.
-            targets = tables.padded(self._targets(rows.y).astype(dtype), count)
-            weights = tables.padded(rows.weight, count, 0.0)
+            prior = model if before is None else with_normal_priors(model, *moments(before))
+            dtype = jnp.result_type(float) if self._numeric_y else int
+            # Tables are padded to one of a few lengths, so that few programs are compiled; padding rows have weight 0.
+            targets = tables.pad_rows(self._targets(rows.y).astype(dtype), count)
+            weights = tables.pad_rows(rows.weight, count, 0.0)
             data = Data(targets, given=self._inputs(rows.x, count), weights=weights)
             held_out = None
-            if back.any():
-                held_out = Data(self._targets(y[back]).astype(dtype), given=self._inputs(x[back], int(back.sum())))
-            fitted = self._inferred(prior, data, lowered(self._chosen(), count), self.verify, held_out)
-            # The report is made while the rows are at hand; the posterior is kept without them, with the first prior.
-            found = fitted.found | ({"double": True} if self._double else {})
-            report = fitted.report()
-            self._keep(dataclasses.replace(fitted, model=model, data=None, run_state=None, judged=report, found=found))
+            if is_held_out.any():
+                out = x[is_held_out], y[is_held_out]
+                held_out = Data(self._targets(out[1]).astype(dtype), given=self._inputs(out[0], len(out[0])))
+            fit = self._infer(prior, data, limit_batch_size(self._choose_method(), count), self.verify, held_out)
+            # The report needs the rows, so it is made now. The posterior is kept without the rows and with the
+            # original prior.
+            numbers, report = fit.found | ({"double": True} if self._double else {}), fit.report()
+            self._keep(dataclasses.replace(fit, model=model, data=None, run_state=None, judged=report, found=numbers))
         warn_of(self.report_)
 
     def _targets(self, y: np.ndarray) -> np.ndarray:
         """y in the model's units."""
-        return self._scaling.targets(y) if self._measured else y
+        return self._scaling.targets(y) if self._numeric_y else y
 
-    def _chosen(self) -> Method:
-        """The method; a name means its default settings."""
+    def _choose_method(self) -> Method:
+        """The method; a name stands for the method with its default settings."""
         method: Any = named(self.method)() if isinstance(self.method, str) else self.method
         return method
 
-    def _kept_out(self, setting: str, weight: np.ndarray) -> np.ndarray:
-        """(n,) random mask of the rows kept out: the share ``setting`` of those with weight > 0, rounded up."""
-        share, back, candidates = getattr(self, setting, 0.0), np.zeros(len(weight), bool), np.flatnonzero(weight)
+    def _held_out_rows(self, setting: str, weight: np.ndarray) -> np.ndarray:
+        """A random mask (n,) of the rows to hold out.
+
+        It marks the share that the setting named ``setting`` asks for, of the rows with weight > 0, rounded up.
+        """
+        share, mask, candidates = getattr(self, setting, 0.0), np.zeros(len(weight), bool), np.flatnonzero(weight)
         if not share:
-            return back
-        chosen = check_random_state(self.random_state).permutation(candidates)
-        back[chosen[: int(np.ceil(share * len(candidates)))]] = True
-        if back.sum() == len(candidates):
-            raise DataError(f"{setting}={share} of n_samples = {len(candidates)} leaves no row to learn from.")
-        return back
+            return mask
+        order = check_random_state(self.random_state).permutation(candidates)
+        mask[order[: int(np.ceil(share * len(candidates)))]] = True
+        if mask.sum() == len(candidates):
+            raise DataError(
+                f"{setting}={share} of n_samples = {len(candidates)} leaves no row to fit. Use a smaller share."
+            )
+        return mask
 
     def _inputs(self, x: np.ndarray, count: int) -> Any:
         """The model's inputs for rows, padded to ``count`` rows."""
-        dtype, blocks = jnp.result_type(float), tables.some_at_a_time(BLOCK, x)
-        scaled = [self._scaling.inputs(block).astype(dtype) for (block,) in blocks]
-        return tables.padded(np.concatenate(scaled) if scaled else x.astype(dtype), count)
+        dtype, blocks = jnp.result_type(float), tables.row_blocks(BLOCK, x)
+        inputs = [self._scaling.inputs(block).astype(dtype) for (block,) in blocks]
+        return tables.pad_rows(np.concatenate(inputs) if inputs else x.astype(dtype), count)
 
     def _predictive(self, x: np.ndarray, level: float = 0.9) -> Prediction:
-        """The predictive distribution at checked rows, in standardised units."""
+        """The predictive distribution in standardised units, at rows that were checked before."""
         with in_double(self._double):
-            prediction = self._inside.predict(self._inputs(x, tables.length(len(x))), level, draws=DRAWS)
+            prediction = self._posterior.predict(self._inputs(x, tables.length(len(x))), level, draws=DRAWS)
         return jax.tree.map(lambda a: a[: len(x)], prediction)
 
 
 class BayesianRegressor(RegressorMixin, Explaining):
-    """Base of regressors: fit, predictive means and sds, intervals."""
+    """Base of regressors: the fit, predictive means and sds, and intervals."""
 
     level: Level
     calibration: HeldOut
     scores_: np.ndarray | None
-    _measured = True
+    _numeric_y = True
 
     def _fit(self, x: object, y: object, sample_weight: object, before: Posterior | None) -> Any:
-        x, y, weight = self._validated(x, y, sample_weight, before is None)
-        held_out = self._kept_out("calibration", weight)
+        x, y, weight = self._validate(x, y, sample_weight, before is None)
+        held_out = self._held_out_rows("calibration", weight)
         self._learn(x, y, np.where(held_out, 0.0, weight), before)
         self.scores_ = self._scores(x[held_out], y[held_out]) if np.any(held_out) else None
         return self
@@ -281,18 +296,19 @@ class BayesianRegressor(RegressorMixin, Explaining):
 
         Args:
             X: (n, D).
-            return_std: also return the predictive sd, √(aleatoric² + epistemic²).
-            quantiles: in (0, 1): return these quantiles of the predictive distribution in place of the mean; after
-                calibration, ends of calibrated intervals.
+            return_std: also return the predictive sd, √(aleatoric² + epistemic²): the noise of y and the uncertainty
+                of the parameters together.
+            quantiles: numbers in (0, 1): return these quantiles of the predictive distribution in place of the mean;
+                after calibration, they are ends of calibrated intervals.
 
         Returns:
-            (n,), or (n, K) for several outputs; with ``return_std`` a pair of them; with ``quantiles`` (..., Q), in the
-                order given.
+            (n,), or (n, K) for several outputs; with ``return_std`` a pair of such arrays; with ``quantiles``
+                (..., Q), in the order of ``quantiles``.
 
         Raises:
-            ValueError: quantiles outside (0, 1), or given together with ``return_std``.
+            ValueError: a quantile is outside (0, 1), or ``quantiles`` and ``return_std`` are given together.
         """
-        x = self._checked(X)
+        x = self._check_table(X)
         if quantiles is not None:
             return self._quantiles(x, quantiles, return_std)
         if not return_std:
@@ -301,42 +317,45 @@ class BayesianRegressor(RegressorMixin, Explaining):
         return self._mean(x, prediction), self._scaling.spread * prediction.sd
 
     def _quantiles(self, x: np.ndarray, quantiles: Sequence[float], return_std: bool) -> np.ndarray:
-        wanted = np.asarray(quantiles, np.float64)
-        if return_std or wanted.ndim != 1 or not len(wanted) or not np.all((wanted > 0) & (wanted < 1)):
+        probs = np.asarray(quantiles, np.float64)
+        if return_std or probs.ndim != 1 or not len(probs) or not np.all((probs > 0) & (probs < 1)):
             raise SettingsError(
-                f"quantiles= is a list of numbers in (0, 1), without return_std; got {quantiles!r}"
+                f"quantiles= must be a list of numbers in (0, 1), without return_std; got {quantiles!r}"
                 f"{' and return_std=True' if return_std else ''}."
             )
-        # A quantile is an end of an equal-tailed interval; the median an end of one of level 1e-9.
-        levels = np.maximum(np.abs(1 - 2 * wanted), 1e-9)
-        found = {level: self._interval(x, float(level)) for level in dict.fromkeys(levels.round(9).tolist())}
-        ends = zip(wanted, levels.round(9).tolist(), strict=True)
-        return np.stack([found[level][..., int(q > 0.5)] for q, level in ends], -1)
+        # A quantile is an end of an equal-tailed interval; the median is taken as an end of an interval of level 1e-9.
+        levels = np.maximum(np.abs(1 - 2 * probs), 1e-9).round(9).tolist()
+        intervals = {level: self._interval(x, level) for level in dict.fromkeys(levels)}
+        return np.stack([intervals[level][..., int(q > 0.5)] for q, level in zip(probs, levels, strict=True)], -1)
 
     def _mean(self, x: np.ndarray, prediction: Prediction | None = None) -> np.ndarray:
-        """(n,) or (n, K), the predictive mean at checked rows, in y's units; ``told``: their prediction, if made."""
+        """The predictive mean at checked rows, (n,) or (n, K), in y's units.
+
+        ``prediction`` is the predictive distribution of these rows, if it was computed before.
+        """
         prediction = self._predictive(x, self.level) if prediction is None else prediction
         return self._scaling.middle + self._scaling.spread * prediction.mean
 
     def predict_interval(self, X: object, level: float | None = None) -> np.ndarray:
         """Intervals that hold a new y with probability ``level``.
 
-        Without calibration: the equal-tailed interval of the predictive distribution, as good as the model and method.
-        After ``calibrate``, or with ``calibration`` > 0: mean ± q sd with q from rows kept out of the fit (split
-        conformal). Whatever the model, it then holds a new y with probability at least ``level``, if new rows are
-        exchangeable with those kept out; on average over rows, not at each x.
+        Without calibration, this is the equal-tailed interval of the predictive distribution, which is only as good as
+        the model and the method. After ``calibrate``, or with ``calibration`` > 0, it is mean ± q sd, where q comes
+        from rows held out of the fit (split conformal prediction). Such an interval holds a new y with probability at
+        least ``level`` under any model, if new rows are exchangeable with the held-out rows. The probability is an
+        average over rows; it need not hold at each x.
 
         Args:
             X: (n, D).
-            level: in (0, 1); by default the estimator's.
+            level: in (0, 1); by default the estimator's ``level``.
 
         Returns:
-            (n, 2): lower, upper; (n, K, 2) for several outputs, each interval for its output alone.
+            (n, 2): lower and upper end; (n, K, 2) for several outputs, where each interval is for its output alone.
 
         Raises:
-            ValueError: a level out of range, or too high for the rows kept out.
+            ValueError: the level is out of range, or too high for the number of held-out rows.
         """
-        return self._interval(self._checked(X), float(self.level if level is None else level))
+        return self._interval(self._check_table(X), float(self.level if level is None else level))
 
     def _interval(self, x: np.ndarray, level: float) -> np.ndarray:
         prediction = self._predictive(x, level)
@@ -348,17 +367,17 @@ class BayesianRegressor(RegressorMixin, Explaining):
         return np.stack([middle + spread * end for end in (lower, upper)], -1)
 
     def calibrate(self, X: object, y: object) -> Any:
-        """Calibrate ``predict_interval`` by the errors |y − mean|/sd of rows that took no part in the fit.
+        """Calibrate ``predict_interval`` by the errors |y − mean|/sd of rows that were not used in the fit.
 
         Args:
             X: (n, D).
-            y: (n,), or (n, K) for several outputs; n ≥ level/(1 − level), 9 for a level of 0.9.
+            y: (n,), or (n, K) for several outputs; n must be at least level/(1 − level), which is 9 for a level of 0.9.
 
         Returns:
             The estimator.
         """
         check_is_fitted(self, "posterior_")
-        x, y, _ = self._validated(X, y, None, first=False)
+        x, y, _ = self._validate(X, y, None, first=False)
         self.scores_ = self._scores(x, y)
         return self
 
@@ -368,61 +387,64 @@ class BayesianRegressor(RegressorMixin, Explaining):
 
 
 class BayesianClassifier(ClassifierMixin, Explaining):
-    """Base of classifiers: fit, averaged probabilities, the likeliest class."""
+    """Base of classifiers: the fit, averaged probabilities, and the most probable class."""
 
     classes_: np.ndarray
-    _measured = False
+    _numeric_y = False
 
     def partial_fit(self, X: object, y: object, classes: object = None, sample_weight: object = None) -> Any:
-        """Learn from more rows: the posterior of earlier ones becomes the prior, as for a regressor.
+        """Learn from more rows, with the posterior of the earlier rows as the prior, as for a regressor.
 
         Args:
-            classes: in the first call, all classes that will ever come; by default those of its y.
-            Others: as for ``fit``.
+            X, y, sample_weight: as for ``fit``.
+            classes: in the first call, all classes that this and later calls will have; by default the classes of the
+                first call's y.
         """
         return self._fit(X, y, sample_weight, getattr(self, "posterior_", None), classes)
 
     def _fit(
         self, x: object, y: object, sample_weight: object, before: Posterior | None, classes: object = None
     ) -> Any:
-        x, y, weight = self._validated(x, y, sample_weight, before is None)
+        x, y, weight = self._validate(x, y, sample_weight, before is None)
         check_classification_targets(y)
-        listed = None if classes is None else np.unique(np.asarray(classes))
+        labels = None if classes is None else np.unique(np.asarray(classes))
         if before is None:
-            # Rows of weight 0, and classes that only they have, do not count.
-            self.classes_ = np.unique(y[weight > 0]) if listed is None else listed
+            # Rows of weight 0 do not count, nor do classes that only they have.
+            self.classes_ = np.unique(y[weight > 0]) if labels is None else labels
             if len(self.classes_) < 2:
                 raise DataError(
-                    f"y has one class, {self.classes_.tolist()[0]!r}: a classifier needs rows of two classes at least, "
-                    "counted where sample_weight > 0."
+                    f"y has one class, {self.classes_.tolist()[0]!r}: a classifier needs rows of at least two classes, "
+                    "among the rows with sample_weight > 0."
                 )
-        elif listed is not None and not np.array_equal(listed, self.classes_):
-            raise DataError(f"classes was {self.classes_} in the first call and is {listed} now.")
+        elif labels is not None and not np.array_equal(labels, self.classes_):
+            raise DataError(
+                f"classes was {self.classes_} in the first call and is {labels} now. Give the same classes."
+            )
         unknown = np.setdiff1d(y[weight > 0], self.classes_)
         if len(unknown):
-            raise DataError(f"y has classes that classes= of the first call lacks: {unknown}; it has {self.classes_}.")
+            raise DataError(f"y has classes that the first call lacks: {unknown}. Give all of them there, as classes=.")
         codes = np.minimum(np.searchsorted(self.classes_, y), len(self.classes_) - 1)
         self._learn(x, codes.astype(np.float64), weight, before)
         return self
 
     def predict_proba(self, X: object) -> np.ndarray:
         """Probabilities averaged over the posterior, (n, C), in the order of ``classes_``."""
-        p = np.asarray(self._predictive(self._checked(X)).probabilities, np.float64)
+        p = np.asarray(self._predictive(self._check_table(X)).probabilities, np.float64)
         return p / p.sum(1, keepdims=True)
 
     def predict_log_proba(self, X: object) -> np.ndarray:
-        """Logarithms of ``predict_proba``, (n, C), in nats."""
+        """The natural logarithms of ``predict_proba``, (n, C)."""
         with np.errstate(divide="ignore"):
             return np.log(self.predict_proba(X))
 
     def predict(self, X: object) -> np.ndarray:
-        """The likeliest class, (n,); the first if several are equally likely."""
-        likeliest = self.predict_proba(X).argmax(1)  # first: raises if not fitted
-        return self.classes_[likeliest]
+        """The most probable class, (n,); the first of them if several are equally probable."""
+        codes = self.predict_proba(X).argmax(1)  # before ``classes_`` is read, as it raises if there was no fit
+        return self.classes_[codes]
 
 
 def warn_of(report: Report, stacklevel: int = 5) -> None:
-    """Warn once, as scikit-learn does, if the verdict is reject, and say why."""
+    """Warn once, as scikit-learn does, if the verdict is "reject", and say why."""
     if report.verdict != "reject":
         return
     poor = [check for check in report.checks if check.verdict == "reject"]
@@ -435,10 +457,10 @@ def warn_of(report: Report, stacklevel: int = 5) -> None:
     )
 
 
-def lowered(method: Method, count: int) -> Method:
+def limit_batch_size(method: Method, count: int) -> Method:
     """The method with ``batch_size`` at most ``count``, the number of rows.
 
-    So that a search over tables of several sizes does not fail at the smallest.
+    Without this limit, a search over tables of several sizes would fail at the smallest table.
     """
     size = getattr(method, "batch_size", None)
     return dataclasses.replace(method, batch_size=count) if isinstance(size, int) and size > count else method

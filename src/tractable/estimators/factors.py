@@ -17,35 +17,37 @@ from tractable.estimators.density import Density, Tolerance
 from tractable.latent.factors import Loadings, factor_analysis
 from tractable.posterior.posterior import Posterior
 
-ROTATIONS = {"varimax": 1.0, "quartimax": 0.0}  # γ of the orthomax family
-FLOOR = 1e-12  # least noise variance
-FLAT = 1e-9  # share of the largest eigenvalue below which a direction of the information is flat
+ROTATIONS = {"varimax": 1.0, "quartimax": 0.0}  # γ of the orthomax family of rotations
+FLOOR = 1e-12  # the smallest noise variance, in the units of x²
+FLAT = 1e-9  # an eigenvalue of the information counts as 0 below this share of the largest
 INFERRED = "write tr.infer(tr.models.{}, rows, tr.EM({}))."
 
 
 @dataclass(eq=False, repr=False)
 class FactorAnalysis(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Density):
-    """Factor analysis: a few latent numbers z behind the columns of x, and each column's own noise.
+    """Factor analysis: a few latent numbers z explain the columns of x, and each column has its own noise.
 
         z ~ N(0, I_q),   x | z ~ N(μ + W z, Ψ)    ⇒    x ~ N(μ, W Wᵀ + Ψ)
 
-    W is determined up to a rotation of z. Reported is the W whose Wᵀ Ψ⁻¹ W is diagonal, largest first, like
-    scikit-learn's; or one that ``rotation`` makes easier to read. The largest entry of every column is positive.
+    The data determine W only up to a rotation of z. By default the estimator reports the W for which Wᵀ Ψ⁻¹ W is
+    diagonal with the largest entry first, as scikit-learn does. ``rotation`` asks for a W that is easier to read. The
+    entry of each column of W that is largest in absolute value is positive.
 
     Args:
-        n_components: q, 1 to d; d by default.
+        n_components: the number q of factors, 1 to d; d by default.
         tol, max_iter: as for ``GaussianMixture``.
         rotation: None, "varimax" (few large entries in each column) or "quartimax" (few in each row).
         random_state: int, RandomState or None, for starts and samples.
 
     Attributes:
-        components_: (q, d), Wᵀ. loadings_: (d, q), W. mean_: (d,) μ.
-        noise_variance_: (d,) the diagonal of Ψ, at least 1e-12: without a floor the likelihood of a fully explained
-            column (Heywood case) is unbounded.
-        loglike_: log likelihood at every step, nats.
-        standard_errors_: a tuple (mean, loadings, noise) with None for the loadings, which are determined only up to a
-            rotation; from the expected information. None if the noise is not determined (q too large for d, or a
-            column at the floor) or above 1000 columns; ``report_`` says so.
+        components_: (q, d), Wᵀ. loadings_: (d, q), W. mean_: (d,), μ.
+        noise_variance_: (d,), the diagonal of Ψ, at least 1e-12. Without this floor the likelihood would be unbounded
+            where the factors explain a column fully (a Heywood case).
+        loglike_: log likelihood at every step, in nats (units of the natural logarithm).
+        standard_errors_: a tuple (mean, loadings, noise), computed from the expected information. The loadings' entry
+            is None, because the loadings are determined only up to a rotation. The whole attribute is None if the data
+            do not determine the noise (q is too large for d, or a column's noise is at the floor), or above 1000
+            columns; ``report_`` says so.
         converged_, n_iter_, lower_bound_, posterior_, report_, n_features_in_, feature_names_in_: as for
             ``GaussianMixture``.
 
@@ -68,11 +70,11 @@ class FactorAnalysis(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Density)
         "n_init": INFERRED.format("factor_analysis(d, q)", "starts=4"),
         "chunk_size": INFERRED.format("factor_analysis(d, q)", "chunk=1000"),
     }
-    _informed = False  # rotations are flat directions of the observed information
+    _observed_information = False  # it is singular here: rotations of W do not change the likelihood
 
     def transform(self, X: object) -> np.ndarray:
         """E[z | x] of each row, (n, q)."""
-        return self._mapped("encode", X)
+        return self._map_rows("encode", X)
 
     def get_covariance(self) -> np.ndarray:
         """W Wᵀ + Ψ, (d, d)."""
@@ -96,19 +98,19 @@ class FactorAnalysis(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Density)
     def _check_rows(self, count: int) -> None:
         if self._n_features_out > self.n_features_in_:
             raise SettingsError(
-                f"n_components counts factors, at most the columns; got {self.n_components} for "
-                f"{self.n_features_in_} columns."
+                f"n_components is the number of factors, which is at most the number of columns; got "
+                f"{self.n_components} for {self.n_features_in_} columns. Use a smaller n_components."
             )
 
-    def _read(self, found: Posterior) -> Loadings:
-        theta = super()._read(found)
+    def _read(self, posterior: Posterior) -> Loadings:
+        theta = super()._read(posterior)
         return theta._replace(loadings=theta.loadings @ find_rotation(theta, self.rotation))
 
-    def _results(self, found: Posterior, total: float) -> tuple[Loadings | None, list[Check], dict[str, Any]]:
-        _, checks, fields = super()._results(found, total)
-        errors, least = standard_errors(self._learnt, total)
+    def _results(self, posterior: Posterior, total: float) -> tuple[Loadings | None, list[Check], dict[str, Any]]:
+        _, checks, fields = super()._results(posterior, total)
+        errors, least = standard_errors(self._estimate, total)
         verdict = "trust" if errors is not None else "caution"
-        sentence = "smallest eigenvalue of the noise's expected information, of the largest"
+        sentence = "smallest eigenvalue of the noise's expected information, as a share of the largest"
         checks = [c for c in checks if c.name not in ("curvature", "condition", "standard errors")]
         return errors, [*checks, Check("curvature", least, verdict, sentence)], fields
 
@@ -121,13 +123,18 @@ class FactorAnalysis(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Density)
 
 
 def standard_errors(theta: Loadings, size: float) -> tuple[Loadings | None, float]:
-    """Standard errors of mean and noise by ``size`` rows' expected information, and its smallest eigenvalue.
+    """Standard errors of mean and noise from the expected information of n = ``size`` rows.
 
-        n/2 Φ_ij²,   Φ = Ψ⁻¹ − Ψ⁻¹ W (Wᵀ Ψ⁻¹ W)⁻¹ Wᵀ Ψ⁻¹;    for the mean  (W Wᵀ + Ψ) / n
+        information on the noise  n/2 Φ_ij²,   Φ = Ψ⁻¹ − Ψ⁻¹ W (Wᵀ Ψ⁻¹ W)⁻¹ Wᵀ Ψ⁻¹
+        variance of the mean      (W Wᵀ + Ψ) / n
 
-    This is the information on the noise where the loadings are unknown too; rotations of W do not change it. The
-    eigenvalue is of the information scaled to a unit diagonal, so that the columns' units do not matter. Errors are
-    None if it is flat in some direction, or a noise is at the floor. Lawley & Maxwell 1971, chapter 5.
+    The first is the information on the noise when the loadings are unknown too; rotations of W do not change it.
+    Lawley & Maxwell 1971, chapter 5.
+
+    Returns:
+        The standard errors, and the smallest eigenvalue of the information as a share of the largest. The information
+        is first scaled to a unit diagonal, so that the columns' units do not matter. The errors are None if the
+        information is singular, or if a noise variance is at the floor.
     """
     loadings, noise = theta.loadings, theta.noise
     if len(noise) > INFORMATION:
@@ -147,7 +154,7 @@ def standard_errors(theta: Loadings, size: float) -> tuple[Loadings | None, floa
 
 
 def find_rotation(theta: Loadings, rotation: str | None) -> np.ndarray:
-    """R, orthogonal (q, q), such that W R are the reported loadings."""
+    """The orthogonal matrix R, (q, q), for which W R are the reported loadings."""
     scaled = theta.loadings.T @ (theta.loadings / theta.noise[:, None])
     turn = np.linalg.eigh((scaled + scaled.T) / 2)[1][:, ::-1]
     if rotation is not None:
@@ -158,10 +165,10 @@ def find_rotation(theta: Loadings, rotation: str | None) -> np.ndarray:
 
 
 def orthomax(loadings: np.ndarray, gamma: float, steps: int = 500, tolerance: float = 1e-12) -> np.ndarray:
-    """R that maximises Σ_ij Λ_ij⁴ − γ/d Σ_j (Σ_i Λ_ij²)², Λ = W R, by iterated polar factors. Kaiser 1958 (γ = 1).
+    """The rotation R that maximises Σ_ij Λ_ij⁴ − γ/d Σ_j (Σ_i Λ_ij²)² with Λ = W R. Kaiser 1958 (γ = 1).
 
-    Each step takes the gradient's polar factor, which maximises the linearised criterion: it climbs for γ = 0, where
-    the criterion is convex, and in practice for γ = 1.
+    Each step sets R to the polar factor of the criterion's gradient, which maximises the linearised criterion. For
+    γ = 0 the criterion is convex, so every step increases it. For γ = 1 the steps increase it in practice.
     """
     d, q = loadings.shape
     turn, before = np.eye(q), 0.0

@@ -1,23 +1,30 @@
-"""Maps rows to a prior's centre and scale, and results back."""
+"""Frames: coordinates in which rows are centred and a prior's covariance is 1."""
 
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
 from tractable.core.errors import DataError
+from tractable.latent.mixture import Gaussians
 from tractable.latent.variational_mixture import MixturePosterior
+
+Moments = TypeVar("Moments", Gaussians, MixturePosterior)
 
 
 class Frame(NamedTuple):
-    """x = centre + L x̃ with C₀ = L Lᵀ: in x̃ every table's prior has C₀ = 1, so one program serves all."""
+    """The map x = centre + L x̃ with C₀ = L Lᵀ, where C₀ is the prior's covariance.
+
+    For the coordinates x̃ the prior's covariance is 1, whatever the table. One compiled program therefore serves all
+    tables. L and C₀ have the shape of the covariance type: (d, d), (d,) or a number.
+    """
 
     centre: np.ndarray  # (d,)
-    root: np.ndarray  # L, shaped like C₀
+    root: np.ndarray  # L
     inverse: np.ndarray  # L⁻¹
 
 
-def framing(centre: np.ndarray, covariance: np.ndarray) -> Frame:
-    """The frame in which a prior's C₀ is 1.
+def prior_frame(centre: np.ndarray, covariance: np.ndarray) -> Frame:
+    """The frame in which the prior's covariance C₀ is 1.
 
     Raises:
         DataError: C₀ is not positive definite.
@@ -29,34 +36,40 @@ def framing(centre: np.ndarray, covariance: np.ndarray) -> Frame:
     except np.linalg.LinAlgError:
         raise DataError(
             "covariance_prior is not positive definite; by default it is the rows' covariance. Is a column constant, "
-            "the sum of others, or are there fewer rows than columns? Use a larger reg_covar, fewer columns, or a "
-            "covariance_prior of your own."
+            "is a column the sum of others, or are there fewer rows than columns? Use a larger reg_covar, fewer "
+            "columns, or a covariance_prior of your own."
         ) from None
     inverse = np.linalg.inv(root) if root.ndim == 2 else 1 / root
     return Frame(centre, np.asarray(root), np.asarray(inverse))
 
 
-def spun(root: np.ndarray, x: np.ndarray) -> np.ndarray:
-    """L x for each point, (..., d)."""
+def map_points(root: np.ndarray, x: np.ndarray) -> np.ndarray:
+    """L x for each point x, (..., d)."""
     return x @ root.T if root.ndim == 2 else x * root
 
 
-def spread(root: np.ndarray, covariances: np.ndarray) -> np.ndarray:
-    """L Σ Lᵀ, for every covariance type's shape."""
-    return root @ covariances @ root.T if root.ndim == 2 else covariances * root**2
+def map_moments(root: np.ndarray, theta: Moments) -> Moments:
+    """θ or q with its means μ replaced by L μ and its covariances Σ by L Σ Lᵀ, for the shape of every covariance type.
+
+    L is ``root``.
+    """
+    covariances = theta.covariances
+    covariances = root @ covariances @ root.T if root.ndim == 2 else covariances * root**2
+    return theta._replace(means=map_points(root, theta.means), covariances=covariances)
 
 
-def inwards(frame: Frame, x: np.ndarray) -> np.ndarray:
-    """x̃ of rows x, (n, d)."""
-    return spun(frame.inverse, x - frame.centre)
+def to_frame(frame: Frame, x: np.ndarray) -> np.ndarray:
+    """The coordinates x̃ of rows x, (n, d)."""
+    return map_points(frame.inverse, x - frame.centre)
 
 
-def outwards(frame: Frame, q: MixturePosterior) -> MixturePosterior:
-    """The posterior λ for x, from that for x̃."""
-    return q._replace(means=frame.centre + spun(frame.root, q.means), covariances=spread(frame.root, q.covariances))
+def from_frame(frame: Frame, q: MixturePosterior) -> MixturePosterior:
+    """The posterior's parameters for x, computed from those for x̃."""
+    q = map_moments(frame.root, q)
+    return q._replace(means=frame.centre + q.means)
 
 
 def log_size(frame: Frame) -> float:
-    """log |L| = log p(x̃) − log p(x)."""
+    """log |L|, which equals log p(x̃) − log p(x)."""
     root = np.diag(frame.root) if frame.root.ndim == 2 else frame.root
     return float(np.sum(np.log(np.broadcast_to(root, len(frame.centre)))))

@@ -1,4 +1,7 @@
-"""Deep latent-variable models for scikit-learn: encoding, decoding, sampling and log densities of rows."""
+"""Deep latent-variable models with scikit-learn's interface: encoding, decoding, sampling and densities of rows.
+
+A ladder is a model with one or more layers of latent variables h¹, …, h^L above the visible x.
+"""
 
 import dataclasses
 import functools
@@ -19,7 +22,7 @@ from tractable.core.model import Data, PyTree
 from tractable.core.settings import Range, is_number
 from tractable.core.shared import compiled
 from tractable.estimators import rows as tables
-from tractable.estimators.base import Bayesian, RandomState, Scored, lowered, warn_of
+from tractable.estimators.base import Bayesian, RandomState, Scored, limit_batch_size, warn_of
 from tractable.estimators.rows import Rows, Scaling
 from tractable.ladders.amortised import Amortised
 from tractable.ladders.bounds import log_weights, moments
@@ -29,12 +32,11 @@ from tractable.ladders.ladders import latent_gaussian, sigmoid_belief_network
 from tractable.ladders.pathwise import k_sample
 from tractable.methods import AutoEncoding, ImportanceWeighted, Method, named
 
-SCORED = 100  # draws of h per row in score_samples
+SCORED = 100  # draws of h for each row in score_samples
 FLOATS: Any = [np.float64, np.float32]
 
-
 BINARY = Range("0 or 1", lambda x: (x == 0) | (x == 1))
-SUPPORTS = {  # the numbers that rows can have
+SUPPORTS = {  # by family: the numbers that rows can have
     "normal": Range("any number", np.isfinite),
     "bernoulli": BINARY,
     "continuous bernoulli": Range("from 0 to 1", lambda x: (x >= 0) & (x <= 1)),
@@ -52,19 +54,19 @@ class LadderTransformer(Scored, ClassNamePrefixFeaturesOutMixin, TransformerMixi
     _model: Callable[[], Ladder]
     _method: Callable[[], Method]
     _support: Callable[[], Range]  # the values that rows may have
-    _streams = 2  # random streams: for the fit, and for samples
+    _streams = 2  # how many random seeds there are: one for the fit and one for samples
     posterior_: Any
     bound_: float
 
     def _scale(self, x: np.ndarray) -> Scaling:
-        """The scaling from the user's units to the model's."""
+        """The scaling from the user's units to the model's units."""
         return Scaling(np.zeros(x.shape[1]), np.ones(x.shape[1]))
 
     def fit(self, X: object, y: object = None) -> Any:
         """Learn the model and its inference network.
 
         Args:
-            X: (n, d), an array or a frame of numbers, n ≥ 2.
+            X: (n, d), an array or a data frame of numbers, n ≥ 2.
             y: ignored.
 
         Returns:
@@ -74,13 +76,13 @@ class LadderTransformer(Scored, ClassNamePrefixFeaturesOutMixin, TransformerMixi
             ValueError: NaN, numbers outside the model's support, or settings out of range.
 
         Warns:
-            TractableWarning: the report's verdict is reject.
+            TractableWarning: the report's verdict is "reject".
         """
         self._check_settings()
         x = self._read(X, reset=True)
-        method, model = lowered(self._method(), len(x)), self._model()
+        method, model = limit_batch_size(self._method(), len(x)), self._model()
         self._scaling = self._scale(np.asarray(x, np.float64))
-        fitted = self._inferred(model, Data(self._units(x)), method)
+        fitted = self._infer(model, Data(self._units(x)), method)
         self._keep(dataclasses.replace(fitted, data=None, run_state=None, judged=fitted.report()))
         self.bound_ = float(fitted.found["bound"]) - self._log_scale()
         warn_of(self.report_, stacklevel=3)
@@ -89,42 +91,44 @@ class LadderTransformer(Scored, ClassNamePrefixFeaturesOutMixin, TransformerMixi
     def transform(self, X: object) -> np.ndarray:
         """E[h¹ | x] under the inference network, (n, units of h¹); float32 for float32 rows."""
         x = self._read(X)
-        ladder, params = network_of(self._inside, "transform")
-        return self._mapped(functools.partial(_codes, ladder, params), 1, self._units(x)).astype(x.dtype)
+        ladder, params = network_of(self._posterior, "transform")
+        return self._map_rows(functools.partial(_codes, ladder, params), 1, self._units(x)).astype(x.dtype)
 
     def inverse_transform(self, X: object) -> np.ndarray:
-        """E[x | h¹] at codes (n, units of h¹): (n, d) in the fitted rows' units.
+        """E[x | h¹] for given codes h¹, (n, units of h¹): (n, d) in the fitted rows' units.
 
-        Codes need not be values that h¹ can take; note that decoding a mean code is not the mean of decoded codes.
+        Codes need not be values that h¹ can take. Note that the decoded mean of codes is not the mean of the decoded
+        codes.
         """
         check_is_fitted(self, "posterior_")
         codes = np.asarray(check_array(X, dtype=FLOATS))
         if codes.shape[1] != self._n_features_out:
-            wanted = f"shape (n, {self._n_features_out}), as transform makes them"
-            raise DataError(f"inverse_transform expects codes of {wanted}; got shape {codes.shape}.")
-        ladder, params = network_of(self._inside, "inverse_transform")
-        mean = self._mapped(functools.partial(_decoded, ladder, params), 1, codes.astype(jnp.result_type(float)))
+            shape = f"(n, {self._n_features_out}), as transform returns them"
+            raise DataError(f"inverse_transform expects codes of shape {shape}; got shape {codes.shape}.")
+        ladder, params = network_of(self._posterior, "inverse_transform")
+        mean = self._map_rows(functools.partial(_decoded, ladder, params), 1, codes.astype(jnp.result_type(float)))
         return self._from_units(mean).astype(codes.dtype)
 
     def score_samples(self, X: object) -> np.ndarray:
-        """A lower bound of log p(x) for each row, (n,), nats, for densities in the fitted rows' units.
+        """A lower bound of log p(x) for each row, (n,), in nats (units of the natural logarithm).
 
             log (1/K) Σ_k p(x, h_k) / q(h_k | x),   h_k ~ q(h | x),   K = 100
 
-        Its expectation is at most log p(x) (Burda, Grosse & Salakhutdinov 2016). A row's draws depend only on the fit's
-        seed and the row's numbers: equal rows score alike, whatever other rows there are.
+        p is the density in the fitted rows' units. The bound's expectation is at most log p(x) (Burda, Grosse &
+        Salakhutdinov 2016). A row's draws depend only on the fit's seed and the row's numbers. So equal rows have equal
+        scores, whatever the other rows are.
         """
         units = self._units(self._read(X))
-        ladder, params = network_of(self._inside, "score_samples")
-        # Each row's key comes from its checksum, so it does not depend on the other rows or their order.
+        ladder, params = network_of(self._posterior, "score_samples")
+        # Each row's key comes from the row's checksum, so it depends neither on other rows nor on their order.
         sums = np.array([zlib.crc32(row.tobytes()) for row in np.ascontiguousarray(units)], np.uint32)
-        key = jax.random.fold_in(jax.random.key(self._inside.seed or 0), 1)
-        return self._mapped(functools.partial(_scores, ladder, params, key), SCORED, units, sums) - self._log_scale()
+        key = jax.random.fold_in(jax.random.key(self._posterior.seed or 0), 1)
+        return self._map_rows(functools.partial(_scores, ladder, params, key), SCORED, units, sums) - self._log_scale()
 
     def sample(self, n_samples: int = 1) -> np.ndarray:
-        """Rows drawn from the model, (n_samples, d), seeded by ``random_state``."""
+        """Draw rows (n_samples, d) from the model; ``random_state`` is the seed."""
         check_is_fitted(self, "posterior_")
-        return self._from_units(np.asarray(generate(self._inside, n_samples, seed=self._seeds()[1]).x, np.float64))
+        return self._from_units(np.asarray(generate(self._posterior, n_samples, seed=self._seeds()[1]).x, np.float64))
 
     @property
     def _n_features_out(self) -> int:
@@ -132,13 +136,13 @@ class LadderTransformer(Scored, ClassNamePrefixFeaturesOutMixin, TransformerMixi
 
     def _read(self, X: object, reset: bool = False) -> np.ndarray:
         """Rows in float32 or float64, checked to lie in the model's support."""
-        x = self._checked(X, reset=reset, dtype=FLOATS, ensure_min_samples=2 if reset else 1)
+        x = self._check_table(X, reset=reset, dtype=FLOATS, ensure_min_samples=2 if reset else 1)
         support = self._support()
         good = support.holds(x)
         if not np.all(good):
             row, column = np.argwhere(~good)[0]
             raise DataError(
-                f"X is {support.expected} under {self!r}; row {row}, column {column} has {x[row, column]:g}."
+                f"X must be {support.expected} for {self!r}; row {row}, column {column} has {x[row, column]:g}."
             )
         return x
 
@@ -149,12 +153,12 @@ class LadderTransformer(Scored, ClassNamePrefixFeaturesOutMixin, TransformerMixi
         return self._scaling.centre + self._scaling.scale * x
 
     def _log_scale(self) -> float:
-        """log |∂x/∂x̃| of a row, by which log densities in the user's units are lower."""
+        """log |∂x/∂x̃| of a row x with scaled numbers x̃; log densities in the user's units are lower by this number."""
         return float(np.log(self._scaling.scale).sum())
 
-    def _mapped(self, function: Callable, draws: int, *arrays: np.ndarray) -> np.ndarray:
-        """``function`` of all rows, as many at a time as memory allows with ``draws`` draws each."""
-        return tables.mapped(function, tables.some_at_a_time(rows_together(self._model(), draws), *arrays))
+    def _map_rows(self, function: Callable, draws: int, *arrays: np.ndarray) -> np.ndarray:
+        """``function`` of all rows, in blocks of as many rows as memory allows with ``draws`` draws for each row."""
+        return tables.map_parts(function, tables.row_blocks(rows_together(self._model(), draws), *arrays))
 
     def __sklearn_tags__(self) -> Any:
         tags: Any = super().__sklearn_tags__()
@@ -164,28 +168,33 @@ class LadderTransformer(Scored, ClassNamePrefixFeaturesOutMixin, TransformerMixi
 
 @dataclass(eq=False, repr=False)
 class VariationalAutoencoder(LadderTransformer):
-    """A variational autoencoder: a few latent numbers z behind a row, decoded by a perceptron.
+    """A variational autoencoder: a perceptron decodes a few latent numbers z into a row.
 
         z ~ N(0, I),    x | z ~ family(decoder(z)),    q(z | x) = N(μ(x), diag σ²(x))
 
-    For "normal", columns are standardised inside and share one learnt sd; with ``hidden=()`` the model is then
-    probabilistic PCA of standardised columns. ``transform`` gives μ(x). Kingma & Welling 2014.
+    For "normal", the columns are standardised inside the estimator and share one learnt sd. With ``hidden=()`` the
+    model is then probabilistic PCA of standardised columns. ``transform`` gives μ(x). Kingma & Welling 2014.
 
     Args:
         latent: dimension of z, ≥ 1.
-        hidden: widths of the decoder's tanh layers from z on; the encoder's from x on are the same. () for linear maps.
-        family: of x: "normal", "bernoulli" (0 or 1), "continuous bernoulli" (0 to 1) or "poisson" (counts).
-        samples: draws of z per row and step, ≥ 1.
-        objective: the bound to maximise: "elbo", or "iwae", the tighter bound of ``samples`` draws together.
-        epochs, batch_size: passes over the rows; rows per step, at most all.
-        learning_rate: Adam's at the start, > 0; it falls to 0.
-        warmup: for "elbo" only: epochs over which the KL's weight grows to 1.
-        free_bits: for "elbo" only: ≥ 0, nats of KL per latent number that cost nothing.
+        hidden: widths of the decoder's tanh layers, from z towards x; the encoder has the same widths, from x towards
+            z. () for linear maps.
+        family: distribution of x: "normal", "bernoulli" (0 or 1), "continuous bernoulli" (0 to 1) or "poisson"
+            (counts).
+        samples: draws of z for each row in each step, ≥ 1.
+        objective: the bound to maximise: "elbo", the evidence lower bound; or "iwae", the tighter bound of the
+            importance-weighted autoencoder, which combines ``samples`` draws.
+        epochs, batch_size: passes over the rows; rows per step, at most all rows.
+        learning_rate: Adam's learning rate at the start, > 0; it falls to 0.
+        warmup: for "elbo" only: the number of epochs over which the weight of the KL divergence grows to 1.
+        free_bits: for "elbo" only: ≥ 0, nats of KL divergence per latent number that the objective does not count.
         random_state: int, RandomState or None, for the fit and for samples.
 
     Attributes:
-        bound_: lower bound of log p(x) at (up to 1000 of) the fitted rows, by 100 draws, nats per row.
-        posterior_: θ and φ as a Posterior; for "normal" of standardised columns, as for ``BayesianMLPRegressor``.
+        bound_: lower bound of log p(x), in nats per row, from 100 draws at the fitted rows, or at 1000 of them if
+            there are more.
+        posterior_: the parameters θ of the decoder and φ of the encoder as a Posterior. For "normal" it is for
+            standardised columns, as for ``BayesianMLPRegressor``.
         report_: how far to trust the fit.
         n_features_in_, feature_names_in_: number and names of the fitted columns.
 
@@ -210,7 +219,7 @@ class VariationalAutoencoder(LadderTransformer):
     random_state: RandomState = None
 
     @property
-    def _scaled(self) -> bool:
+    def _scales_columns(self) -> bool:
         return self.family == "normal"
 
     def _model(self) -> Ladder:
@@ -222,7 +231,7 @@ class VariationalAutoencoder(LadderTransformer):
         if self.objective == "elbo":
             return AutoEncoding(**common, warmup=self.warmup, free_bits=self.free_bits)
         if self.warmup or self.free_bits:
-            raise SettingsError("warmup and free_bits change the KL of objective='elbo', which 'iwae' does not have.")
+            raise SettingsError("warmup and free_bits are for objective='elbo'. Leave both at 0 for objective='iwae'.")
         return ImportanceWeighted(**common)
 
     def _support(self) -> Range:
@@ -241,18 +250,18 @@ class VariationalAutoencoder(LadderTransformer):
 
 @dataclass(eq=False, repr=False)
 class BeliefNetwork(LadderTransformer):
-    """A sigmoid belief network: layers of binary causes behind binary rows (Neal 1992).
+    """A sigmoid belief network: layers of latent binary variables h explain binary rows (Neal 1992).
 
         h^L ~ Bernoulli(σ(b)),    h^i | h^{i+1} ~ Bernoulli(σ(W h^{i+1} + b)),    x | h¹ likewise
 
     ``transform`` gives the probabilities of h¹, the layer next to x, under the inference network.
 
     Args:
-        hidden: units of h¹, …, h^L, the first next to x.
-        method: "nvil", "vimco", "wake-sleep", "reweighted-wake-sleep"; or such a method with its own settings, such as
-            ``NVIL(samples=5)``, whose epochs and batch_size then count.
-        binarise: a threshold b: columns become x > b, which leaves 0 and 1 unchanged if b is in [0, 1). None accepts
-            only 0 and 1.
+        hidden: number of units of h¹, …, h^L, where h¹ is next to x.
+        method: "nvil", "vimco", "wake-sleep" or "reweighted-wake-sleep"; or such a method with its own settings, such
+            as ``NVIL(samples=5)``, whose own epochs and batch_size then replace the ones here.
+        binarise: a threshold b: columns become x > b, which leaves 0 and 1 unchanged if b is in [0, 1). With None,
+            rows may hold only 0 and 1.
         epochs, batch_size, random_state: as for ``VariationalAutoencoder``.
 
     Attributes:
@@ -279,8 +288,8 @@ class BeliefNetwork(LadderTransformer):
         kind: Any = named(self.method) if isinstance(self.method, str) else type(self.method)
         if not issubclass(kind, Amortised):
             raise SettingsError(
-                "method is 'nvil', 'vimco', 'wake-sleep', 'reweighted-wake-sleep', or such a method with settings of "
-                f"its own; got {self.method!r}."
+                "method must be 'nvil', 'vimco', 'wake-sleep', 'reweighted-wake-sleep', or such a method with its own "
+                f"settings; got {self.method!r}."
             )
         return kind(epochs=self.epochs, batch_size=self.batch_size) if isinstance(self.method, str) else self.method
 
@@ -293,7 +302,7 @@ class BeliefNetwork(LadderTransformer):
 
 @compiled("ladder")
 def _codes(ladder: Ladder, params: PyTree, x: jax.Array) -> jax.Array:
-    """E[h¹ | x], (n, units); it depends on x alone, so the key does not matter."""
+    """E[h¹ | x], (n, units of h¹). It depends on x alone, so any key will do."""
     q = ladder.drawn(jax.random.key(0), params, x, 1)[1][0]
     return moments(q)[0][0]
 
@@ -306,7 +315,7 @@ def _decoded(ladder: Ladder, params: PyTree, h: jax.Array) -> jax.Array:
 
 @compiled("ladder")
 def _scores(ladder: Ladder, params: PyTree, key: jax.Array, x: jax.Array, sums: jax.Array) -> jax.Array:
-    """Bounds by ``SCORED`` draws, (n,)."""
+    """Lower bounds of log p(x) from ``SCORED`` draws, (n,)."""
 
     def one(key: jax.Array, x: jax.Array) -> jax.Array:
         h, q = ladder.drawn(key, params, x[None], SCORED)

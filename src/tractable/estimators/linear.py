@@ -1,4 +1,4 @@
-"""Linear and logistic regression with a posterior over the coefficients."""
+"""Linear, count and logistic regression with a posterior over the coefficients."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -22,9 +22,9 @@ from tractable.vi.quadrature import MOST, MOST_TOGETHER
 
 Priors = Mapping[str, dist.Distribution] | None
 Counts = Annotated[Literal["negative-binomial", "poisson"], "'negative-binomial' or 'poisson'"]
-AUTO = "auto"  # nested Laplace, which is exact if y is normal
-MOST_FULL = 1000  # parameters up to which a full-rank normal is fitted where nested Laplace is not
-BATCH, FEW_DRAWS = 256, 400  # of a mean field of more parameters
+AUTO = "auto"  # the default method: nested Laplace (INLA), which is exact if y is normal
+MOST_FULL = 1000  # where nested Laplace cannot be used, a full-rank normal is fitted up to this many parameters
+BATCH, FEW_DRAWS = 256, 400  # rows per batch and posterior draws of the mean field that is fitted beyond MOST_FULL
 
 
 @dataclass(eq=False, repr=False)
@@ -33,26 +33,29 @@ class BayesianLinearRegression(BayesianRegressor):
 
         y ~ N(a + xᵀw, noise²),   w ~ N(0, weight_scale²),   a ~ N(0, intercept_scale²),   noise ~ HalfNormal(1)
 
-    for standardised columns and y: a weight of 1 is one sd of y for one sd of x. ``predict`` gives exactly
-    xᵀ coef_ + intercept_. Several targets, y (n, K), each have their own weights and noise, as if fitted alone:
-    correlated residuals are not modelled, so intervals are for each target alone.
+    The priors are for standardised columns and y: a weight of 1 changes y by one sd where x changes by one sd.
+    ``predict`` gives exactly xᵀ coef_ + intercept_. With several targets, y of shape (n, K), each target has its own
+    weights and noise, as if it were fitted alone. Correlations between the targets' residuals are not modelled, so each
+    interval is for its target alone.
 
     Args:
-        weight_scale: > 0, prior sd of a weight. None: 2.5; or, from 10 columns on where the first fit has fewer than
-            five rows for each, one learnt for all weights, as in ridge regression (``glm.linear.pooled``).
+        weight_scale: > 0, prior sd of a weight. None means 2.5, except for a table of 10 columns or more with fewer
+            than five rows for each column in the first fit. There all weights share one sd, which is learnt as in ridge
+            regression (``glm.linear.pooled``).
         intercept_scale: > 0, prior sd of the intercept.
-        method: "auto" is ``INLA``, which is exact here, up to some 5,000 weights that the rows tell of, and an
-            approximation beyond; or as for ``BayesianMLPRegressor``.
+        method: "auto" is ``INLA``, which is exact here, up to about 5,000 columns or rows, whichever are fewer; beyond
+            that it is an approximation. Other values are as for ``BayesianMLPRegressor``.
         level, calibration, random_state, verify: as for ``BayesianMLPRegressor``.
-        priors: numpyro distributions by parameter, in place of those above: "weights" (scalar, or of shape (D,)),
-            "intercept", "noise"; for standardised columns and y. If the weights' is not normal, "auto" is ``NUTS``.
+        priors: numpyro distributions by parameter, which replace the priors above: "weights" (scalar, or of shape
+            (D,)), "intercept", "noise"; for standardised columns and y. If the prior of the weights is not normal,
+            "auto" is ``NUTS``.
 
     Attributes:
-        coef_: (D,), or (K, D) for several targets: posterior means, units of y per unit of x.
-        coef_std_: their posterior sds; NaN if the method has none.
+        coef_: (D,), or (K, D) for several targets: posterior means, in units of y per unit of x.
+        coef_std_: their posterior sds; NaN if the method gives none.
         intercept_: the mean of y at x = 0; (K,) for several targets.
-        posterior_, report_, scores_, n_features_in_, feature_names_in_: as for ``BayesianMLPRegressor``; parameters of
-            several targets are named under "y0", "y1", ….
+        posterior_, report_, scores_, n_features_in_, feature_names_in_: as for ``BayesianMLPRegressor``. With several
+            targets the parameters' names begin with "y0", "y1", ….
 
     >>> X = np.linspace(0.0, 10.0, 50)[:, None]
     >>> noise = np.random.default_rng(0).normal(0.0, 0.1, 50)
@@ -82,8 +85,8 @@ class BayesianLinearRegression(BayesianRegressor):
             return model
         return side_by_side({name: with_priors(part, self.priors) for name, part in model.parts.items()}, "normal")
 
-    def _chosen(self) -> Method:
-        return _auto(self) if self.method == AUTO else super()._chosen()
+    def _choose_method(self) -> Method:
+        return _auto(self) if self.method == AUTO else super()._choose_method()
 
     def _learn(self, x: np.ndarray, y: np.ndarray, weight: np.ndarray, before: Posterior | None) -> None:
         super()._learn(x, y, weight, before)
@@ -105,18 +108,18 @@ class BayesianCountRegression(BayesianRegressor):
         negative-binomial:  Var[y] = E[y] + dispersion² E[y]²,  dispersion ~ HalfNormal(1)
         poisson:            Var[y] = E[y]
 
-    m is the mean of y in the first fit. For counts over unequal exposures use ``models.with_offset``, or in the shell
-    ``tractable fit --exposure``.
+    m is the mean of y in the first fit. For counts over unequal exposures use ``models.with_offset``; at the command
+    line use ``tractable fit --exposure``.
 
     Args:
         family: "negative-binomial" or "poisson".
         weight_scale, intercept_scale, level, calibration, random_state, verify: as for ``BayesianLinearRegression``.
-        priors: likewise, for "weights", "intercept" and "dispersion".
-        method: "auto" is ``INLA``.
+        priors: as for ``BayesianLinearRegression``, for "weights", "intercept" and "dispersion".
+        method: "auto" chooses as for ``BayesianLinearRegression``; here ``INLA`` is an approximation.
 
     Attributes:
-        coef_: (D,) posterior means, log E[y] per unit of x.
-        coef_std_: (D,) posterior sds; NaN if the method has none.
+        coef_: (D,) posterior means, in units of log E[y] per unit of x.
+        coef_std_: (D,) posterior sds; NaN if the method gives none.
         intercept_: posterior mean of log E[y] at x = 0.
         posterior_, report_, scores_, n_features_in_, feature_names_in_: as for ``BayesianLinearRegression``.
 
@@ -136,7 +139,7 @@ class BayesianCountRegression(BayesianRegressor):
     random_state: RandomState = None
     verify: Verify = "auto"
     priors: Priors = None
-    _standardised = False
+    _scales_y = False
 
     def _model(self) -> Model:
         model = generalised_linear(
@@ -144,14 +147,14 @@ class BayesianCountRegression(BayesianRegressor):
         )
         return with_offset(with_priors(model, self.priors or {}))
 
-    def _chosen(self) -> Method:
-        return _auto(self) if self.method == AUTO else super()._chosen()
+    def _choose_method(self) -> Method:
+        return _auto(self) if self.method == AUTO else super()._choose_method()
 
     def _learn(self, x: np.ndarray, y: np.ndarray, weight: np.ndarray, before: Posterior | None) -> None:
         wrong = (y < 0) | (y != np.floor(y))
         if wrong.any():
             row = int(np.argmax(wrong))
-            raise DataError(f"y holds counts, 0, 1, 2, …; got {y[row]:g} in row {row}.")
+            raise DataError(f"y must hold counts, 0, 1, 2, …; got {y[row]:g} in row {row}.")
         if before is None:
             self._log_mean = float(np.log(np.average(y, weights=weight))) if np.any(y[weight > 0] > 0) else 0.0
         super()._learn(x, y, weight, before)
@@ -172,19 +175,21 @@ class BayesianLogisticRegression(BayesianClassifier):
         two classes:  y ~ Bernoulli(1 / (1 + e^−(a + xᵀw)))       more:  y ~ Categorical(softmax(a + xᵀW))
         w ~ N(0, weight_scale²),   a ~ N(0, intercept_scale²),   for standardised columns
 
-    With more than two classes weights and intercepts sum to zero over the classes
+    With more than two classes, the weights of a column sum to zero over the classes, and so do the intercepts
     (``glm.linear.generalised_linear``).
 
     Args:
-        weight_scale, intercept_scale, random_state, verify: as for ``BayesianLinearRegression``; of more than two
-            classes with few rows for each column the weights' prior sd is 1.5/√D, and not learnt.
-        priors: likewise, for "weights" and "intercept"; with more than two classes (D, C) and (C,) that sum to zero.
-        method: "auto" is ``INLA``; for more parameters than it takes, ``FullRank``, and from 1,000 on ``MeanField`` by
-            minibatches.
+        weight_scale, intercept_scale, random_state, verify: as for ``BayesianLinearRegression``, with one exception:
+            for more than two classes and few rows for each column, the default prior sd of the weights is 1.5/√D and
+            is not learnt.
+        priors: as for ``BayesianLinearRegression``, for "weights" and "intercept". With more than two classes their
+            shapes are (D, C) and (C,), and their values sum to zero over the classes.
+        method: "auto" is ``INLA``. For more parameters than ``INLA`` accepts it is ``FullRank``, and beyond 1,000
+            parameters ``MeanField`` with minibatches.
 
     Attributes:
-        coef_: (1, D), or (C, D) for more than two classes: posterior means, log odds per unit of x.
-        coef_std_: their posterior sds; NaN if the method has none.
+        coef_: (1, D), or (C, D) for more than two classes: posterior means, in log odds per unit of x.
+        coef_std_: their posterior sds; NaN if the method gives none.
         intercept_: (1,) or (C,), log odds at x = 0.
         classes_: the labels, sorted.
         posterior_, report_, n_features_in_, feature_names_in_: as for ``BayesianLinearRegression``.
@@ -207,14 +212,14 @@ class BayesianLogisticRegression(BayesianClassifier):
         model = generalised_linear(self.n_features_in_, family, classes, _scale(self, family), self.intercept_scale)
         return with_priors(model, self.priors or {})
 
-    def _chosen(self) -> Method:
+    def _choose_method(self) -> Method:
         if self.method != AUTO:
-            return super()._chosen()
+            return super()._choose_method()
         count = len(self.classes_)
-        usual = _auto(self)
-        if count == 2 or isinstance(usual, NUTS):
-            return usual
-        return INLA() if (_informed(self) + 1) * (count - 1) <= MOST_TOGETHER else _approximate(self, count)
+        binary_method = _auto(self)
+        if count == 2 or isinstance(binary_method, NUTS):
+            return binary_method
+        return INLA() if (_informed_directions(self) + 1) * (count - 1) <= MOST_TOGETHER else _approximate(self, count)
 
     def _learn(self, x: np.ndarray, y: np.ndarray, weight: np.ndarray, before: Posterior | None) -> None:
         super()._learn(x, y, weight, before)
@@ -227,36 +232,40 @@ Linear = BayesianLinearRegression | BayesianCountRegression | BayesianLogisticRe
 
 
 def _moments(estimator: Linear, name: str) -> list[np.ndarray]:
-    """Mean and sd of a parameter, with a leading axis for several targets."""
-    posterior = estimator._inside
-    found, parts = (posterior.mean(), posterior.sd()), posterior.model.parts
-    each = [part[name] if parts is None else [part[target][name] for target in parts] for part in found]
-    return [np.asarray(moment, np.float64) for moment in each]
+    """Mean and sd of the parameter ``name``, with a leading axis for several targets."""
+    posterior = estimator._posterior
+    trees, targets = (posterior.mean(), posterior.sd()), posterior.model.parts
+    moments = [tree[name] if targets is None else [tree[target][name] for target in targets] for tree in trees]
+    return [np.asarray(moment, np.float64) for moment in moments]
 
 
 def _scale(estimator: Linear, family: str) -> float | None:
-    """The prior sd of an estimator's weights; None where it is learnt."""
+    """The prior sd of an estimator's weights; None if it is learnt."""
     if estimator.weight_scale is not None:
         return estimator.weight_scale
     if "weights" in (estimator.priors or {}):
-        return 2.5  # which ``with_priors`` replaces
+        return 2.5  # any number will do: ``with_priors`` replaces this prior
     return weight_scale_for(estimator.n_features_in_, estimator._rows, family)
 
 
 def _auto(estimator: Linear) -> Method:
-    """``INLA`` if the weights' prior is normal and INLA takes so many; else ``NUTS`` or an approximation."""
+    """The method "auto" for one linear predictor.
+
+    It is ``NUTS`` if the prior of the weights is not normal, ``INLA`` if INLA accepts that many parameters, and else an
+    approximation.
+    """
     weights = (estimator.priors or {}).get("weights")
     if weights is not None and not isinstance(base_of(weights), dist.Normal | dist.ZeroSumNormal):
         return NUTS()
-    return INLA() if _informed(estimator) + 2 <= MOST else _approximate(estimator, 2)
+    return INLA() if _informed_directions(estimator) + 2 <= MOST else _approximate(estimator, 2)
 
 
-def _informed(estimator: Linear) -> int:
-    """The number of directions of the weights, of one η, that the rows tell of."""
+def _informed_directions(estimator: Linear) -> int:
+    """The number of directions of the weights about which the rows have information, for one linear predictor."""
     return min(estimator.n_features_in_, int(estimator._rows))
 
 
 def _approximate(estimator: Linear, classes: int) -> Method:
-    """``FullRank`` while its d(d + 3)/2 numbers are few; else ``MeanField``, by minibatches."""
+    """``FullRank`` while its d(d + 3)/2 numbers are few, and else ``MeanField`` with minibatches."""
     size = (estimator.n_features_in_ + 1) * (classes - 1)
     return FullRank() if size <= MOST_FULL else MeanField(batch_size=BATCH, samples=2, draws=FEW_DRAWS)

@@ -1,4 +1,4 @@
-"""Networks for tables: multilayer perceptrons whose weights have a posterior."""
+"""Multilayer perceptrons for tables, with a posterior over their weights."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -10,41 +10,43 @@ from tractable.estimators.base import BayesianClassifier, BayesianRegressor, Hel
 from tractable.networks.multi_output import multi_output_likelihood
 from tractable.networks.network import mlp, neural_network
 
-METHOD = "bbb"  # the default
-OUTPUTS = {"normal": 1, "student-t": 1, "heteroscedastic": 2}  # the network's outputs for each target
+METHOD = "bbb"  # the default method, Bayes by Backprop
+OUTPUTS = {"normal": 1, "student-t": 1, "heteroscedastic": 2}  # how many outputs the network has for each target
 Likelihood = Annotated[Literal["normal", "student-t", "heteroscedastic"], f"one of {', '.join(OUTPUTS)}"]
 
 
 @dataclass(eq=False, repr=False)
 class BayesianMLPRegressor(BayesianRegressor):
-    """A multilayer perceptron with a posterior over its weights, for numbers.
+    """A multilayer perceptron for regression, with a posterior over its weights.
 
         y ~ p(y | f_w(x)),   w ~ prior,   f_w: hₗ = σ(hₗ₋₁ Wₗ + bₗ)
 
-    Columns of X and y are standardised inside; results are in y's units. For several targets, y (n, K), one network has
-    K outputs, each target with its own noise: predictions (n, K), intervals (n, K, 2).
+    The columns of X and y are standardised inside the estimator; results are in y's units. For several targets, y of
+    shape (n, K), one network has K outputs and each target has its own noise. Predictions are then (n, K) and
+    intervals (n, K, 2).
 
     Args:
         hidden: widths of the hidden layers, each ≥ 1; () for a linear map.
         activation: σ: "relu", "gelu", "silu", "elu", "tanh", "sigmoid", "identity", or a function of arrays.
         likelihood: "normal", "student-t" (4 degrees of freedom, for outliers) or "heteroscedastic", where the network
             also gives the sd at x.
-        prior: of the weights: "scaled", N(0, 1/fan_in); "relevance", that times learnt scales, one for each column; an
-            sd; or as for ``models.neural_network``.
-        method: "bbb", "sgld", "nuts", "map", "meanfield", "fullrank", "laplace", "ensemble" with their defaults; or a
-            method with its own settings, such as ``tr.NUTS(chains=2)``.
-        level: of intervals, in (0, 1).
+        prior: prior of the weights. "scaled" is N(0, 1/fan_in), where fan_in counts a layer's inputs. "relevance" is
+            the same times learnt scales, one for each column. A number is the prior's sd. Other values are as for
+            ``models.neural_network``.
+        method: "bbb", "sgld", "nuts", "map", "meanfield", "fullrank", "laplace" or "ensemble" with its default
+            settings; or a method with its own settings, such as ``tr.NUTS(chains=2)``.
+        level: the probability that an interval holds, in (0, 1).
         calibration: share of the rows, in [0, 1), held out of the fit to calibrate intervals; 0 holds out none.
-        held_out: share of the rows, in [0, 1), held out of the fit: training stops when it predicts them no better,
-            and the report says how well they are predicted.
+        held_out: share of the rows, in [0, 1), held out of the fit. Training stops when it no longer improves their
+            prediction, and the report says how well they are predicted.
         random_state: int, RandomState or None, for all randomness of the fit.
-        verify: how thoroughly the fit is checked again before its verdict is trust, as for ``infer``.
+        verify: how thoroughly the fit is checked again before its verdict is "trust", as for ``infer``.
 
     Attributes:
-        posterior_: the Posterior, of standardised columns: it refuses what has units, which ``posterior_.standardised``
-            gives as they are.
+        posterior_: the Posterior, for standardised columns. Its methods raise an error where a result would have
+            units; ``posterior_.standardised`` gives these results in standardised units.
         report_: how far to trust the fit.
-        scores_: |y − mean|/sd of the calibration rows, sorted, or None.
+        scores_: |y − mean|/sd of the calibration rows, sorted; None without calibration.
         n_features_in_, feature_names_in_: number and names of the fitted columns.
 
     >>> import numpy as np, tractable as tr
@@ -80,11 +82,12 @@ class BayesianMLPRegressor(BayesianRegressor):
 
 @dataclass(eq=False, repr=False)
 class BayesianMLPClassifier(BayesianClassifier):
-    """A multilayer perceptron with a posterior over its weights, for classes.
+    """A multilayer perceptron for classification, with a posterior over its weights.
 
         two classes:  y ~ Bernoulli(1 / (1 + e^−f_w(x)))       more:  y ~ Categorical(softmax(f_w(x))),   w ~ prior
 
-    Probabilities are averaged over w, E[p(y|x, w)]: far from the data, where weights disagree, they are less extreme.
+    Predicted probabilities are averaged over the posterior, E[p(y|x, w)]. Far from the data draws of w disagree, so
+    the averaged probabilities are less extreme there.
 
     Args:
         hidden, activation, prior, method, held_out, random_state, verify: as for ``BayesianMLPRegressor``.

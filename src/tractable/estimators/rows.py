@@ -1,4 +1,4 @@
-"""Tables for the estimators: distinct rows with weights, standardised, padded to one of a few lengths."""
+"""The estimators' tables: distinct rows with weights, standardised and padded to one of a few lengths."""
 
 import functools
 from collections.abc import Callable, Iterable
@@ -15,10 +15,10 @@ from tractable.core.tree import PyTree
 from tractable.engine.placement import ONE_DEVICE, OneDevice
 from tractable.engine.sharding import OverDevices
 
-LEAST = 64  # rows of the smallest table to compile for
-FINE = 8  # lengths per power of two, from a few hundred rows on
-MERGED = 1 << 16  # up to this many rows, equal ones are merged and tables are padded
-SEEN = 1000  # rows examined for which columns tell rows apart
+LEAST = 64  # how many rows the smallest compiled table has
+FINE = 8  # how many lengths there are per power of two, from a few hundred rows on
+MERGED = 1 << 16  # with up to this many rows, equal rows are merged and tables are padded
+SAMPLED = 1000  # how many first rows are examined to see which columns distinguish rows
 
 
 class Rows(NamedTuple):
@@ -30,7 +30,7 @@ class Rows(NamedTuple):
 
 
 class Scaling(NamedTuple):
-    """x → (x − centre)/scale and y → (y − middle)/spread; a constant column has scale 1."""
+    """The standardisation x → (x − centre)/scale and y → (y − middle)/spread; a constant column has scale 1."""
 
     centre: np.ndarray  # (D,)
     scale: np.ndarray  # (D,)
@@ -50,10 +50,11 @@ class Scaling(NamedTuple):
 
 
 def distinct(x: np.ndarray, y: np.ndarray, weight: np.ndarray) -> Rows:
-    """Merges equal rows into one with their summed weight, and drops rows of weight zero.
+    """Merge equal rows into one with their summed weight, and drop rows of weight zero.
 
-    A likelihood does not depend on the rows' order, nor on whether a row is repeated or counts twice. In this form
-    such tables are equal, so every method, even a stochastic one, fits them alike to the last digit.
+    A likelihood depends neither on the order of the rows nor on whether a row is repeated or has weight 2. Tables that
+    differ only in this way become equal here. So every method, even a stochastic one, gives them the same fit to the
+    last digit.
 
     >>> distinct(np.array([[2.0], [1.0], [2.0]]), np.array([0.0, 0.0, 0.0]), np.array([1.0, 3.0, 1.0])).weight
     array([3., 2.])
@@ -61,22 +62,25 @@ def distinct(x: np.ndarray, y: np.ndarray, weight: np.ndarray) -> Rows:
     counts = weight > 0
     table = np.column_stack([x, y])
     table, weight = table if counts.all() else table[counts], weight[counts]
-    table += 0.0  # −0 is 0
+    table += 0.0  # turns −0 into 0, so that the two compare equal
     order, new = _in_order(table)
     table, weight = table[order], weight[order]
-    table = table if new.all() else table[new]  # tables may be large: no copy without need
+    table = table if new.all() else table[new]  # tables may be large, so they are copied only where needed
     targets = table[:, x.shape[1] :].reshape(-1, *y.shape[1:])
     return Rows(table[:, : x.shape[1]], targets, np.bincount(np.cumsum(new) - 1, weight))
 
 
 def _in_order(table: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(n,) the order of rows by their values, as by ``np.lexsort``; (n,) which sorted rows differ from the one before.
+    """Sort rows by their values.
 
-    Sorting by every column takes longer than most fits. It sorts by the columns up to the first that tells most rows
-    apart, and by the others only among rows still equal.
+    To sort by every column would take longer than most fits. So the function first sorts by the columns up to the first
+    one in which most rows differ. It then sorts by the other columns only those rows that are still equal.
+
+    Returns:
+        (n,) the order of the rows, as by ``np.lexsort``; (n,) whether each sorted row differs from the row before it.
     """
-    distinct = [len(np.unique(column)) > len(column) / 2 for column in table[:SEEN].T]
-    first = 1 + (distinct.index(True) if any(distinct) else len(distinct) - 1)
+    varied = [len(np.unique(column)) > len(column) / 2 for column in table[:SAMPLED].T]
+    first = 1 + (varied.index(True) if any(varied) else len(varied) - 1)
     order = np.lexsort(table[:, :first].T[::-1])
     new = np.append(True, np.any(table[order[1:], :first] != table[order[:-1], :first], axis=1))
     tied = np.flatnonzero(~(new & np.append(new[1:], True)))
@@ -89,7 +93,7 @@ def _in_order(table: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def scaling(rows: Rows, targets: bool) -> Scaling:
-    """Means and sds of the columns of x and, if ``targets``, of y."""
+    """The means and sds of the columns of x and, if ``targets``, of y."""
     centre, scale = moments(rows.x, rows.weight)
     scale = np.where(scale > 0, scale, 1.0)
     if not targets:
@@ -99,8 +103,8 @@ def scaling(rows: Rows, targets: bool) -> Scaling:
         which = int(np.argmin(spread))
         name, value = "y" if rows.y.ndim == 1 else f"Output {which} of y", rows.y.reshape(len(rows.y), -1)[0, which]
         raise DataError(
-            f"{name} has one value, {value:g}, in n_samples = {len(rows.y)} distinct rows: there is nothing to explain "
-            "and no scale to standardise by. Give rows whose y differ."
+            f"{name} has one value, {value:g}, in all n_samples = {len(rows.y)} distinct rows: there is nothing to "
+            "explain and no scale to standardise by. Give rows whose y differ."
         )
     if rows.y.ndim > 1:
         return Scaling(centre, scale, middle, spread)
@@ -108,7 +112,7 @@ def scaling(rows: Rows, targets: bool) -> Scaling:
 
 
 def length(count: int) -> int:
-    """Rows to compile for, ≥ ``count``: 64, 128, 256, and beyond that at most an eighth more than ``count``.
+    """The number of rows to compile for, ≥ ``count``: 64, 128, 256, and then at most an eighth more than ``count``.
 
     >>> [length(n) for n in (1, 65, 256, 257, 1000)]
     [64, 128, 256, 288, 1024]
@@ -119,51 +123,54 @@ def length(count: int) -> int:
     return -(-count // step) * step
 
 
-def padded(array: np.ndarray, count: int, fill: float | None = None) -> np.ndarray:
-    """(count, ...): ``array`` padded with its first row, or with ``fill``."""
+def pad_rows(array: np.ndarray, count: int, fill: float | None = None) -> np.ndarray:
+    """The array padded to ``count`` rows with its first row, or with ``fill``."""
     tail = array[:1] if fill is None else np.asarray(fill, array.dtype)
     return np.concatenate([array, np.broadcast_to(tail, (count - len(array), *array.shape[1:]))])
 
 
-def mapped(function: Callable, parts: Iterable[tuple[np.ndarray, ...]]) -> np.ndarray:
-    """A compiled function applied to each part's rows, padded to few lengths: (n, ...) in float64."""
+def map_parts(function: Callable, parts: Iterable[tuple[np.ndarray, ...]]) -> np.ndarray:
+    """Apply a compiled function to the rows of each part, padded to one of a few lengths: (n, ...) in float64."""
     out = []
     for part in parts:
         count = length(len(part[0]))
-        found = function(*(jnp.asarray(padded(array, count)) for array in part))
-        out.append(np.asarray(found, np.float64)[: len(part[0])])
+        values = function(*(jnp.asarray(pad_rows(array, count)) for array in part))
+        out.append(np.asarray(values, np.float64)[: len(part[0])])
     return np.concatenate(out)
 
 
-def some_at_a_time(width: int, *arrays: np.ndarray) -> Iterable[tuple[np.ndarray, ...]]:
+def row_blocks(width: int, *arrays: np.ndarray) -> Iterable[tuple[np.ndarray, ...]]:
     """Successive blocks of ``width`` rows of each array."""
     return (tuple(a[start : start + width] for a in arrays) for start in range(0, len(arrays[0]), width))
 
 
-def merged(x: np.ndarray, weight: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Rows with weight > 0; up to ``MERGED`` of them also merged and sorted as by ``distinct``.
+def merge_equal_rows(x: np.ndarray, weight: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Drop rows of weight 0; if at most ``MERGED`` rows remain, also merge and sort them as ``distinct`` does.
 
-    A repeated row and a row that counts twice then give the same fit, to the last digit.
+    A repeated row and a row of weight 2 then give the same fit, to the last digit.
     """
     positive = weight > 0
     if np.sum(positive) > MERGED:
         return x[positive], weight[positive]
-    found = distinct(x, np.zeros(len(x)), weight)
-    return found.x, found.weight
+    rows = distinct(x, np.zeros(len(x)), weight)
+    return rows.x, rows.weight
 
 
-def in_few_lengths(x: np.ndarray, weight: np.ndarray) -> Data:
-    """Weighted rows as Data in the current precision, padded to few lengths, so that few programs are compiled."""
+def as_padded_data(x: np.ndarray, weight: np.ndarray) -> Data:
+    """Weighted rows as Data in the current precision.
+
+    Tables of up to ``MERGED`` rows are padded to one of a few lengths, so that few programs are compiled.
+    """
     count = length(len(x)) if len(x) <= MERGED else len(x)
-    return Data(padded(x.astype(jnp.result_type(float)), count), weights=padded(weight, count, 0.0), resident=True)
+    return Data(pad_rows(x.astype(jnp.result_type(float)), count), weights=pad_rows(weight, count, 0.0), resident=True)
 
 
-def middle(x: np.ndarray, weight: np.ndarray) -> np.ndarray:
+def weighted_mean(x: np.ndarray, weight: np.ndarray) -> np.ndarray:
     """Weighted means of the columns, (d,)."""
     return weight @ x / weight.sum()
 
 
-def finite(theta: PyTree) -> bool:
+def all_finite(theta: PyTree) -> bool:
     """Whether every number of θ is finite."""
     return all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(theta))
 
@@ -179,8 +186,11 @@ def as_doubles(theta: PyTree) -> PyTree:
 
 
 @functools.lru_cache(maxsize=128)
-def compiled(forms: object, step: str, placement: OneDevice = ONE_DEVICE) -> Callable:
-    """A model's function by name, compiled once; over a mesh one of (θ, rows), each device of its own rows."""
+def program(forms: object, step: str, placement: OneDevice = ONE_DEVICE) -> Callable:
+    """Compile, once, the function of a model named ``step``.
+
+    On several devices the result is a function of (θ, rows), in which each device evaluates its own rows.
+    """
     function = getattr(forms, step)
     if not isinstance(placement, OverDevices):
         return jax.jit(function)
@@ -188,5 +198,5 @@ def compiled(forms: object, step: str, placement: OneDevice = ONE_DEVICE) -> Cal
     def of_all(theta: PyTree, placed_rows: PyTree, count: int) -> PyTree:
         return placement.by_rows(lambda each: function(theta, each[0]), placed_rows, (), count)
 
-    program = jax.jit(of_all, static_argnames="count")
-    return lambda theta, rows: placement.run(functools.partial(program, count=len(rows)), theta, placement.lay(rows)[0])
+    run = jax.jit(of_all, static_argnames="count")
+    return lambda theta, rows: placement.run(functools.partial(run, count=len(rows)), theta, placement.lay(rows)[0])

@@ -1,4 +1,4 @@
-"""Exact posteriors to compare approximate ones with, computed in float64 by NumPy."""
+"""Exact posteriors, computed in float64 by NumPy, with which approximate posteriors can be compared."""
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -10,7 +10,7 @@ from scipy.special import betaln
 from tractable.core.errors import DataError, ModelError
 from tractable.core.numbers import LOG_2PI, Numbers, Real, positive
 
-EDGE = 1e-6  # largest density at the edge of a grid, as a share of its peak
+EDGE = 1e-6  # the largest accepted density at the edge of a grid, as a share of the density's maximum
 
 
 class BetaPosterior(NamedTuple):
@@ -20,7 +20,7 @@ class BetaPosterior(NamedTuple):
     beta: float
     mean: float
     sd: float
-    mode: float  # NaN where the density has no single highest point
+    mode: float  # NaN if the density has no single highest point
     log_evidence: float  # log p(y)
 
 
@@ -31,8 +31,11 @@ def beta_bernoulli(y: Numbers, alpha: Real, beta: Real) -> BetaPosterior:
         log p(y) = log B(α + k, β + n − k) − log B(α, β)
 
     Args:
-        y: (n,), each 0 or 1; else raises DataError.
+        y: (n,), each 0 or 1.
         alpha, beta: > 0.
+
+    Raises:
+        DataError: a flip is neither 0 nor 1.
 
     With a uniform prior and two heads in three flips the mean is 3/5 and the evidence 1/12:
 
@@ -74,7 +77,8 @@ def normal_mean(y: Numbers, noise_sd: Real, prior_mean: Real, prior_sd: Real) ->
 
     for y (n,), ``noise_sd`` σ > 0, ``prior_mean`` m and ``prior_sd`` s > 0.
 
-    With one observation and all scales 1 the mean is half-way, and p(y) is the density of N(0, 2) at 2:
+    With one observation and all scales 1, the mean is half-way between the prior mean and y, and p(y) is the density
+    of N(0, 2) at 2:
 
     >>> posterior = normal_mean([2.0], 1.0, 0.0, 1.0)
     >>> round(posterior.mean, 9), round(posterior.sd**2, 9)
@@ -85,7 +89,7 @@ def normal_mean(y: Numbers, noise_sd: Real, prior_mean: Real, prior_sd: Real) ->
     positive(noise_sd=noise_sd, prior_sd=prior_sd)
     y = np.asarray(y, np.float64)
     precision = 1 / prior_sd**2 + y.size / noise_sd**2
-    # Centred on the prior mean, so that a mean far from zero loses no digits.
+    # y is centred on the prior mean, so that no digits are lost if the mean is far from zero.
     z = y - prior_mean
     shift = float(z.sum() / noise_sd**2 / precision)
     log_evidence = (
@@ -99,7 +103,7 @@ def normal_mean(y: Numbers, noise_sd: Real, prior_mean: Real, prior_sd: Real) ->
 
 
 class LinearPosterior(NamedTuple):
-    """N(mean, covariance) of the weights."""
+    """The normal posterior N(mean, covariance) of the weights."""
 
     mean: np.ndarray  # (d,)
     covariance: np.ndarray  # (d, d)
@@ -122,7 +126,7 @@ def linear_regression(x: Numbers, y: Numbers, noise_sd: Real, weight_sd: Real) -
     Raises:
         DataError: the shapes of x and y do not match.
 
-    One weight, one observation, all scales 1, as in ``normal_mean``:
+    With one weight, one observation and all scales 1, the result is that of ``normal_mean``:
 
     >>> posterior = linear_regression([[1.0]], [2.0], 1.0, 1.0)
     >>> posterior.mean.round(9).tolist(), posterior.covariance.round(9).tolist()
@@ -149,11 +153,11 @@ def linear_regression(x: Numbers, y: Numbers, noise_sd: Real, weight_sd: Real) -
 
 
 class Grid(NamedTuple):
-    """A density in two dimensions on a regular grid, normalised over the grid."""
+    """A density in two dimensions on a regular grid, normalised so that its integral over the grid is 1."""
 
     first: np.ndarray  # (n,) values of θ₁
     second: np.ndarray  # (n,) values of θ₂
-    density: np.ndarray  # (n, n) [i, j] at (first[i], second[j])
+    density: np.ndarray  # (n, n), with element [i, j] at (first[i], second[j])
     mean: np.ndarray  # (2,)
     sd: np.ndarray  # (2,)
     log_mass: float  # log ∫ exp(log_density): the log evidence, if log_density was log p(y, θ)
@@ -166,13 +170,13 @@ def grid_2d(log_density: Callable, ranges: Sequence[Sequence[Real]], n: int = 20
     normal, the relative error of the variance is below 3e-7 at a spacing of one sd.
 
     Args:
-        log_density: ``points (m, 2) -> (m,)``, up to a constant.
-        ranges: ((low, high), (low, high)) of θ₁ and θ₂; wide enough to leave no mass outside.
-        n: points per side.
+        log_density: the log density up to a constant, a function ``points (m, 2) -> (m,)``.
+        ranges: ((low, high), (low, high)) of θ₁ and θ₂; wide enough to leave no probability mass outside.
+        n: number of points per side.
 
     Raises:
-        ModelError: a range with low ≥ high; a density that is nowhere finite, NaN somewhere, or not negligible at the
-            edge of the grid.
+        ModelError: a range has low ≥ high; or the density is nowhere finite, is NaN at a point, or is not negligible at
+            the edge of the grid.
 
     A standard normal:
 
@@ -182,21 +186,21 @@ def grid_2d(log_density: Callable, ranges: Sequence[Sequence[Real]], n: int = 20
     """
     for low, high in ranges:
         if not low < high:
-            raise ModelError(f"A range of the grid is (low, high) with low < high; got ({low}, {high}).")
+            raise ModelError(f"A range of the grid must be (low, high) with low < high; got ({low}, {high}).")
     if n < 3:
-        raise ModelError(f"A grid needs at least 3 points a side; got n={n}.")
+        raise ModelError(f"A grid needs at least 3 points per side; got n={n}.")
     first, second = (np.linspace(low, high, n) for low, high in ranges)
     points = np.stack(np.meshgrid(first, second, indexing="ij"), axis=-1).reshape(-1, 2)
     values = np.asarray(log_density(points), np.float64).reshape(n, n)
-    peak = values.max()  # NaN if any value is
+    peak = values.max()  # NaN if any value is NaN
     if not np.isfinite(peak):
         raise ModelError(f"The log density's maximum over the grid is {peak}; expected a finite number.")
     relative = np.exp(values - peak)
     edge = max(relative[0].max(), relative[-1].max(), relative[:, 0].max(), relative[:, -1].max())
     if edge > EDGE:
         raise ModelError(
-            f"At the edge of the grid the density is still {edge:.2g} of its peak, so moments would be cut "
-            f"short; expected at most {EDGE:g}. Widen the ranges {tuple(map(tuple, ranges))}."
+            f"At the edge of the grid the density is still {edge:.2g} of its maximum, so moments would miss mass "
+            f"outside the grid; expected at most {EDGE:g}. Widen the ranges {tuple(map(tuple, ranges))}."
         )
     weights = [np.full(n, axis[1] - axis[0]) for axis in (first, second)]
     for weight in weights:
@@ -210,7 +214,7 @@ def grid_2d(log_density: Callable, ranges: Sequence[Sequence[Real]], n: int = 20
 
 
 def mixture_grid(x: Numbers, ranges: Sequence[Sequence[Real]] = ((-2, 3), (-4, 4)), n: int = 161) -> Grid:
-    """The posterior of ``linear.gaussian_mixture_2d`` given x (N,), on a grid; ``log_mass`` is its log evidence."""
+    """The posterior of ``linear.gaussian_mixture_2d`` for data x (N,), on a grid; ``log_mass`` is its log evidence."""
     x = np.asarray(x, np.float64)
 
     def log_joint(points: np.ndarray) -> np.ndarray:

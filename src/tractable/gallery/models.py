@@ -16,10 +16,10 @@ from tractable.core.words import find
 from tractable.gallery import conjugate
 from tractable.glm import linear
 
-ALPHA = BETA = 5.0  # of the coin's prior
-NOISE_SD, PRIOR_SD = 2.0, 10.0  # of the normal mean
-RESIDUAL_SD, WEIGHT_SD = 0.7, 1.0  # of the linear regression
-BIMODAL = 3  # a seed whose hundred points show both components
+ALPHA = BETA = 5.0  # the parameters of the coin's Beta prior
+NOISE_SD, PRIOR_SD = 2.0, 10.0  # sds of the noise and of the prior in the example "normal-mean"
+RESIDUAL_SD, WEIGHT_SD = 0.7, 1.0  # sds of the noise and of the weights in the example "linear-regression"
+BIMODAL = 3  # a seed with which the hundred points of the mixture show both components
 
 Moments = dict[str, tuple[np.ndarray, np.ndarray]]
 Exact = conjugate.BetaPosterior | conjugate.NormalPosterior | conjugate.LinearPosterior | conjugate.Grid
@@ -32,7 +32,7 @@ class Example:
     Attributes:
         name: the name that users type.
         title: a description in one line.
-        build: ``() -> (model, data to fit, held-out data or None)``; the same model at every call.
+        build: ``() -> (model, data to fit, held-out data or None)``; every call returns the same model.
         notes: the point of the example.
         exact: ``() -> {parameter: (posterior mean, posterior sd)}``, float64; None if unknown.
         log_evidence: ``() -> log p(y)``, exact; None if unknown.
@@ -90,14 +90,14 @@ def mixture() -> np.ndarray:
 
 
 def _loaded(name: str, **options: bool) -> Data:
-    from sklearn import datasets  # imported here: the command line always imports this module, and rarely needs it
+    from sklearn import datasets  # imported here, as the command line always imports this module but rarely loads data
 
     x, y = getattr(datasets, f"load_{name}")(return_X_y=True, **options)
     return Data(y, x)
 
 
 def _diabetes() -> Data:
-    """The unscaled data, as the scaling by scikit-learn would use held-out rows too."""
+    """The unscaled diabetes data; scikit-learn's own scaling would use the held-out rows too."""
     return _loaded("diabetes", scaled=False)
 
 
@@ -109,7 +109,10 @@ def _standardised(data: Data, by: Data, outputs: bool = True) -> Data:
 
 
 def _held_out(data: Data, outputs: bool = False) -> tuple[Data, Data]:
-    """Four fifths to fit and one fifth held out, with inputs (and outputs) standardised by the rows to fit."""
+    """Four fifths of the rows to fit, and one fifth held out.
+
+    The inputs, and the outputs if ``outputs``, are standardised by the rows to fit.
+    """
     train, rest = data.split(0.2)
     return _standardised(train, train, outputs), _standardised(rest, train, outputs)
 
@@ -118,12 +121,12 @@ def _known(parameter: str, posterior: Callable[[], Exact]) -> dict[str, Callable
     """An example's ``exact`` and ``log_evidence``, from the exact posterior of its one parameter."""
 
     def exact() -> Moments:
-        found = posterior()
-        return {parameter: (np.asarray(found.mean), np.asarray(found.sd))}
+        result = posterior()
+        return {parameter: (np.asarray(result.mean), np.asarray(result.sd))}
 
     def log_evidence() -> float:
-        found = posterior()
-        return found.log_mass if isinstance(found, conjugate.Grid) else found.log_evidence
+        result = posterior()
+        return result.log_mass if isinstance(result, conjugate.Grid) else result.log_evidence
 
     return {"exact": exact, "log_evidence": log_evidence}
 
@@ -158,14 +161,14 @@ EXAMPLES = {
             "linear-regression",
             "Linear regression with known noise, diabetes data (442 × 10)",
             lambda: (linear.bayesian_linear(10, RESIDUAL_SD, WEIGHT_SD), _standardised(_diabetes(), _diabetes()), None),
-            "Two blood measurements correlate at 0.9: mean-field understates the sd of their weights.",
+            "Two blood measurements have a correlation of 0.9, so mean-field understates the sds of their weights.",
             **_known("weights", _regression),
         ),
         Example(
             "gaussian-mixture",
-            "A mixture of two normals with tied means, two modes (Welling & Teh 2011)",
+            "A mixture of two normals whose means share a parameter, with two modes (Welling & Teh 2011)",
             lambda: (linear.gaussian_mixture_2d(), Data(mixture()), None),
-            "The modes lie near (0, 1) and (1, −1); methods that stay in one report half the answer.",
+            "The modes lie near (0, 1) and (1, −1); a method that stays in one mode reports half the answer.",
             grid=_grid,
             **_known("theta", _grid),
         ),
@@ -173,19 +176,19 @@ EXAMPLES = {
             "breast-cancer",
             "Logistic regression, breast cancer data (569 × 30, a fifth held out)",
             lambda: (linear.generalised_linear(30, "bernoulli"), *_held_out(_loaded("breast_cancer"))),
-            "Nearly separable: the prior decides how sure the predictions are.",
+            "The classes are nearly separable, so the prior decides how certain the predictions are.",
         ),
         Example(
             "wine",
             "Softmax regression with three classes, wine data (178 × 13, a fifth held out)",
             lambda: (linear.generalised_linear(13, "categorical", 3), *_held_out(_loaded("wine"))),
-            "Separable: without a prior the weights would grow without end.",
+            "The classes are separable: without a prior the weights would grow without end.",
         ),
         Example(
             "diabetes",
             "Linear regression with learnt noise, diabetes data (442 × 10, a fifth held out)",
             lambda: (linear.generalised_linear(10, "normal"), *_held_out(_diabetes(), outputs=True)),
-            "The noise is positive: methods move it on the log scale and return it on its own scale.",
+            "The noise sd is positive: methods work with its logarithm and return it on its own scale.",
         ),
     )
 }

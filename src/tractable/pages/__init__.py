@@ -1,1 +1,1 @@
-"""How results are shown: tables, figures and the page that holds them."""
+"""Shows results: their tables, their figures, and the pages that hold these."""

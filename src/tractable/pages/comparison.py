@@ -1,4 +1,4 @@
-"""Methods side by side: the table, overlaid marginals, every method's checks."""
+"""The page of a comparison of methods: their table, their marginals in one figure, and each method's checks."""
 
 import functools
 
@@ -10,19 +10,21 @@ from tractable.pages.sections import Cell, Figure, Section, Table
 from tractable.pages.style import COLOURS, MUTED
 from tractable.pages.verdict import checks, settings
 
-LESS_NEEDED = ["se_loo", "p_loo", "k-hat"]  # columns of a comparison that would push the verdict off a screen or page
+LESS_NEEDED = ["se_loo", "p_loo", "k-hat"]  # columns that are left out, so that the verdict fits on a screen
 NOTE = (
-    "Distances are from the reference: the largest error of a mean in its standard deviations, and the ratio of "
-    "standard deviations furthest from 1. Held-out is the mean log predictive density of a datum, in nats; elpd_loo is "
-    "that of all rows, each predicted from the others, and not known where k-hat is above its limit, at most 0.7."
+    "Distances are from the reference: the largest error of a mean, in standard deviations of the reference, and the "
+    "ratio of standard deviations that is furthest from 1. Held-out is the mean log predictive density of a datum, in "
+    "nats (units of the natural logarithm). elpd_loo is the sum of the log predictive densities of all rows, each "
+    "predicted from the other rows. It is not known if k-hat, a diagnostic of its importance weights, is above its "
+    "limit, which is at most 0.7."
 )
 
 
 def sections(comparison: Comparison) -> list[Section]:
-    """The comparison's table, its failures, the marginals side by side, and each method's checks."""
+    """The comparison's table, its failures, the marginals, and each method's checks."""
     out = [results_table(comparison.table)]
     if comparison.failures:
-        out.append(Section("What failed", [Table(["", "why"], list(comparison.failures.items()), ["why"])]))
+        out.append(Section("Methods that failed", [Table(["", "why"], list(comparison.failures.items()), ["why"])]))
     if comparison.posteriors:
         out += marginals(comparison)
         each = [
@@ -35,7 +37,7 @@ def sections(comparison: Comparison) -> list[Section]:
 
 
 def results_table(table: pd.DataFrame) -> Section:
-    """The table of results, a line for each method."""
+    """The table of results, with a row for each method."""
     filled = table.drop(columns=LESS_NEEDED, errors="ignore").dropna(axis=1, how="all")
     lines = [
         [str(label), *(v if isinstance(v, str) else Cell(v, FORMS.get(str(k))) for k, v in line.items())]
@@ -45,7 +47,7 @@ def results_table(table: pd.DataFrame) -> Section:
 
 
 def marginals(comparison: Comparison) -> list[Section]:
-    """Panels of the parameters on which methods differ most; none for networks."""
+    """Figures of the parameters on which the methods differ most; none for networks."""
     first, count = next(iter(comparison.posteriors.values())), len(comparison.others)
     if not listed(first.model).all():
         return []
@@ -53,6 +55,6 @@ def marginals(comparison: Comparison) -> list[Section]:
     for i in sorted(interesting(comparison, SHOWN)):
         draw = functools.partial(overlay, comparison=comparison, index=i, colours=COLOURS, grey=MUTED)
         drawn.append(Figure(draw, (3.7, 1.6 + 0.19 * count), "A parameter by every method", caption=first.names[i]))
-    note = "Densities, means and 90 % intervals"
-    note += "." if comparison.reference is None else "; in grey those of the reference."
+    note = "Densities, means and 90 % intervals of each method"
+    note += "." if comparison.reference is None else ", and in grey those of the reference."
     return [Section("Marginals", drawn, note, "panels two")]

@@ -1,4 +1,4 @@
-"""Targets on which methods fail: the density, and every method's answer and verdict."""
+"""The page of targets on which methods fail: each density, and every method's answer and verdict."""
 
 import pathlib
 from collections.abc import Callable, Iterable
@@ -21,12 +21,13 @@ from tractable.pages.sections import Section, Table
 from tractable.pages.style import COLOURS, INK, MUTED
 from tractable.posterior.posterior import Posterior
 
-DRAWN = 400  # most draws in a picture
+DRAWN = 400  # the largest number of draws in a picture
 WORDS = ("trust", "caution", "reject", "failed")
-MEANT = "What the verdict says of every method's answer; a point is judged as a point, and shows no sd that is wrong."
-MASSES = (0.99, 0.9, 0.5)  # probability within each contour
+MEANT = "The verdicts on the methods' answers. A method that gives only a point is judged only by its point."
+MASSES = (0.99, 0.9, 0.5)  # the probability within each contour
 
-# Every target is given to every method with its defaults, and some also to a method whose settings make it fail.
+# Every method runs on every target with its default settings. For some targets there are also methods with settings
+# that make them fail.
 USUAL: dict[str, Method] = {
     "MAP": MAP(), "Laplace": Laplace(), "MeanField": MeanField(), "FullRank": FullRank(), "RandomWalk": RandomWalk(),
     "MALA": MALA(), "HMC": HMC(), "NUTS": NUTS(),
@@ -45,7 +46,7 @@ class Answer(NamedTuple):
     """A method's answer to a target."""
 
     method: str
-    posterior: Posterior | None  # None where it refused
+    posterior: Posterior | None  # None if the method raised an error, whose text is ``refusal``
     refusal: str = ""
 
     @property
@@ -61,7 +62,7 @@ class Answer(NamedTuple):
 
 
 def answers(failure: Failure, seed: int = 0) -> list[Answer]:
-    """Every method's answer to a target, or why the method refused it."""
+    """Every method's answer to a target, or the error that it raised."""
     found = []
     model, data = failure.build()
     for label, method in {**BESIDES.get(failure.name, {}), **USUAL}.items():
@@ -75,7 +76,11 @@ def answers(failure: Failure, seed: int = 0) -> list[Answer]:
 def write_failures(
     folder: str | pathlib.Path, say: Callable[[str], object] = lambda text: None, names: Iterable[str] | None = None
 ) -> tuple[pathlib.Path, Section]:
-    """Write ``report.html`` with every method's answers to targets on which some fail; its path, and the verdicts."""
+    """Write ``report.html`` with every method's answers to targets on which some methods fail.
+
+    Returns:
+        The file's path, and a section with the verdicts.
+    """
     shown, verdicts = [], []
     for failure in FAILURES.values() if names is None else map(failure_of, names):
         say(f"{failure.name}: {failure.title}")
@@ -87,7 +92,7 @@ def write_failures(
 
 
 def section(failure: Failure, found: Iterable[Answer]) -> Section:
-    """The target's picture with every method's draws over it, and a table of their answers."""
+    """A table of every method's answer, and pictures of the target's density with the draws of each method."""
     found, names = list(found), failure.build()[0].names
     mean, sd = failure.exact()
     exactly = dict(zip(names, map(around, mean, sd), strict=True)) if failure.proper else {"exactly": "no posterior"}
@@ -98,12 +103,12 @@ def section(failure: Failure, found: Iterable[Answer]) -> Section:
 
 
 def around(mean: float | np.floating, sd: float | np.floating) -> str:
-    """A number ± its sd as text; for a point without an sd the number alone."""
+    """A number ± its sd as text; without an sd, the number alone."""
     return f"{mean:.2f}" + (f" ± {sd:.2f}" if np.isfinite(sd) else "")
 
 
 def row(answer: Answer) -> list:
-    """A method's line of a failure's table."""
+    """A method's row in the table of a target."""
     if answer.posterior is None:
         return [answer.method, "", "", answer.verdict, answer.refusal]
     worst = answer.worst
@@ -115,7 +120,7 @@ def row(answer: Answer) -> list:
 def over(
     canvas: Canvas, grid: tuple[np.ndarray, np.ndarray, np.ndarray], failure: Failure, posterior: Posterior
 ) -> None:
-    """Contours of the target's mass with the method's draws on top."""
+    """Draw the contours of the target's density, with the method's draws on top."""
     axes = canvas.subplots()
     x, y, mass = grid
     ordered = np.sort(mass.ravel())[::-1]

@@ -1,4 +1,4 @@
-"""How well held-out data are predicted."""
+"""The sections that show how well held-out data are predicted."""
 
 import math
 from collections.abc import Sequence
@@ -27,16 +27,16 @@ from tractable.posterior.posterior import Posterior
 from tractable.posterior.predict import Prediction
 from tractable.tables.encoder import Encoder
 
-SEEN = 2000  # most rows whose probability integral transforms are drawn
-DRAWN = 500  # predictive draws of each row
-# Scores shown elsewhere on the page, not in the table.
+SEEN = 2000  # the largest number of rows whose probability integral transforms are computed
+DRAWN = 500  # how many predictive draws each row has
+# Scores that are shown elsewhere on the page and not in the table.
 FACTS = ("log predictive", "accuracy", "RMSE", "concordance", "coverage")
-LEVELS = (0.5, 0.9, 0.95)  # of intervals
-UNLIKELY = 1e-4  # chance, were predictions right, of as many or as few rows inside; below it the report says so
-FOLLOWED = 500  # about as many fitted rows are looked at in the order of time
-TESTS, WIDE = 4, 2.0  # looks at the rows; how many times too wide is told where counts do not tell
+LEVELS = (0.5, 0.9, 0.95)  # levels of the intervals
+UNLIKELY = 1e-4  # the page warns if right predictions would lead to such rows with a smaller probability than this
+FOLLOWED = 500  # the errors of about so many of the last fitted rows are examined in the order of time
+TESTS, WIDE = 4, 2.0  # how many tests share ``UNLIKELY``; from how many times too wide intervals are reported
 ROOT = "root of the mean squared error of the predictive mean"
-DISTANCE = "distance of the prediction from what was seen; less is better"
+DISTANCE = "distance of the prediction from the observed number; less is better"
 
 
 class Score(NamedTuple):
@@ -48,13 +48,13 @@ class Score(NamedTuple):
 
 
 class HeldOut(NamedTuple):
-    """Scores of held-out rows, and what their figures need."""
+    """Scores of held-out rows, and the arrays that their figures need."""
 
     scores: list[Score]
-    y: np.ndarray | None  # None where a datum has several parts
+    y: np.ndarray | None  # None if a datum has several parts
     probabilities: np.ndarray | None  # (n, classes)
     below: np.ndarray | None  # for numbers: the share of each row's prediction below the observed value
-    misfit: str = ""  # sentences where these rows do not vary as predicted, or errors follow one another in time
+    misfit: str = ""  # sentences that warn if rows do not vary as predicted, or if errors are correlated in time
 
 
 def held_out_scores(
@@ -62,7 +62,8 @@ def held_out_scores(
 ) -> HeldOut:
     """Scores of the predictions of held-out rows, in the target's own units.
 
-    ``shifted`` are inputs of rows from elsewhere; a score says how well predictive uncertainty tells them apart.
+    ``shifted`` are inputs of rows unlike the fitted ones; a score says how well the predictive uncertainty
+    distinguishes them from the held-out rows.
     """
     unit = unit_of(encoder)
     # A density depends on the units: p(y) = p(standardised y) / sd.
@@ -78,7 +79,7 @@ def held_out_scores(
         p = np.broadcast_to(predicted.probabilities, (len(y), predicted.probabilities.shape[-1]))
         p, codes, below, doubt = np.asarray(p, np.float64), y.astype(int), None, predicted.entropy
         scores += [
-            Score("accuracy", calibration.accuracy(p, codes), "share of rows whose likeliest class is the right one"),
+            Score("accuracy", calibration.accuracy(p, codes), "share of rows whose most probable class is right"),
             Score("ECE", calibration.ece(p, codes), "gap between confidence and accuracy; less is better"),
             Score("Brier", calibration.brier(p, codes), "squared error of the probabilities, 0 to 2; less is better"),
         ]  # fmt: skip
@@ -88,7 +89,7 @@ def held_out_scores(
         some, mean = sampled(data), np.broadcast_to(predicted.mean, len(y))
         below, crps = transforms(posterior, data)
         scores += [
-            Score("concordance", concordance(some.y, mean[places(data)]), "share of ordered pairs predicted in order"),
+            Score("concordance", concordance(some.y, mean[places(data)]), "share of pairs predicted in their order"),
             Score("CRPS", unit * float(np.mean(crps)), "distance of predictions from what is known; less is better"),
             *(Score(f"coverage {100 * a:g} %", covered(below, a), "share of rows inside") for a in LEVELS),
             Score("sharpness", unit * float(np.mean(width)), "mean width of the 90 % interval"),
@@ -103,9 +104,8 @@ def held_out_scores(
         what = "sd" if other.entropy is None else "entropy"
         doubt, elsewhere = (a.mean(1) if a.ndim > 1 else a for a in (np.asarray(doubt), np.asarray(elsewhere)))
         value = calibration.auroc(doubt, elsewhere)
-        scores.append(
-            Score("AUROC shifted", value, f"chance that a shifted row has more {what}; 0.5 where blind to it")
-        )
+        means = f"chance that a shifted row has more {what}; 0.5 if the shift has no effect"
+        scores.append(Score("AUROC shifted", value, means))
     notes = [] if below is None else [misfit(below, encoder), *_in_order(posterior, data, below, encoder)]
     return HeldOut(scores, y, p, below, " ".join(filter(None, notes)))
 
@@ -113,7 +113,7 @@ def held_out_scores(
 def scores_of_numbers(
     predicted: Prediction, y: np.ndarray, below: np.ndarray, crps: np.ndarray, encoder: Encoder | None
 ) -> list[Score]:
-    """Errors and widths of predicted numbers y, for each target where there are several, and coverage of all."""
+    """The scores of predicted numbers y: errors and interval widths for each target, and the coverage of all."""
     unit = unit_of(encoder)
     mean, lower, upper = (
         unit * np.broadcast_to(a, y.shape) for a in (predicted.mean, predicted.lower, predicted.upper)
@@ -135,7 +135,7 @@ def scores_of_numbers(
 
 
 def misfit(below: np.ndarray, encoder: Encoder | None = None) -> str:
-    """A sentence where intervals hold more or fewer rows than they should, by more than chance; else nothing."""
+    """A sentence if intervals hold more or fewer rows than they should, by more than chance; else ""."""
     count = below.size
     covered_rows = np.array([round(count * covered(below, level)) for level in LEVELS])
     chances = 2 * np.minimum(
@@ -145,27 +145,29 @@ def misfit(below: np.ndarray, encoder: Encoder | None = None) -> str:
     share, level = covered_rows[worst] / count, LEVELS[worst]
     said = f"{100 * share:.0f} % of the held-out rows lie inside their {100 * level:g} % interval: predictions are too "
     said += "wide" if share > level else "narrow"
-    # Few rows say by counts only what is gross; how close they lie to the middle says more: Σ z² is χ² of their number.
+    # With few rows, counts show only gross errors. The rows' distances from the middle show more: for right predictions
+    # the sum of the squared normal scores z is χ²-distributed, with as many degrees of freedom as there are rows.
     middle = np.abs(stats.norm.ppf(np.clip(below, 1 / (2 * DRAWN), 1 - 1 / (2 * DRAWN))))
     close = float(np.sum(np.square(middle)))
     if stats.chi2.cdf(close, count) < min(UNLIKELY / TESTS, chances[worst]) and close < count / WIDE**2:
         times = min(math.sqrt(count / max(close, 1e-9)), DRAWN / 5)
-        said = f"Held-out rows lie as close to their predictions as if these were {times:.2g} times too wide"
+        said = f"Held-out rows lie so close to their predictions that these seem to be {times:.2g} times too wide"
     elif chances[worst] > UNLIKELY / TESTS:
         return ""
     normal = encoder is not None and encoder.target.family == "normal"
-    robust = " If some values lie far from all others, --family student-t fits the rest."
+    robust = " If some values lie far from all others, try --family student-t."
     robust = robust if normal and share > level else ""
     return (
-        f"{said} for how the target varies, by the model's family, by what the model leaves out, by priors that decide "
-        f"where columns are as many as rows or, where the verdict is not trust, by its posterior.{robust}"
+        f"{said}. Possible causes are the model's family, what the model leaves out, the priors (if there are about as "
+        f"many columns as rows) or, if the verdict is not trust, the posterior.{robust}"
     )
 
 
 def _in_order(posterior: Posterior, data: Data, below: np.ndarray, encoder: Encoder | None) -> list[str]:
-    """What ``follows`` says of the last fitted rows in time and the held-out ones among them, by the first dates.
+    """The sentence of ``follows`` about the last fitted rows and the held-out rows of the same times.
 
-    Fitted rows are taken as many at a time as are held out, so that nothing is compiled for them.
+    Time is the table's first column of dates. Fitted rows are predicted in parts of as many rows as are held out, so
+    that nothing new is compiled.
     """
     moving = [] if encoder is None or encoder.formula else [f for f in encoder.features if f.endswith(": trend")]
     if encoder is None or not moving or posterior.data is None or not posterior.data.resident:
@@ -185,10 +187,10 @@ def _in_order(posterior: Posterior, data: Data, below: np.ndarray, encoder: Enco
 
 
 def follows(below: np.ndarray, times: np.ndarray, name: str) -> str:
-    """A sentence where the error of a row and of the next one in time are correlated beyond chance; else nothing.
+    """A sentence if the errors of rows and of the next rows in time are correlated by more than chance; else "".
 
-    The correlation r of n neighbours' normal scores has a standard deviation of about 1/√n where rows are independent
-    (Bartlett 1946). Rows of one time stand in random order.
+    If rows are independent, the correlation of the normal scores of n neighbours has an sd of about 1/√n (Bartlett
+    1946). Rows of the same time are put in random order.
     """
     order = np.lexsort((np.random.default_rng(0).random(len(times)), times))
     scores = stats.norm.ppf(np.clip(below, 1 / (2 * DRAWN), 1 - 1 / (2 * DRAWN)))[order].reshape(len(times), -1)
@@ -197,17 +199,18 @@ def follows(below: np.ndarray, times: np.ndarray, name: str) -> str:
     if stats.norm.sf(correlation.max() * math.sqrt(len(times))) > UNLIKELY / TESTS / len(correlation):
         return ""
     return (
-        f"Errors follow one another in {name}: those of neighbouring rows have a correlation of "
-        f"{correlation.max():.2f}. What the model leaves out lasts from row to row, so that effects, and above all "
-        "predictions of later times, are less certain than reported: give the target's last value as a column, or fit "
-        "a model of sequences."
+        f"Errors are correlated in {name}: those of neighbouring rows have a correlation of {correlation.max():.2f}. "
+        "The model leaves out something that persists from row to row. So effects, and above all predictions of later "
+        "times, are less certain than reported. Give the target's previous value as a column, or fit a model of "
+        "sequences."
     )
 
 
 def log_units(encoder: Encoder | None, y: PyTree) -> np.ndarray:
-    """(n,) or (1,) by how many nats a row's log density in units of the model is above that in the table's.
+    """By how many nats a row's log density in the model's units exceeds the one in the table's units, (n,) or (1,).
 
-    A row of which bounds are known has a mass, which has no units.
+    It is 0 for a row of which only bounds are known, as its probability has no units. A nat is the unit of the natural
+    logarithm.
     """
     if encoder is None:
         return np.zeros(1)
@@ -216,12 +219,12 @@ def log_units(encoder: Encoder | None, y: PyTree) -> np.ndarray:
 
 
 def unit_of(encoder: Encoder | None) -> Any:
-    """What y is multiplied by: a number, or (K,) of several targets."""
+    """The factor from the model's units of y to the table's units: a number, or (K,) for several targets."""
     return 1.0 if encoder is None else encoder.units[0]
 
 
 def covered(below: np.ndarray, level: float) -> float:
-    """The share of rows within their central intervals of that level."""
+    """The share of rows that lie within their central intervals of this level."""
     return float(np.mean(np.abs(below - 0.5) <= level / 2))
 
 
@@ -232,9 +235,9 @@ def score_table(scores: Sequence[Score]) -> Table:
 
 
 def sections(posterior: Posterior, data: Data, encoder: Encoder | None, shifted: PyTree = None) -> list[Section]:
-    """How well the rows are predicted: facts, a figure of the calibration, and the scores."""
+    """The sections that show how well the rows are predicted: facts, a figure of the calibration, and scores."""
     if posterior.count == 0 and not posterior.is_point:
-        return [Section("Held-out data", note="Without kept draws there are no predictions.")]
+        return [Section("Held-out data", note="The run stored no draws, so there are no predictions.")]
     found = held_out_scores(posterior, data, encoder, shifted)
     log, *others = found.scores
     facts = {
@@ -253,7 +256,7 @@ def sections(posterior: Posterior, data: Data, encoder: Encoder | None, shifted:
                 facts[name] = Cell(values[name], aside=f"sd of the data {text(float(sd))}")
         else:
             facts["censored"] = Cell(f"{100 * np.mean(~seen(found.y)):.1f} %")
-            facts["concordance"] = Cell(values["concordance"], ".3f", "0.5 by chance")
+            facts["concordance"] = Cell(values["concordance"], ".3f", "0.5 if predicted by chance")
         parts = calibrated(found.below)
     if parts:
         parts.append(Section("Scores", [score_table([s for s in others if not s.name.startswith(FACTS)])]))
@@ -263,48 +266,51 @@ def sections(posterior: Posterior, data: Data, encoder: Encoder | None, shifted:
 def classes(
     facts: dict[str, Cell], probability: np.ndarray, codes: np.ndarray, encoder: Encoder | None
 ) -> list[Section]:
-    """A figure of how often classes happened against their predicted probability; adds two facts to ``facts``."""
+    """A figure of how often classes occurred against their predicted probability; adds two facts to ``facts``."""
     two = probability.shape[1] == 2
     facts["accuracy"] = Cell(f"{100 * np.mean(probability.argmax(-1) == codes):.1f} %")
-    facts["commonest class"] = Cell(f"{100 * np.bincount(codes).max() / len(codes):.1f} %")
+    facts["most frequent class"] = Cell(f"{100 * np.bincount(codes).max() / len(codes):.1f} %")
     happened = np.eye(probability.shape[1])[codes]
     drawn = reliability(*((a[:, 1] if two else a.ravel()) for a in (probability, happened)))
     names = () if encoder is None else encoder.target.classes
     which = f"of {names[1] if names else 'class 1'}" if two else "of every class"
-    note = f"How often it happened against the predicted probability {which}; on the line if they are calibrated."
+    note = f"How often a class occurred against its predicted probability, {which}. If the probabilities are "
+    note += "calibrated, the dots lie on the line."
     return [Section("", [drawn], note, "panels two")]
 
 
 def calibrated(below: np.ndarray) -> list[Section]:
-    """A figure of each number's probability integral transform, and a table of the intervals' coverage."""
+    """A figure of the probability integral transforms, and a table of the intervals' coverage."""
     rows = []
     for level in LEVELS:
         error = math.sqrt(level * (1 - level) / below.size)
         rows.append([f"{100 * level:g} %", f"{100 * covered(below, level):.1f} %", f"± {100 * error:.1f}"])
-    coverage = Section("Coverage", [Table(["interval", "held", "error expected"], rows)])
-    note = "The share of its prediction below each number: level, mostly between the dashed lines, if calibrated."
+    coverage = Section("Coverage", [Table(["interval", "rows inside", "expected error"], rows)])
+    note = "The share of each number's prediction that lies below the number. If the predictions are calibrated, the "
+    note += "histogram is flat and most bars end between the dashed lines."
     return [Section("", [pit(below.ravel()), coverage], note, "panels two")]
 
 
 def places(data: Data) -> np.ndarray:
-    """Indices of at most ``SEEN`` rows, evenly spaced."""
+    """The indices of at most ``SEEN`` evenly spaced rows."""
     return np.unique(np.linspace(0, data.size - 1, min(SEEN, data.size)).astype(int))
 
 
 def sampled(data: Data) -> Data:
-    """At most ``SEEN`` rows of the data, evenly spaced."""
+    """At most ``SEEN`` evenly spaced rows of the data."""
     return data if data.size <= SEEN else data.take(places(data))
 
 
 def transforms(posterior: Posterior, data: Data) -> tuple[np.ndarray, np.ndarray]:
-    """The probability integral transform and the CRPS of at most ``SEEN`` rows, by predictive draws.
+    """The probability integral transform and the CRPS of at most ``SEEN`` rows, from predictive draws.
 
-    The transform is the share of draws below the observed number; ties, and bounds of a censored number, are placed
-    at random between their two shares, which makes it uniform for counts too (Czado, Gneiting & Held 2009).
+    The transform is the share of draws below the observed number. If draws equal the number, or if only bounds of a
+    censored number are known, the transform is placed at random between its two possible shares. So it is uniform for
+    counts too (Czado, Gneiting & Held 2009). CRPS is the continuous ranked probability score.
     """
     first = sampled(data)
     params, weights = posterior.spread(DRAWN)
-    each = -(-DRAWN // len(weights))  # a point, or few draws, predict several data each
+    each = -(-DRAWN // len(weights))  # if there are few draws, or a point, each predicts several data
     if each == 1:
         drawn = replicated(posterior.predictive, params, first.given, first.size, 0)
     else:
@@ -321,7 +327,7 @@ def transforms(posterior: Posterior, data: Data) -> tuple[np.ndarray, np.ndarray
 
 @compiled("model", "each", if_few=COMPILE_FASTEST)
 def _drawn(model: Model, each: int, params: PyTree, rows: PyTree) -> jax.Array:
-    """(s × each, n, ...) data of every row, ``each`` from every draw of the parameters."""
+    """Data of every row, (s × each, n, ...), where every draw of the parameters gives ``each`` data."""
     n = jax.tree.leaves(rows)[0].shape[0]
 
     def of_draw(draw: tuple[PyTree, jax.Array]) -> jax.Array:
@@ -336,7 +342,10 @@ def _drawn(model: Model, each: int, params: PyTree, rows: PyTree) -> jax.Array:
 
 @drawing("Reliability diagram", (3.7, 3.2))
 def reliability(canvas: Canvas, probability: np.ndarray, happened: np.ndarray) -> None:
-    """How often classes happened against their predicted probability, in bins of equal size, with 90 % Wilson bars."""
+    """Draw how often classes occurred against their predicted probability.
+
+    The bins hold equally many rows; the bars are 90 % Wilson intervals.
+    """
     axes, below = canvas.subplots(2, 1, sharex=True, height_ratios=[5, 1])
     order = np.argsort(probability, kind="stable")
     bins = [b for b in np.array_split(order, min(10, max(1, len(order) // 10))) if len(b)]
@@ -349,17 +358,17 @@ def reliability(canvas: Canvas, probability: np.ndarray, happened: np.ndarray) -
     axes.vlines(given, centre - half, centre + half, color=COLOURS[0], linewidth=1.2)
     axes.plot(given, share, "o", color=COLOURS[0], markersize=4.5)
     axes.set_ylim(-0.04, 1.04)
-    axes.set_ylabel("happened")
+    axes.set_ylabel("share that occurred")
     axes.xaxis.set_tick_params(length=0)
     below.hist(probability, np.linspace(0, 1, 21), color=MUTED, alpha=0.5, rwidth=0.8)
     bare(below)
-    below.set_xlabel("probability given")
+    below.set_xlabel("predicted probability")
     below.set_xlim(-0.03, 1.03)
 
 
 @drawing("Histogram of probability integral transforms", (3.7, 2.6))
 def pit(canvas: Canvas, values: np.ndarray) -> None:
-    """Histogram of the predictive probability below each observed number; flat where predictions are calibrated."""
+    """Draw a histogram of the predictive probability below each observed number; it is flat if they are calibrated."""
     axes, bins = canvas.subplots(), 10 if len(values) < 500 else 20
     low, high = stats.binom.ppf([0.025, 0.975], len(values), 1 / bins)
     axes.hist(values, np.linspace(0, 1, bins + 1).tolist(), color=COLOURS[0], alpha=0.5, rwidth=0.92)
@@ -367,6 +376,6 @@ def pit(canvas: Canvas, values: np.ndarray) -> None:
     for edge in (low, high):
         axes.axhline(edge, color=INK, linewidth=0.7, dashes=(4, 3))
     axes.set_xlim(0, 1)
-    axes.set_xlabel("share of the prediction below what was seen")
+    axes.set_xlabel("share of the prediction below the row")
     axes.yaxis.set_major_locator(MaxNLocator(4, integer=True))
     axes.spines["left"].set_visible(False)

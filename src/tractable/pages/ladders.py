@@ -1,4 +1,7 @@
-"""Pages of ladders: rows drawn from them and reconstructed, codes, and what units stand for."""
+"""The sections of a ladder's page: rows drawn from the model, reconstructions, codes, and the effects of units.
+
+A ladder is a model with one or more layers of latent variables h¹, …, h^L above the visible x.
+"""
 
 import math
 from collections.abc import Mapping
@@ -23,19 +26,19 @@ from tractable.posterior.posterior import Posterior
 
 Shape = tuple[int, int] | None
 Limits = tuple[float, float]
-DRAWN, COLUMNS = 36, 6  # rows drawn from the model
-AGAIN = 12  # rows reconstructed
-MAPPED = 1500  # most rows whose codes are drawn
-TRAVERSED = 10  # most units of a top layer that is traversed
-STEPS = 9  # of a traversal, from −2 to 2 sd
-LEAST = 16  # fewest numbers of a row that is shown as a picture
-CELL = 44  # width of a picture in a mosaic, in CSS pixels
-OVERLAID = 60  # rows in one figure of lines
-PALEST = 246  # of 255, so that a picture's edges show on white
+DRAWN, COLUMNS = 36, 6  # how many rows are drawn from the model, and in how many columns their pictures are shown
+AGAIN = 12  # how many rows are reconstructed
+MAPPED = 1500  # the largest number of rows whose codes are drawn
+TRAVERSED = 10  # the largest number of units of a top layer whose effects are shown
+STEPS = 9  # how many values of a unit are shown, from −2 to 2 sd
+LEAST = 16  # the smallest number of numbers of a row that is shown as a picture
+CELL = 44  # the width of a picture in a mosaic, in CSS pixels
+OVERLAID = 60  # how many rows one figure of lines shows
+PALEST = 246  # the brightest grey, of 255, so that a picture's edges are visible on white
 
 
 def sections(posterior: Posterior, shape: Shape = None) -> list[Section]:
-    """Layers, rows drawn, reconstructions, codes and traversals, as far as each applies."""
+    """The sections on layers, drawn rows, reconstructions, codes and traversals, as far as each applies."""
     ladder, theta = coding.theta_of(posterior, "report")
     shape = picture(ladder.visible.size, shape)
     data = some_rows(posterior, MAPPED)
@@ -51,14 +54,14 @@ def picture(size: int, shape: Shape) -> Shape:
     """(height, width) of rows that are pictures; None for other rows."""
     if shape is not None:
         if len(shape) != 2 or math.prod(shape) != size:
-            raise DataError(f"shape= is (height, width) of the {size} numbers of a row; got {shape}.")
+            raise DataError(f"shape= must be (height, width), for the {size} numbers of a row; got {shape}.")
         return shape
     side = math.isqrt(size)
     return (side, side) if side * side == size and size >= LEAST else None
 
 
 def some_rows(posterior: Posterior, most: int) -> np.ndarray | None:
-    """Some training rows, evenly chosen, in random order; None where there are no data."""
+    """At most ``most`` fitted rows, evenly spaced, in random order; None if there are no data."""
     if posterior.data is None:
         return None
     size = posterior.data.size
@@ -67,7 +70,7 @@ def some_rows(posterior: Posterior, most: int) -> np.ndarray | None:
 
 
 def pixels(ladder: Ladder, values: np.ndarray) -> np.ndarray:
-    """(row, n) numbers to draw; for a categorical unit's probabilities its mean level."""
+    """The numbers to draw, (row, n); a categorical unit's probabilities are replaced by its mean level."""
     levels = ladder.visible.family.levels
     if values.shape[-1] == ladder.visible.size:
         return np.asarray(values, float)
@@ -84,15 +87,16 @@ def layers(ladder: Ladder, found: Mapping[str, Any]) -> Section:
             name, Cell(layer.size, ",d"), layer.family.name, Cell(tree.size(ladder.space.shapes[name]), ",d"),
             "" if active is None else Cell(active, ","), "" if cost is None else Cell(float(cost), ".3g"),
         ])  # fmt: skip
-    heads = ["layer", "units", "family", "weights", "active", "cost, nats a row"]
+    heads = ["layer", "units", "family", "weights", "active", "cost, nats per row"]
     note = (
-        "From the top down. A unit is active where its mean depends on x; the cost is what the bound pays for a layer."
+        "From the top layer down. A unit is active if its mean depends on x. The cost of a layer is its KL divergence, "
+        "which the bound subtracts, in nats (units of the natural logarithm)."
     )
     return Section("Layers", [Table(heads, rows)], note)
 
 
 def drawn_rows(posterior: Posterior, ladder: Ladder, data: np.ndarray | None, shape: Shape) -> Section:
-    """Rows drawn from the model beside the data's."""
+    """Rows drawn from the model, next to rows of the data."""
     made = coding.generate(posterior, DRAWN if shape else OVERLAID)
     mean, x = pixels(ladder, made.mean), np.asarray(made.x, float)
     sets = {} if data is None else {"data": pixels(ladder, data[: len(mean)])}
@@ -102,7 +106,7 @@ def drawn_rows(posterior: Posterior, ladder: Ladder, data: np.ndarray | None, sh
         lines(rows, limits, caption=name) if shape is None else mosaic(rows, shape, COLUMNS, limits, name, name)
         for name, rows in sets.items()
     ]
-    note = "h from the top down; then the mean of x given h¹, and x drawn from it."
+    note = "The layers h are drawn from the top down. Shown are the mean of x given h¹, and an x drawn given h¹."
     return Section("Drawn from the model", drawn, note, "panels")
 
 
@@ -113,21 +117,23 @@ def reconstructions(posterior: Posterior, ladder: Ladder, data: np.ndarray, shap
     limits = spread({"data": data, "again": again})
     if shape is None:
         drawn = [lines(b[None], limits, dotted=a) for a, b in zip(data[:6], again[:6], strict=True)]
-        return Section("Rows again", drawn, "A row, dotted, and its mean given one h ~ q(h | x).", "panels")
+        note = "A row (dotted), and its reconstruction (line): the mean of x given one h ~ q(h | x)."
+        return Section("Reconstructions", drawn, note, "panels")
     both = mosaic(np.concatenate([data, again]), shape, len(data), limits, "rows above, their reconstructions below")
-    return Section("Rows again", [both], "Above rows of data; below their mean given one h ~ q(h | x).")
+    note = "Above: rows of the data. Below: their reconstructions, the mean of x given one h ~ q(h | x)."
+    return Section("Reconstructions", [both], note)
 
 
 def codes(posterior: Posterior, ladder: Ladder, data: np.ndarray) -> Section:
-    """Where rows lie in the space of the highest layer with active units."""
+    """The codes of rows: the means of the units in the highest layer with active units."""
     active = [i for i in range(ladder.depth) if posterior.found.get(f"active h{i + 1}", 1)]
     at = max(active, default=0)
     mean = np.asarray(coding.encode(posterior, data).mean[at], float)
     name, count = f"h{at + 1}", mean.shape[1]
     if count == 1:
-        drawn, note = histogram(mean[:, 0], f"E[{name} | x]"), f"The mean of {name}, its one unit, over rows."
+        drawn, note = histogram(mean[:, 0], f"E[{name} | x]"), f"The mean of the only unit of {name}, given each row."
     elif count == 2:
-        drawn, note = scatter(mean, [f"{name}[0]", f"{name}[1]"]), f"The mean of {name} given each row."
+        drawn, note = scatter(mean, [f"{name}[0]", f"{name}[1]"]), f"The mean of each unit of {name}, given each row."
     else:
         left, sizes, _ = np.linalg.svd(mean - mean.mean(0), full_matrices=False)
         share = np.square(sizes[:2]).sum() / max(np.square(sizes).sum(), 1e-300)
@@ -137,7 +143,7 @@ def codes(posterior: Posterior, ladder: Ladder, data: np.ndarray) -> Section:
 
 
 def traversals(ladder: Ladder, theta: PyTree, data: np.ndarray | None, shape: Shape) -> list[Section]:
-    """What each unit of a small normal top layer does: it moves from −2 to 2 sd, the others stay at their mean."""
+    """The effect of each unit of a small normal top layer: it goes from −2 to 2 sd, with the others at their means."""
     top, normal = ladder.layers[-1], all(layer.family.name == "Normal" for layer in ladder.layers[1:])
     if not normal or top.size > TRAVERSED:
         return []
@@ -145,18 +151,18 @@ def traversals(ladder: Ladder, theta: PyTree, data: np.ndarray | None, shape: Sh
     mean = pixels(ladder, np.asarray(traversed(ladder, theta, jnp.asarray(steps))))  # (unit, step, n)
     sets = {"traversed": mean.reshape(-1, mean.shape[-1])}
     limits = spread(sets if data is None else sets | {"data": pixels(ladder, data)})
-    name, what = f"h{ladder.depth}", "A line" if shape is not None else "A figure"
-    note = f"{what} for each unit of {name}, from −2 to 2 sd of it, the others at their mean"
-    note += "; layers between at theirs." if ladder.depth > 1 else "."
+    name, what = f"h{ladder.depth}", "Each line of pictures" if shape is not None else "Each figure"
+    note = f"{what} shows the mean of x for one unit of {name} from −2 to 2 sd, with the other units at their means"
+    note += " and each layer below at its mean." if ladder.depth > 1 else "."
     if shape is not None:
         return [Section("Traversals", [mosaic(sets["traversed"], shape, STEPS, limits, f"traversals of {name}")], note)]
     drawn = [lines(rows, limits, ordered=True, caption=f"{name}[{i}]") for i, rows in enumerate(mean)]
-    return [Section("Traversals", drawn, note + " Darker is higher.", "panels")]
+    return [Section("Traversals", drawn, note + " Darker lines are for higher values of the unit.", "panels")]
 
 
 @compiled("ladder")
 def traversed(ladder: Ladder, theta: PyTree, steps: jax.Array) -> jax.Array:
-    """(unit, step, n) E[x | h^L] with every layer in between at its mean."""
+    """E[x | h^L], (unit, step, n), with every layer in between at its mean."""
     top = ladder.layers[-1]
     mean, variance = moments(top.distribution(theta[ladder.layer_names[-1]], None))
     moved = steps[None, :, None] * (jnp.eye(top.size) * jnp.sqrt(variance)[None])[:, None]  # (unit, step, unit)
@@ -167,7 +173,10 @@ def traversed(ladder: Ladder, theta: PyTree, steps: jax.Array) -> jax.Array:
 
 
 def spread(sets: Mapping[str, np.ndarray]) -> Limits:
-    """The numbers drawn palest and darkest: 0 and 1 if all lie between, otherwise their 0.5 and 99.5 % quantiles."""
+    """The values that are drawn palest and darkest.
+
+    They are 0 and 1 if all values lie between these, and else the 0.5 % and 99.5 % quantiles of the values.
+    """
     values = np.concatenate([np.ravel(rows) for rows in sets.values()])
     if values.min() >= 0 and values.max() <= 1:
         return 0.0, 1.0
@@ -178,7 +187,7 @@ def spread(sets: Mapping[str, np.ndarray]) -> Limits:
 def mosaic(
     rows: np.ndarray, shape: tuple[int, int], columns: int, limits: Limits, title: str, caption: str = ""
 ) -> Picture:
-    """Rows (row, n) as pictures side by side, dark where values are high."""
+    """Rows (row, n) as pictures next to each other, dark where values are high."""
     height, width = shape
     low, high = limits
     ink = np.clip((np.asarray(rows, float) - low) / (high - low), 0, 1).reshape(-1, height, width)
@@ -196,7 +205,7 @@ def mosaic(
 def lines(
     canvas: Canvas, rows: np.ndarray, limits: Limits, *, ordered: bool = False, dotted: np.ndarray | None = None
 ) -> None:
-    """Rows (row, n) as lines; if ``ordered``, from pale to dark; the row ``dotted`` (n,) as a dotted line."""
+    """Draw rows (row, n) as lines, from pale to dark if ``ordered``, and the row ``dotted`` (n,) as a dotted line."""
     axes, reach = canvas.subplots(), limits[1] - limits[0]
     shades = np.linspace(0.15, 1.0, len(rows)) if ordered else np.full(len(rows), min(1.0, 8 / len(rows)))
     if dotted is not None:
@@ -210,7 +219,7 @@ def lines(
 
 @drawing("Codes of rows", (WIDE, 4.0))
 def scatter(canvas: Canvas, values: np.ndarray, labels: list[str]) -> None:
-    """Two columns against each other."""
+    """Draw two columns against each other."""
     axes = canvas.subplots()
     dots(axes, values[:, 0], values[:, 1], COLOURS[0], 2.6, 0.5)
     axes.margins(0.04)
@@ -221,7 +230,7 @@ def scatter(canvas: Canvas, values: np.ndarray, labels: list[str]) -> None:
 
 @drawing("Codes of rows", (WIDE, 2.2))
 def histogram(canvas: Canvas, values: np.ndarray, label: str) -> None:
-    """A histogram of one column."""
+    """Draw a histogram of one column."""
     axes = canvas.subplots()
     axes.hist(values, 40, color=MUTED, alpha=0.5, linewidth=0)
     axes.set_xlabel(label)

@@ -1,4 +1,7 @@
-"""Pages of mixtures and hidden Markov models: how many components or states, what they are, and their rows."""
+"""The sections of the pages of mixtures and hidden Markov models.
+
+They show the choice of the number of components or states, the components or states, and the rows.
+"""
 
 from typing import Any, NamedTuple
 
@@ -14,21 +17,21 @@ from tractable.pages.sections import Cell, Section, Table, decimals, duration
 from tractable.pages.style import BAD, COLOURS, LINE, MUTED, PAPER
 from tractable.selection import CRITERIA, Selection
 
-DRAWN = 1500  # most rows in a scatter plot
-PAIRED = 4  # most columns drawn against each other
-MORE = {"held-out": ".3f", "evidence": ",.1f"}  # criteria that are optional
-NEVER = 1e-6  # probability of leaving a state at a step that single precision cannot tell from 0
-SHOWN = 4  # most sequences drawn
-STEPS = 300  # most steps drawn of a sequence, its last ones
-LABEL = 18  # most characters of a column's name in a figure
+DRAWN = 1500  # the largest number of rows in a scatter plot
+PAIRED = 4  # the largest number of columns that are drawn against each other
+MORE = {"held-out": ".3f", "evidence": ",.1f"}  # the optional criteria, with their number formats
+NEVER = 1e-6  # a probability of leaving a state below this counts as 0, given the errors of single precision
+SHOWN = 4  # the largest number of sequences that are drawn
+STEPS = 300  # of a sequence, at most so many of its last steps are drawn
+LABEL = 18  # the largest number of characters of a column's name in a figure
 
 
 class Components(NamedTuple):
-    """The components of a mixture in the table's own units, by descending weight."""
+    """The components of a mixture in the table's own units, in order of decreasing weight."""
 
-    names: list[str]  # of the d columns
+    names: list[str]  # names of the d columns
     weights: np.ndarray  # (K,)
-    errors: np.ndarray  # (K,), standard errors of the weights; NaN where there are none
+    errors: np.ndarray  # (K,), standard errors of the weights; NaN if there are none
     means: np.ndarray  # (K, d)
     covariances: np.ndarray  # (K, d, d)
 
@@ -37,7 +40,7 @@ class Components(NamedTuple):
         return np.sqrt(np.diagonal(self.covariances, axis1=1, axis2=2))
 
     def frame(self, rows: int) -> pd.DataFrame:
-        """A row for each component; a component accounts for its weight's share of ``rows`` rows."""
+        """A table with a row for each component; its "rows" are the component's weight times ``rows``."""
         count = len(self.weights)
         columns: dict[str, Any] = {
             "component": np.arange(1, count + 1), "weight": self.weights, "standard error": self.errors,
@@ -49,26 +52,26 @@ class Components(NamedTuple):
 
 
 class States(NamedTuple):
-    """The states of a hidden Markov model in the table's own units, by descending share of time."""
+    """The states of a hidden Markov model in the table's own units, in order of decreasing share of time."""
 
-    names: list[str]  # of the m columns or classes that states emit
-    values: np.ndarray  # (K, m) means of the columns, or rates or probabilities, as ``says`` tells
-    spreads: np.ndarray | None  # (K, m) sds; None where the values determine them
-    share: np.ndarray  # (K,) of time
-    initial: np.ndarray  # (K,)
-    transition: np.ndarray  # (K, K)
-    errors: np.ndarray  # (K, K) the transition's standard errors; NaN where there are none
-    says: str  # what the values are
+    names: list[str]  # names of the m columns or classes that states emit
+    values: np.ndarray  # (K, m) means of the columns, or rates or probabilities; ``says`` says which
+    spreads: np.ndarray | None  # (K, m) sds; None if the values determine them
+    share: np.ndarray  # (K,) the share of time spent in each state
+    initial: np.ndarray  # (K,) probabilities of the first step's state
+    transition: np.ndarray  # (K, K) probabilities of the next step's state
+    errors: np.ndarray  # (K, K) standard errors of ``transition``; NaN if there are none
+    says: str  # the words for ``values``, such as "mean of"
     unit: str  # the time between steps
 
     @property
     def stay(self) -> np.ndarray:
-        """(K,) steps that a state lasts on average; infinite where it is never left."""
+        """The mean number of steps that each state lasts, (K,); infinite for a state that is never left."""
         leaves = 1 - np.diagonal(self.transition)
         return np.divide(1, leaves, out=np.full_like(leaves, np.inf), where=leaves > NEVER)
 
     def frame(self) -> pd.DataFrame:
-        """A row for each state."""
+        """A table with a row for each state."""
         columns: dict[str, Any] = {
             "state": np.arange(1, len(self.share) + 1), "share of time": self.share, "first": self.initial,
             "steps it lasts": self.stay,
@@ -79,7 +82,7 @@ class States(NamedTuple):
         return pd.DataFrame(columns)
 
     def transitions(self) -> pd.DataFrame:
-        """A row for each state, then the next one's probabilities and their standard errors."""
+        """A table with a row for each state: the probabilities of the next state, and their standard errors."""
         to = range(len(self.share))
         columns: dict[str, Any] = {"state": [k + 1 for k in to]}
         columns |= {f"to {k + 1}": self.transition[:, k] for k in to}
@@ -90,25 +93,25 @@ class States(NamedTuple):
 def state_sections(
     found: Selection, states: States, rows: np.ndarray, paths: np.ndarray, held_out: int
 ) -> list[Section]:
-    """The choice, the states, their transitions, the sequences and the climbs of EM.
+    """The sections on the choice of the number of states, the states, their transitions and the sequences.
 
     Args:
-        rows: (n, T, d) fitted sequences, in the table's units; NaN where a number is missing.
-        paths: (n, T) their likeliest states, from 0; −1 after the last step.
+        rows: (n, T, d) the fitted sequences, in the table's units; NaN where a number is missing.
+        paths: (n, T) the states of their most probable paths, from 0; −1 after the last step.
         held_out: the number of held-out sequences.
     """
     table = found.table
     said = (
-        f"Chosen by {CRITERIA[found.by].column}. BIC = −2 log L + free numbers · log n, of n steps that were seen: "
-        "less is better."
+        f"The number of states was chosen by {CRITERIA[found.by].column}. BIC = −2 log L + (free parameters) · log n, "
+        "with likelihood L and n observed steps: less is better."
     )
     if "held-out" in more_of(table):
-        said += f" Held-out is the mean log density, in nats, of {held_out:,} sequences that no fit saw."
+        said += f" Held-out is the mean log density, in nats, of {held_out:,} sequences that no fit used."
     parts = [*found.remarks, *criteria(table, found.best, "states"), tried_table(table, found.best, "states")]
-    note = "The column drawn is the one in which states differ most; each step has the colour of its likeliest path."
+    note = "The column in which the states differ most. A step has the colour of its state on the most probable path."
     drawn = sequences(states, rows, paths)
     return [
-        Section("How many states", parts, said),
+        Section("Number of states", parts, said),
         *states_shown(states),
         Section("Sequences", [drawn], note, "chart"),
     ]
@@ -120,7 +123,7 @@ def states_shown(states: States) -> list[Section]:
     lines: list[list[Any]] = [
         ["share of time", *(Cell(float(v), ".3f") for v in states.share)],
         ["at the first step", *(Cell(float(v), ".3f") for v in states.initial)],
-        [f"lasts, in {steps}", *(Cell(float(v), ",.1f") if np.isfinite(v) else "for ever" for v in states.stay)],
+        [f"mean duration, in {steps}", *(Cell(float(v), ",.1f") if np.isfinite(v) else "endless" for v in states.stay)],
     ]
     spreads = states.spreads
     for j, name in enumerate(states.names):
@@ -135,55 +138,55 @@ def states_shown(states: States) -> list[Section]:
         error = states.errors[i, j]
         moves[i].append(Cell(float(p), ".3f", f"± {error:.3f}" if np.isfinite(error) else ""))
     return [
-        Section("States", [Table(heads, lines)], f"By the share of time spent in them. Of each column {what}."),
-        Section("What follows what", [Table(["", *(f"to {head}" for head in heads[1:])], moves)],
-                "Probabilities of the next step's state, ± standard error."),
+        Section("States", [Table(heads, lines)], f"In order of their share of time. For each column, {what}."),
+        Section("Transitions", [Table(["", *(f"to {head}" for head in heads[1:])], moves)],
+                "The probability of the next step's state, ± its standard error."),
     ]  # fmt: skip
 
 
 def sections(
     found: Selection, components: Components, rows: np.ndarray, likeliest: np.ndarray, covariance: str, held_out: int
 ) -> list[Section]:
-    """The choice, the components, the rows and the climbs of EM.
+    """The sections on the choice of the number of components, the components and the rows.
 
     Args:
-        rows: (n, d) fitted rows, in the table's units; NaN where a number is missing.
-        likeliest: (n,) each row's likeliest component, from 0.
-        covariance: form of the covariances.
+        rows: (n, d) the fitted rows, in the table's units; NaN where a number is missing.
+        likeliest: (n,) each row's most probable component, from 0.
+        covariance: the covariance type.
         held_out: the number of held-out rows.
     """
     table, more = found.table, more_of(found.table)
     said = (
-        f"Chosen by {CRITERIA[found.by].column}. BIC = −2 log L + free numbers · log n and AIC = −2 log L + "
-        "2 · free numbers: less is better."
+        f"The number of components was chosen by {CRITERIA[found.by].column}. BIC = −2 log L + (free parameters) · "
+        "log n and AIC = −2 log L + 2 · (free parameters), with likelihood L and n rows: less is better."
     )
     if "held-out" in more:
-        said += f" Held-out is the mean log density, in nats, of {held_out:,} rows that no fit saw: more is better."
+        said += f" Held-out is the mean log density, in nats, of {held_out:,} rows that no fit used: more is better."
     if "evidence" in more:
         said += " Evidence is a lower bound on log p(rows), in nats, by variational Bayes: more is better."
     if unsound(table).any():
-        said += " What is rejected is not chosen; a cross in the figures."
+        said += " A fit with the verdict reject is not chosen; it is a cross in the figures."
     parts = [*found.remarks, *criteria(table, found.best), tried_table(table, found.best)]
     return [
-        Section("How many components", parts, said),
+        Section("Number of components", parts, said),
         components_of(components, len(rows), covariance),
         rows_of(components, rows, likeliest),
     ]
 
 
 def facts(found: Selection, rows: np.ndarray, noun: str = "components") -> dict[str, Any]:
-    """The fit in numbers: rows, columns, components, parameters and time."""
+    """The facts of the fit: numbers of rows, columns, components and parameters, and the time."""
     return {
         "rows of data" if rows.ndim == 2 else "sequences": Cell(len(rows), ",d"),
         "columns": Cell(rows.shape[-1], ",d"),
         noun: Cell(found.components, aside=f"{in_words(found.table['components'].tolist())} tried"),
-        "free numbers": Cell(found.candidates[found.best].parameters, ",d"),
+        "free parameters": Cell(found.candidates[found.best].parameters, ",d"),
         "wall time": duration(float(found.table["seconds"].to_numpy().sum())),
     }
 
 
 def in_words(tried: list[int]) -> str:
-    """Numbers as text, a run of them as a range.
+    """Numbers as text; successive numbers are shown as a range.
 
     >>> in_words([2, 3, 4, 5]), in_words([2, 5])
     ('2 to 5', '2, 5')
@@ -199,12 +202,12 @@ def more_of(table: pd.DataFrame) -> list[str]:
 
 
 def unsound(table: pd.DataFrame) -> np.ndarray:
-    """(candidate,) which candidates' verdicts are neither trust nor caution."""
+    """Whether each candidate's verdict is neither "trust" nor "caution", (candidates,)."""
     return ~table["verdict"].isin(["trust", "caution"]).to_numpy()
 
 
 def tried_table(table: pd.DataFrame, best: int, noun: str = "components") -> Table:
-    """Every K: its criteria, and which was chosen."""
+    """A table of every K that was tried, with its criteria and a mark at the chosen one."""
     usual = dict.fromkeys(("log likelihood", "BIC", "AIC"), ",.1f") | {name: MORE[name] for name in more_of(table)}
     heads = [noun, "parameters", *usual, "starts that agree", "time", "verdict"]
     rows = [
@@ -219,7 +222,7 @@ def tried_table(table: pd.DataFrame, best: int, noun: str = "components") -> Tab
 
 
 def criteria(table: pd.DataFrame, best: int, noun: str = "components") -> list[Section]:
-    """A panel for each criterion over the numbers of components."""
+    """Figures of each criterion against the number of components."""
     drawn = []
     for name in ("BIC", *more_of(table)) if len(table) > 1 else ():
         values = table[name].to_numpy(np.float64)
@@ -230,7 +233,7 @@ def criteria(table: pd.DataFrame, best: int, noun: str = "components") -> list[S
 
 
 def components_of(found: Components, rows: int, covariance: str) -> Section:
-    """A table of each component's weight, means and sds."""
+    """A table with each component's weight, means and sds."""
     lines: list[list[Any]] = [["weight π", *(Cell(float(w), ".3f") for w in found.weights)]]
     if np.isfinite(found.errors).any():
         lines.append(["its standard error", *(Cell(float(e), ".3f") for e in found.errors)])
@@ -239,31 +242,36 @@ def components_of(found: Components, rows: int, covariance: str) -> Section:
         form = f",.{decimals(sds)}f"
         lines.append([name, *(Cell(float(m), form, f"± {s:{form}}") for m, s in zip(means, sds, strict=True))])
     heads = ["", *(str(k + 1) for k in range(len(found.weights)))]
-    note = f"By weight. Of each column the mean, ± sd, in the table's units; covariances are {covariance}."
+    note = f"In order of weight. For each column, the mean ± sd in the table's units; covariances are {covariance}."
     return Section("Components", [Table(heads, lines)], note)
 
 
 def rows_of(found: Components, rows: np.ndarray, likeliest: np.ndarray) -> Section:
-    """The rows, coloured by their likeliest component, and the components' ellipses."""
+    """A figure of the rows, coloured by their most probable component, with the components' ellipses."""
     shown = most_distinct(found)
     some = np.linspace(0, len(rows) - 1, min(DRAWN, len(rows))).astype(int)
     few = found._replace(
         names=[name if len(name) <= LABEL else f"{name[: LABEL - 1]}…" for name in np.array(found.names)[shown]],
         means=found.means[:, shown], covariances=found.covariances[:, shown][:, :, shown],
     )  # fmt: skip
-    note = "Rows in the colour of their likeliest component"
-    note += ", with ellipses that hold 90 % of each; on the diagonal" if len(shown) > 1 else ";"
-    note += " the histogram of all, and each component's density by its weight."
+    if len(shown) > 1:
+        note = "Rows have the colour of their most probable component; an ellipse holds 90 % of each component. On the "
+        note += "diagonal: the histogram of all rows, and the density of each component times its weight."
+    else:
+        note = "The histogram of all rows, and the density of each component times its weight."
     if len(shown) < len(found.names):
-        note += f" The {len(shown)} columns of {len(found.names)} in which components differ most."
+        note += f" Shown are the {len(shown)} columns, of {len(found.names)}, in which the components differ most."
     if len(some) < len(rows):
-        note += f" {len(some):,} rows of {len(rows):,}, evenly chosen."
+        note += f" Shown are {len(some):,} evenly spaced rows of {len(rows):,}."
     drawn = ellipses(few, rows[np.ix_(some, shown)], likeliest[some])
     return Section("Rows and components", [drawn], note, "chart pairs")
 
 
 def most_distinct(found: Components) -> np.ndarray:
-    """Indices of at most ``PAIRED`` columns, those whose variance the components' means explain most of; in order."""
+    """The indices, in order, of at most ``PAIRED`` columns.
+
+    They are the columns of whose variance the components' means explain the largest share.
+    """
     weights = found.weights[:, None]
     between = (weights * np.square(found.means - (weights * found.means).sum(0))).sum(0)
     within = (weights * np.square(found.sds)).sum(0)
@@ -273,7 +281,10 @@ def most_distinct(found: Components) -> np.ndarray:
 
 @drawing("A criterion against the number of components", (3.7, 2.3))
 def criterion(canvas: Canvas, tried: np.ndarray, values: np.ndarray, best: int, unsound: np.ndarray, noun: str) -> None:
-    """A criterion (k,) against the numbers tried: the chosen one is filled; unsound fits are crosses off the line."""
+    """Draw a criterion (k,) against the numbers of components that were tried.
+
+    The chosen number is a filled dot. Unsound fits are crosses, which the line leaves out.
+    """
     axes = canvas.subplots()
     sound, crossed = (which & np.isfinite(values) for which in (~unsound, unsound))
     axes.plot(tried[sound], values[sound], "o-", color=COLOURS[0], markerfacecolor=PAPER, markersize=4.5)
@@ -290,7 +301,10 @@ def criterion(canvas: Canvas, tried: np.ndarray, values: np.ndarray, best: int, 
 
 @drawing("Rows and components in every two columns", lambda found, *_: squares(1.75, 0.9, len(found.names)))
 def ellipses(canvas: Canvas, found: Components, values: np.ndarray, likeliest: np.ndarray) -> None:
-    """Rows (n, k) in every two columns, NaN where missing, coloured by likeliest component (n,), and 90 % ellipses."""
+    """Draw rows (n, k) in every two columns, with ellipses that hold 90 % of each component.
+
+    Rows have the colour of their most probable component (n,). A missing number is NaN.
+    """
     circle = np.stack([np.cos(turn := np.linspace(0, 2 * np.pi, 73)), np.sin(turn)])
     radius = np.sqrt(stats.chi2.ppf(0.9, 2))
     every = [COLOURS[i % len(COLOURS)] for i in range(len(found.weights))]
@@ -321,10 +335,11 @@ def ellipses(canvas: Canvas, found: Components, values: np.ndarray, likeliest: n
 
 
 @drawing(
-    "Sequences in the colours of their likeliest states", lambda states, rows, _: (WIDE, 0.5 + min(len(rows), SHOWN))
+    "Sequences in the colours of their most probable states",
+    lambda states, rows, _: (WIDE, 0.5 + min(len(rows), SHOWN)),
 )
 def sequences(canvas: Canvas, states: States, rows: np.ndarray, paths: np.ndarray) -> None:
-    """Some sequences (n, T, d), one under another, coloured by their likeliest states (n, T)."""
+    """Draw some of the sequences (n, T, d), one below another, coloured by their most probable states (n, T)."""
     column = 0
     if states.spreads is not None and len(states.share) > 1:
         column = int(np.argmax(states.values.var(0) / np.square(states.spreads).mean(0)))

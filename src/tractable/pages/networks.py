@@ -1,4 +1,4 @@
-"""Pages of networks: what is known about the weights, layer by layer, and an ensemble's members."""
+"""The sections of a network's page: its weights, layer by layer, and an ensemble's members."""
 
 import math
 from typing import Any
@@ -16,20 +16,23 @@ from tractable.pages.parameters import is_ensemble, is_weight, listed
 from tractable.pages.sections import Cell, Section, Table
 from tractable.posterior.posterior import Posterior
 
-KL_DRAWS = 200  # draws for the KL of a leaf whose prior is not normal
+KL_DRAWS = 200  # how many draws estimate the KL divergence of an array of weights whose prior is not normal
 MEMBERS = (
-    "Separate solutions from different starts, with equal weights in predictions. How far their predictions differ "
-    "is the ensemble's uncertainty; the spread of a single parameter says little."
+    "The members are separate solutions from different starts, with equal weights in predictions. The differences of "
+    "their predictions are the ensemble's uncertainty; the spread of a single parameter says little."
 )
 
 
 def table_of(posterior: Posterior) -> Table:
-    """A network's weights, array by array: sizes, and for a mean field KL(q ‖ prior) in nats."""
+    """A table of a network's arrays of weights: their sizes, and for a mean field KL(q ‖ prior) in nats.
+
+    A nat is the unit of the natural logarithm.
+    """
     model, normals, rows = posterior.model, marginals(posterior), []
     priors, sds = jax.tree.leaves(model.prior, is_leaf=is_distribution), jax.tree.leaves(posterior.sd())
     leaves = jax.tree_util.tree_flatten_with_path(posterior.mean())[0]
     weights = [i for i, (path, _) in enumerate(leaves) if is_weight(model, path)]
-    bijectors, unbounded = model.bijectors, model.unbounded  # found here, so that no trace keeps them
+    bijectors, unbounded = model.bijectors, model.unbounded  # computed here, so that no JAX trace keeps them
 
     @jax.jit
     def divergences(normals: list[tuple[jax.Array, jax.Array]]) -> list[jax.Array]:
@@ -47,12 +50,12 @@ def table_of(posterior: Posterior) -> Table:
         cells = (Cell(float(value), ".3g" if abs(value) < 1000 else ",.0f") for value in values)
         name = jax.tree_util.keystr(path[1:], simple=True, separator=".") or "weights"
         rows.append([name, Cell(size.size, ",d"), *cells])
-    more = ["KL from prior", "a weight"] if normals else []
+    more = ["KL from prior", "per weight"] if normals else []
     return Table(["weights", "count", "mean |μ|", "mean σ", "mean |μ|/σ", *more], rows, layout="wide")
 
 
 def marginals(posterior: Posterior) -> list[tuple[jax.Array, jax.Array]]:
-    """Mean and sd of every parameter, unconstrained, if q is independent normals; else an empty list."""
+    """The mean and sd of every unconstrained parameter if q is a product of normals; else an empty list."""
     fitted = posterior.fitted
     if fitted is None or set(fitted.phi) != {"mean", "rho"}:
         return []
@@ -62,7 +65,10 @@ def marginals(posterior: Posterior) -> list[tuple[jax.Array, jax.Array]]:
 
 
 def divergence(mean: jax.Array, sd: jax.Array, prior: Distribution, bijection: Transform, unbounded: bool) -> jax.Array:
-    """KL(N(mean, sd²) ‖ prior) in nats, over one parameter's unconstrained numbers; by draws for other priors."""
+    """KL(N(mean, sd²) ‖ prior) in nats, over one parameter's unconstrained numbers.
+
+    It is exact for a normal prior, and is estimated from draws for another prior.
+    """
     q, base = Normal(mean, sd), base_of(prior)
     if isinstance(base, Normal) and unbounded:
         loc, scale = (jnp.broadcast_to(jnp.asarray(a), mean.shape) for a in (base.loc, base.scale))
@@ -81,10 +87,10 @@ def layers(posterior: Posterior) -> list[Section]:
     if not posterior.model.network_weights or listed(posterior.model).all():
         return []
     table = table_of(posterior)
-    note = "Single weights mean little: hidden units can be exchanged."
-    note += " σ is how far members differ." if is_ensemble(posterior) else " |μ|/σ is low where the data said little."
+    note = "μ and σ are a weight's mean and sd. Single weights mean little, because hidden units can be exchanged."
+    note += " σ is how far members differ." if is_ensemble(posterior) else " |μ|/σ is low if the data said little."
     if "KL from prior" in table.heads:
-        note += " KL(q ‖ prior), in nats, is what was learnt: the price that the bound pays."
+        note += " KL(q ‖ prior), in nats, measures how much the data changed the weights; the bound subtracts it."
     return [Section("Layers", [table], note)]
 
 

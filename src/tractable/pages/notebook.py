@@ -1,4 +1,4 @@
-"""How a notebook shows a result: the few sections of its page that fit below a cell."""
+"""Shows a result in a notebook: the few sections of its page that fit below a cell."""
 
 import functools
 
@@ -13,17 +13,17 @@ from tractable.pages.sections import Figure, Part, Section, Table
 from tractable.posterior.posterior import Posterior
 from tractable.posterior.predict import Prediction
 
-ROWS = 10  # most rows shown of a prediction
+ROWS = 10  # the largest number of rows of a prediction that are shown
 
 
 def html(result: object) -> str:
-    """A result as a piece of HTML, with a style that applies to it alone."""
+    """A result as a piece of HTML, with a style sheet that applies to this piece only."""
     return render.html("", parts_of(result), "", whole=False)
 
 
 @functools.singledispatch
 def parts_of(result: object) -> list[Section]:
-    """What a notebook shows of a result; by default its text."""
+    """The sections that a notebook shows of a result; by default only the result's text."""
     return [Section("", [str(result)])]
 
 
@@ -52,7 +52,7 @@ def _(prediction: Prediction) -> list[Section]:
         plain[f"p({index})"] = columns["probabilities"][:, index]
     wide = sorted(columns.keys() - plain.keys() - {"probabilities"}, key=list(columns).index)
     rows = [[str(row), *(values[row] for values in plain.values())] for row in range(min(count, ROWS))]
-    more = [f"{count - ROWS:,} rows more."] * (count > ROWS)
+    more = [f"{count - ROWS:,} more rows."] * (count > ROWS)
     more += [f"{name} has shape {columns[name].shape}." for name in wide]
     return [Section("", [*([Table(["row", *plain], rows)] if plain else []), *more])]
 

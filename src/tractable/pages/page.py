@@ -1,4 +1,4 @@
-"""The report of any result, as one HTML page."""
+"""Writes the report of any result as one HTML page."""
 
 import pathlib
 from collections.abc import Sequence
@@ -17,12 +17,12 @@ from tractable.tables.encoder import Encoder
 
 
 def write_page(folder: str | pathlib.Path, posterior: Posterior, *, title: str, **how: Any) -> pathlib.Path:
-    """Write ``report.html``: the verdict, why, the settings, the numbers and figures of a posterior.
+    """Write ``report.html`` for a posterior: the verdict with its checks, numbers, figures and settings.
 
     Args:
-        folder: made if there is none.
-        posterior: from ``infer``.
-        title: of the page.
+        folder: the folder to write into; it is made if necessary.
+        posterior: the result of ``infer``.
+        title: the title of the page.
         how: as for ``sections_of``.
 
     Returns:
@@ -42,16 +42,19 @@ def sections_of(
     sections: Sequence[Section] | None = None,
     notes: Sequence[str] = (),
 ) -> list[Section]:
-    """The report of a posterior: the verdict, why, the numbers and figures, and last the settings.
+    """The report of a posterior: the verdict with its checks, the numbers and figures, and last the settings.
 
     Args:
-        posterior: from ``infer``.
-        held_out: Data, or arrays, that inference did not see; the page judges their predictions.
-        encoder: of a table; weights are then shown with their columns' names, errors in the target's units.
-        shifted: inputs of rows from elsewhere, whose predictions are compared with those of ``held_out``.
-        shape: (height, width) of a ladder's rows that are pictures; by default square where possible.
-        facts: values by name below the verdict, in place of the usual ones.
-        sections: in place of the parameters' table and figures, for models whose single parameters say little.
+        posterior: the result of ``infer``.
+        held_out: Data, or arrays, that were not used in the fit; the page judges their predictions.
+        encoder: the encoder of a table; weights are then shown with the names of their columns, and errors are in the
+            target's units.
+        shifted: inputs of rows unlike the fitted ones, whose predictions are compared with those of ``held_out``.
+        shape: (height, width) if the rows of a ladder (a model with layers of latent variables) are pictures; by
+            default square if possible.
+        facts: values by name that are shown below the verdict in place of the usual ones.
+        sections: sections that replace the parameters' table and figures, for models whose single parameters say
+            little.
         notes: sentences on how the rows were read.
     """
     return [
@@ -67,17 +70,17 @@ def sections_of(
 
 
 def write_comparison_page(folder: str | pathlib.Path, comparison: Comparison, *, title: str) -> pathlib.Path:
-    """Write ``report.html`` of methods side by side: the table, overlaid marginals, every method's checks."""
+    """Write ``report.html`` for a comparison: the table, the marginals in one figure, and each method's checks."""
     return write(folder, title, comparisons.sections(comparison), f"{len(comparison.table)} methods compared")
 
 
 def write_calibration_page(folder: str | pathlib.Path, calibration: Calibration, *, title: str) -> pathlib.Path:
-    """Write ``report.html`` of a calibration: the verdict, why, and the ranks of every quantity."""
+    """Write ``report.html`` for a calibration: the verdict with its checks, and the ranks of every quantity."""
     return write(folder, title, ranks.sections(calibration), f"{calibration.method} calibrated")
 
 
 def usual_facts(posterior: Posterior, encoder: Encoder | None = None) -> dict[str, Any]:
-    """The run in numbers: rows, parameters, draws and time; of a table also the family of what is explained."""
+    """The facts of a run: numbers of rows, parameters and draws, and the time; for a table also the target's family."""
     shown, count = parameters.kept_by(posterior)
     data = posterior.data
     weighed = "" if data is None or data.weights is None else f"count as {posterior.rows:,.6g} by their weights"

@@ -1,4 +1,4 @@
-"""Pages of any model's parameters: their numbers, marginals, chains, and predicted bias."""
+"""The sections on the parameters of any model: their numbers, marginals, chains, and predicted bias."""
 
 import math
 from collections.abc import Sequence
@@ -16,21 +16,21 @@ from tractable.tables.effects import SCALES, effects, parts_of
 from tractable.tables.encoder import Encoder, encode
 from tractable.tables.targets import PLAIN
 
-SHOWN = 6  # most parameters with figures
-PAIRED = 4  # most of them in the figure of pairs
-LINES = 40  # most lines in a chart
-CORRECTED = 4000  # most draws of a marginal with the bias removed
-MANY = 40  # most weights of a network, or effects of groups, that are listed one by one
-FEWEST = 20  # fewest draws for a density
+SHOWN = 6  # the largest number of parameters with figures
+PAIRED = 4  # the largest number of parameters in the figure of pairs
+LINES = 40  # the largest number of lines in a chart
+CORRECTED = 4000  # the largest number of draws of a marginal whose predicted bias is removed
+MANY = 40  # the largest number of a network's weights, or of groups' effects, that are listed one by one
+FEWEST = 20  # the smallest number of draws from which a density is drawn
 HEADS = {"mcse_mean": "MCSE", "ess_bulk": "bulk ESS", "ess_tail": "tail ESS", "r_hat": "R-hat"}
 POINT_HEADS = {"mean": "estimate", "sd": "standard error"}
 
 
 def kept_by(posterior: Posterior) -> tuple[str, str]:
-    """What a run kept (draws, members, a point), and how many."""
+    """The words for what a run stores (draws, members or a point), and their number."""
     many = f"{posterior.chains} × {posterior.count:,}"
     if posterior.is_point:
-        return "kept", "one point"
+        return "result", "one point"
     if not is_drawn(posterior):
         return "chains × draws", "moments only"
     if posterior.fitted is not None:
@@ -46,24 +46,27 @@ def is_drawn(posterior: Posterior) -> bool:
 
 
 def is_ordered(posterior: Posterior) -> bool:
-    """Whether there are chains, in which one draw follows from the last."""
+    """Whether there are chains, in which each draw depends on the previous one."""
     return is_drawn(posterior) and posterior.fitted is None and not posterior.method.independent
 
 
 def is_ensemble(posterior: Posterior) -> bool:
-    """Whether the chains are separate solutions, each with the height of its own climb."""
+    """Whether the chains are the members of an ensemble: separate solutions, each with an objective of its own."""
     return "objective 0" in posterior.found
 
 
 def sections(posterior: Posterior, labels: list[str]) -> list[Section]:
-    """The figures of the parameters, as the posterior is a point, chains, or independent draws."""
+    """The figures of the parameters, which depend on whether the posterior is a point, chains or independent draws."""
     if not is_drawn(posterior):
         return estimates(posterior, labels)
     return chains(posterior, labels) if is_ordered(posterior) else marginals(posterior, labels)
 
 
 def listed(model: Model) -> np.ndarray:
-    """(k,) which parameters are shown one by one: all but a network's weights and groups' effects, if many."""
+    """Whether each parameter is shown by itself, (k,).
+
+    All are, except the weights of a network and the effects of groups if there are many.
+    """
     leaves = jax.tree_util.tree_flatten_with_path(jax.eval_shape(model.example, jax.random.key(0)))[0]
     inside = np.concatenate([np.full(leaf.size, is_weight(model, path)) for path, leaf in leaves])
     if model.labels:
@@ -77,7 +80,10 @@ def is_weight(model: Model, path: tuple) -> bool:
 
 
 def feature(name: str, encoder: Encoder | None) -> str:
-    """The column to which a linear model's weight or an input's learnt scale belongs; empty for other parameters."""
+    """The column to which a linear model's weight, or the learnt scale of an input, belongs.
+
+    It is empty for other parameters.
+    """
     if encoder is None:
         return ""
     name = next((name.removeprefix(f"{a.name}.") for a in encoder.targets if name.startswith(f"{a.name}.")), name)
@@ -89,18 +95,18 @@ def feature(name: str, encoder: Encoder | None) -> str:
 
 
 def labels_of(names: Sequence[str], encoder: Encoder | None) -> list[str]:
-    """Names of parameters, with the table's feature that each belongs to."""
+    """The names of parameters, each with the feature of the table to which it belongs."""
     return [f"{name} · {what}" if (what := feature(name, encoder)) else name for name in names]
 
 
 def summary(posterior: Posterior) -> pd.DataFrame:
-    """``posterior.summary()``; without Monte-Carlo columns for draws that form no chain, where these mean nothing."""
+    """``posterior.summary()``, without Monte-Carlo columns if the draws form no chain, where these mean nothing."""
     table = posterior.summary()
     return table if is_ordered(posterior) else table.drop(columns=list(HEADS), errors="ignore")
 
 
 def of_groups(posterior: Posterior) -> list[Section]:
-    """Mean and sd of what groups have of their own; nothing of models without groups."""
+    """A table of the mean and sd of each group's own parameters; nothing for models without groups."""
     data = posterior.data
     known = posterior.is_point or (is_drawn(posterior) and posterior.count > 0)
     if data is None or data.labels is None or not known:
@@ -109,19 +115,19 @@ def of_groups(posterior: Posterior) -> list[Section]:
     form = f".{decimals(moments.to_numpy()[:, 1::2].ravel())}f"
     rows = [[str(label), *(Cell(float(value), form) for value in moments.loc[label])] for label in moments.index]
     heads = ["group", *(" ".join(column) for column in moments.columns)]
-    listed = f" The first {MANY} of {data.size:,}; posterior.local() tells all." if data.size > MANY else ""
-    return [Section("Groups", [Table(heads, rows)], f"What each group has of its own, given all rows.{listed}")]
+    listed = f" Shown are the first {MANY} of {data.size:,}; posterior.local() gives all." if data.size > MANY else ""
+    return [Section("Groups", [Table(heads, rows)], f"The parameters of each group, given all rows.{listed}")]
 
 
 def numbers(posterior: Posterior, encoder: Encoder | None) -> Section:
-    """The parameters one by one."""
+    """A table of the parameters."""
     if posterior.unconstrained is not None and posterior.count == 0:
         return Section("Parameters", ["The run was stopped before its first draw."])
     table, by_name = summary(posterior), listed(posterior.model)
-    by_name = np.append(by_name, np.ones(len(table) - len(by_name), bool))  # and derived quantities
+    by_name = np.append(by_name, np.ones(len(table) - len(by_name), bool))  # derived quantities are listed too
     table, inside = table.loc[by_name], int(np.sum(~by_name))
-    what = "effects of groups" if posterior.model.labels else "weights of a network, layer by layer below"
-    notes = [f"{'And ' * bool(len(table))}{inside:,} {what}."] * bool(inside)
+    what = "effects of groups" if posterior.model.labels else "weights of a network, which are shown by layer below"
+    notes = [f"There are also {inside:,} {what}." if len(table) else f"There are {inside:,} {what}."] * bool(inside)
     if not len(table):
         return Section("Parameters", notes)
     sizes = np.asarray(table["sd" if np.isfinite(table["sd"]).any() else "mean"], float)
@@ -135,7 +141,8 @@ def numbers(posterior: Posterior, encoder: Encoder | None) -> Section:
 
     rows = []
     for name, values in table.to_dict("index").items():
-        own = None if values["sd"] < 10.0**-places else f".{places}f"  # an sd too small for the common places
+        # An sd that is too small for the common number of places gets a format of its own.
+        own = None if values["sd"] < 10.0**-places else f".{places}f"
         first = Cell(str(name), aside=feature(str(name), encoder))
         rows.append([first, *(cell(value, str(column), own) for column, value in values.items())])
     heads = HEADS | (POINT_HEADS if posterior.is_point else {})
@@ -145,22 +152,22 @@ def numbers(posterior: Posterior, encoder: Encoder | None) -> Section:
 
 
 def units(encoder: Encoder) -> str:
-    """A sentence about the units of a table model's parameters; empty where they are the table's own."""
+    """A sentence about the units of the parameters of a table's model; empty if they are the table's own units."""
     inputs = any((column.mean, column.sd) != (0.0, 1.0) for column in encoder.columns)
     aim = encoder.target
     target = aim.family == "normal" and (aim.mean, aim.sd) != (0.0, 1.0)
     standardised = "Coefficients are standardised: inputs that are numbers have mean 0 and sd 1. " * inputs
     if not target and aim.sd != 1.0 and encoder.others:
         scales = ", ".join(f"{each.sd:.4g} ({each.name})" for each in encoder.targets)
-        return f"{standardised}Targets are told in multiples of {scales}, which moves intercepts alone."
+        return f"{standardised}The targets are divided by {scales}, which changes only the intercepts."
     if aim.family == "student-t":
-        return f"{standardised}The target is told from its median, {aim.mean:.4g}, in multiples of {aim.sd:.4g}."
-    if not target and aim.sd != 1.0:  # the target is divided by its mean, which changes the intercept alone
-        return f"{standardised}The target is told in multiples of {aim.sd:.4g}, which moves the intercept alone."
+        return f"{standardised}The target is measured from its median, {aim.mean:.4g}, and divided by {aim.sd:.4g}."
+    if not target and aim.sd != 1.0:  # the target is divided by its mean, which changes only the intercept
+        return f"{standardised}The target is divided by {aim.sd:.4g}, which changes only the intercept."
     if not inputs and not target:
         return ""
     what = "inputs that are numbers, and the target," if inputs and target else "inputs that are numbers"
-    change = "in sds of the target" * target + " for one sd of the input" * inputs
+    change = "in sds of the target" * target + " per sd of the input" * inputs
     what = f"{what} have" if inputs else "the target has"
     if encoder.others:
         what, change = what.replace("the target", "each target"), change.replace("the target", "its target")
@@ -182,13 +189,13 @@ def effects_table(effects: pd.DataFrame, encoder: Encoder) -> Section:
         return [Cell(name), *(Cell(float(value), form) for value in values.values())]
 
     rows = [row(str(name), values) for name, values in effects.to_dict("index").items()]
-    notes = "the mean of all levels" if encoder.formula is None else "that which the formula does not list"
-    note = f"What one unit more adds, True in place of False, or a level beside {notes}; in "
+    other = "the mean of all levels" if encoder.formula is None else "the level that is not listed"
+    note = f"The effect of one more unit, of True instead of False, or of a level compared with {other}; in "
     return Section("Effects", [Table(["input", *map(str, effects.columns)], rows)], f"{note}{unit}.")
 
 
 def effects_sections(posterior: Posterior, encoder: Encoder | None) -> list[Section]:
-    """Effects as a table, and as a figure, in which numeric inputs' effects are those of one sd."""
+    """The effects as a table, and as a figure in which the effects of numeric inputs are those of one sd."""
     table = effects(posterior, encoder)
     if table is None or encoder is None:
         return []
@@ -204,20 +211,21 @@ def effects_sections(posterior: Posterior, encoder: Encoder | None) -> list[Sect
             names, sds = encoder.effects[0], {column.title: column.sd for column in encoder.columns}
             names, spread = [str(name) for name in table.index] if encoder.levels else names, None
         spans = np.tile(np.repeat([sds.get(name, 1.0) for name in names], count // len(names)), len(parts))
-        if encoder.others and encoder.target.family == "normal":  # each of units of its own
+        if encoder.others and encoder.target.family == "normal":  # each target has units of its own
             spans = spans / np.repeat(encoder.units[0] if spread is None else spread.std(0), count)
         middle, low, high = (spans * table[c].to_numpy() for c in ("mean", "5%", "95%"))
         chosen, fewer = largest(np.abs(middle) / np.maximum(high - low, 1e-300), LINES, "furthest from 0")
         drawn = plots.forest([str(table.index[i]) for i in chosen], middle[chosen], low[chosen], high[chosen])
-        note = "To compare: what one sd more of a number adds; the others as in the table. Bars hold the middle 90 %."
+        note = "To compare inputs, the effect of a number is shown for one more sd; the other effects are as in the "
+        note += "table. Bars hold the middle 90 %."
         if encoder.others and encoder.target.family == "normal":
-            note = note.replace("adds;", "adds, and all in sds of the target;")
+            note += " All effects are in sds of their target."
         shown.append(Section("", [drawn], note + fewer, "chart"))
     return shown
 
 
 def estimates(posterior: Posterior, labels: list[str]) -> list[Section]:
-    """Estimates with intervals, for posteriors without kept draws."""
+    """A figure of estimates with intervals, for posteriors without draws."""
     others = listed(posterior.model)
     if not others.any():
         return []
@@ -227,14 +235,14 @@ def estimates(posterior: Posterior, labels: list[str]) -> list[Section]:
     shown, fewer = largest(np.nan_to_num(np.abs(mean) / np.where(sd > 0, sd, 1.0)), LINES, "furthest from 0")
     reach = 1.645 * np.nan_to_num(sd[shown])
     drawn = plots.forest([labels[i] for i in shown], mean[shown], mean[shown] - reach, mean[shown] + reach)
-    note = "Bars reach 1.645 standard errors to both sides: 90 % where the posterior is normal."
+    note = "Bars extend 1.645 standard errors to both sides, which is a 90 % interval if the posterior is normal."
     if posterior.is_point and not np.isfinite(sd).any():
         note = "Standard errors are not known."
     return [Section("Estimates", [drawn], note + fewer, "chart")]
 
 
 def chains(posterior: Posterior, labels: list[str]) -> list[Section]:
-    """Marginal, trace and ranks of each interesting parameter; then pairs."""
+    """Figures of the marginal, the trace and the ranks of each interesting parameter; then pairs of parameters."""
     values, many, chosen = np.asarray(posterior.values, float), posterior.chains > 1, interesting(posterior)
     if not chosen:
         return []
@@ -257,18 +265,19 @@ def chains(posterior: Posterior, labels: list[str]) -> list[Section]:
             else plots.autocorrelation(counted[0, :, i], caption="Autocorrelation" * heads),
         ]
         parts.append(Section(labels[i], drawn, layout="panels"))
-    dashed = "" if unbiased is None else "; dashed, with the predicted bias taken off"
-    ticks = "; ticks where a trajectory diverged" if diverged.any() else ""
-    note = f"Marginal: density, mean and 90 % interval{dashed}. Trace: one colour a chain{ticks}."
+    dashed = "" if unbiased is None else "; dashed: the density without the predicted bias"
+    ticks = "; ticks show where a trajectory diverged" if diverged.any() else ""
+    note = f"Marginal: density, mean and 90 % interval{dashed}. Trace: one colour for each chain{ticks}."
     if many:
-        note += " Ranks: how far a chain runs ahead of its even share; inside the band where chains agree."
-    note += " Parameters known least come first." if len(labels) > 1 else ""
+        note += " Ranks: the ECDF (empirical distribution function) of a chain's ranks among all draws, minus the "
+        note += "uniform one; if the chains agree, it stays in the band."
+    note += " The parameters with the poorest diagnostics come first." if len(labels) > 1 else ""
     flat = diverged.ravel() if np.ptp(weights) == 0 else np.zeros(len(pooled), bool)
     return [Section("Chains", parts, note), *pairs(pooled, chosen, labels, flat)]
 
 
 def marginals(posterior: Posterior, labels: list[str]) -> list[Section]:
-    """Marginals and pairs for draws without an order: those of a fitted q, or of an ensemble's members."""
+    """Figures of marginals and pairs, for draws without an order: those of a fitted q or of an ensemble's members."""
     chosen, pooled = interesting(posterior), np.asarray(posterior.values, float).reshape(-1, len(posterior.names))
     if not chosen or len(pooled) < FEWEST:
         return []
@@ -279,14 +288,14 @@ def marginals(posterior: Posterior, labels: list[str]) -> list[Section]:
     whose = "the members' mixture" if is_ensemble(posterior) else "q" if posterior.fitted is not None else "the draws"
     note = f"Density, mean and 90 % interval of {whose}."
     if len(chosen) < np.sum(listed(posterior.model)):
-        note += f" The first {len(chosen)} parameters."
+        note += f" Only the first {len(chosen)} parameters are shown."
     return [Section("Marginals", drawn, note, "panels"), *pairs(pooled, chosen, labels)]
 
 
 def pairs(
     pooled: np.ndarray, chosen: list[int], labels: list[str], diverged: np.ndarray | None = None
 ) -> list[Section]:
-    """Scatter plots of the chosen parameters, two by two."""
+    """Scatter plots of every two of the chosen parameters."""
     few = chosen[:PAIRED]
     if len(few) < 2:
         return []
@@ -295,19 +304,20 @@ def pairs(
 
 
 def climb(posterior: Posterior) -> list[Section]:
-    """The figure of the climb, of methods that climb."""
+    """The figure of the objective over the steps, for methods that maximise an objective."""
     curve = posterior.curve
     if curve is None or np.isfinite(curve.objective).sum() < 2:
         return []
-    note = "The objective over the steps: a line a start, a dot at its end; of a noisy climb also the running mean."
+    note = "The objective over the steps, with a line for each start. If the objective is noisy, a thick line is its "
+    note += "running mean; otherwise a dot is its last value."
     if len(curve.held_out) > 1:
-        note += " Beside it, how well rows that the fit did not see were predicted."
-    unit, size = (" a row", posterior.rows) if posterior.rows else ("", 1)
+        note += " On the right: the mean log predictive density of rows that were not used in the fit."
+    unit, size = (" per row", posterior.rows) if posterior.rows else ("", 1)
     return [Section("Climb", [plots.climb(curve, unit, size)], note, "chart")]
 
 
 def bias(posterior: Posterior) -> list[Section]:
-    """The predicted inflation of every marginal sd of a stochastic-gradient sampler."""
+    """The figure of the predicted inflation of every marginal sd, for stochastic-gradient samplers."""
     predicted = posterior.predicted_bias if posterior.count else None
     if predicted is None:
         return []
@@ -320,8 +330,8 @@ def bias(posterior: Posterior) -> list[Section]:
     chosen, fewer = largest(np.where(np.isfinite(shares), np.abs(shares), np.inf), LINES)
     tolerance = posterior.settings["bias_tolerance"]
     note = (
-        "By how much the step and the gradient's noise are predicted to widen each marginal sd, unconstrained. "
-        f"Shaded: the tolerance of {100 * tolerance:g} %.{fewer}"
+        "The step size and the noise of the gradient inflate the marginal sds of unconstrained parameters; shown is "
+        f"the inflation that theory predicts. Shaded: the tolerance of {100 * tolerance:g} %.{fewer}"
     )
     return [
         Section("Predicted bias", [plots.inflation(names[chosen].tolist(), shares[chosen], tolerance)], note, "chart")
@@ -329,7 +339,10 @@ def bias(posterior: Posterior) -> list[Section]:
 
 
 def interesting(posterior: Posterior) -> list[int]:
-    """Indices of the parameters known least, by R-hat and effective draws, then the first; no network's weights."""
+    """The indices of the parameters with figures; a network's weights are not among them.
+
+    First come those with the poorest R-hat and effective draws, and then the first parameters.
+    """
     first = np.flatnonzero(listed(posterior.model)).tolist()
     if not is_ordered(posterior):
         return first[:SHOWN]
@@ -342,7 +355,7 @@ def interesting(posterior: Posterior) -> list[int]:
 
 
 def resampled(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Weighted draws (chain, draw, k) as (n, k) draws of equal weight."""
+    """Weighted draws (chain, draw, k), resampled as draws (n, k) of equal weight."""
     flat, mass = values.reshape(-1, values.shape[-1]), weights.ravel()
     if np.ptp(mass) == 0:
         return flat
@@ -351,7 +364,7 @@ def resampled(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
 
 
 def without_bias(posterior: Posterior, weights: np.ndarray) -> np.ndarray | None:
-    """(n, k) draws, shrunk around their unconstrained mean by the predicted inflation."""
+    """Draws (n, k) that are shrunk towards their unconstrained mean by the predicted inflation."""
     predicted = posterior.predicted_bias
     if predicted is None or not np.all(np.isfinite(predicted.inflation)):
         return None

@@ -1,4 +1,4 @@
-"""Figures, small enough for a page to lay them side by side or, on a phone, under one another."""
+"""Small figures, which a page shows next to each other or, on a phone, one below another."""
 
 import functools
 import re
@@ -19,10 +19,10 @@ from tractable.core.curve import Curve
 from tractable.pages.sections import Figure
 from tractable.pages.style import BAD, COLOURS, INK, LINE, MUTED, PAPER
 
-PANEL, WIDE = (3.7, 1.85), 7.2  # inches
-POINTS = 400  # most points in a trace
-NOISY = 0.02  # share of steps that go down, above which a climb counts as noisy
-DOTS = 700  # most dots in a scatter plot
+PANEL, WIDE = (3.7, 1.85), 7.2  # the size of a panel, and the width of a wide figure, in inches
+POINTS = 400  # the largest number of points in a trace
+NOISY = 0.02  # a climb counts as noisy if the objective falls in a larger share of the steps than this
+DOTS = 700  # the largest number of dots in a scatter plot
 Size = tuple[float, float]
 Draw = Callable[..., None]
 
@@ -30,7 +30,10 @@ Draw = Callable[..., None]
 def drawing(
     title: str, size: Size | Callable[..., Size] = PANEL, margin: int = 0
 ) -> Callable[[Draw], Callable[..., Figure]]:
-    """Turn a function that draws on an empty canvas into one that takes the other arguments and gives a Figure."""
+    """A decorator that turns a function which draws on an empty canvas into a function that returns a Figure.
+
+    The new function takes the same arguments except the canvas.
+    """
 
     def decorate(draw: Draw) -> Callable[..., Figure]:
         @functools.wraps(draw)
@@ -44,7 +47,7 @@ def drawing(
 
 
 def lines_tall(labels: list[str], *_: Any) -> Size:
-    """The size of a figure with a line for each label."""
+    """The size of a figure that has a line for each label."""
     return WIDE, 0.55 + 0.2 * len(labels)
 
 
@@ -52,7 +55,10 @@ def lines_tall(labels: list[str], *_: Any) -> Size:
 def marginal(
     canvas: Canvas, values: np.ndarray, mean: float, bounds: tuple[float, float], corrected: np.ndarray | None = None
 ) -> None:
-    """The density of draws (n,), their mean and interval; dashed, the density with a predicted bias removed."""
+    """Draw the density of draws (n,), their mean and interval.
+
+    ``corrected`` are draws from which a predicted bias was removed; their density is a dashed line.
+    """
     axes = canvas.subplots()
     top = filled(axes, values)
     if corrected is not None:
@@ -68,7 +74,7 @@ def marginal(
 
 @drawing("Trace of the draws of every chain", margin=34)
 def trace(canvas: Canvas, chains: np.ndarray, diverged: np.ndarray | None = None) -> None:
-    """Draws (chain, draw) in order, with ticks below where a trajectory diverged."""
+    """Draw the draws (chain, draw) in order, with ticks below them where a trajectory diverged."""
     axes, count = canvas.subplots(), chains.shape[1]
     at = np.arange(0, count, -(-count // POINTS))
     for chain, colour in reversed(list(zip(chains, COLOURS * len(chains), strict=False))):
@@ -83,7 +89,7 @@ def trace(canvas: Canvas, chains: np.ndarray, diverged: np.ndarray | None = None
 
 @drawing("Ranks of every chain among all draws", margin=34)
 def ranks(canvas: Canvas, chains: np.ndarray, effective: float) -> None:
-    """For each chain, the ECDF of its ranks among all draws, minus the uniform one.
+    """Draw for each chain the ECDF (empirical distribution function) of its ranks among all draws, minus uniform.
 
     Chains that agree stay in the band with probability 0.95: Kolmogorov's, at a chain's number of effective draws.
     """
@@ -104,7 +110,7 @@ def ranks(canvas: Canvas, chains: np.ndarray, effective: float) -> None:
 
 @drawing("Autocorrelation of the chain", margin=34)
 def autocorrelation(canvas: Canvas, chain: np.ndarray) -> None:
-    """A chain's autocorrelation at up to 60 lags."""
+    """Draw a chain's autocorrelation at up to 60 lags."""
     axes, centred = canvas.subplots(), np.asarray(chain, float) - np.mean(chain)
     lags = min(60, len(centred) - 1)
     products = np.array([centred[: len(centred) - k] @ centred[k:] for k in range(lags + 1)])
@@ -115,7 +121,7 @@ def autocorrelation(canvas: Canvas, chain: np.ndarray) -> None:
 
 @drawing("Draws of every two parameters", lambda values, labels, *_: squares(1.55, 0.86, len(labels)))
 def pairs(canvas: Canvas, values: np.ndarray, labels: list[str], diverged: np.ndarray | None = None) -> None:
-    """A triangle of scatter plots, with densities on the diagonal."""
+    """Draw a triangle of scatter plots, with densities on the diagonal."""
     every = slice(None, None, -(-len(values) // DOTS))
 
     def alone(axes: Axes, i: int) -> None:
@@ -138,7 +144,10 @@ def squares(side: float, height: float, count: int) -> Size:
 def triangle(
     canvas: Canvas, labels: list[str], alone: Callable[[Axes, int], None], pair: Callable[[Axes, int, int], None]
 ) -> None:
-    """A triangle of panels: each column ``alone`` on the diagonal, every two ``together`` (x, y) below it."""
+    """Draw a triangle of panels.
+
+    ``alone`` draws one column in a panel of the diagonal; ``pair`` draws two columns (x, y) in a panel below it.
+    """
     count = len(labels)
     grid = canvas.subplots(count, count, sharex="col", squeeze=False)
     for row, column in np.ndindex(count, count):
@@ -161,7 +170,7 @@ def triangle(
 
 
 def folded(label: str, width: int) -> str:
-    """A label in at most three lines of ``width`` letters; for "parameter · column" the column alone."""
+    """A label in at most three lines of ``width`` letters; of "parameter · column" only the column is shown."""
     name = label.split(" · ")[-1]
     lines = textwrap.fill(re.sub("([_=])", r"\1 ", name), width, max_lines=3, placeholder="…")
     return re.sub("([_=]) ", r"\1", lines)
@@ -169,7 +178,10 @@ def folded(label: str, width: int) -> str:
 
 @drawing("The climb of every start over its steps", (WIDE, 2.4))
 def climb(canvas: Canvas, curve: Curve, unit: str, size: int | float) -> None:
-    """The objective over ``size``, a line for each start, with running means of noisy ones; and held-out scores."""
+    """Draw the objective divided by ``size``, a line for each start, and the scores of held-out rows.
+
+    A noisy line is drawn with its running mean.
+    """
     panels, lows, highs = canvas.subplots(1, 1 + (len(curve.held_out) > 1), squeeze=False)[0], [], []
     for one, colour in zip(curve.objective / size, COLOURS * len(curve.objective), strict=False):
         at, heights = curve.steps[np.isfinite(one)], one[np.isfinite(one)]
@@ -189,10 +201,10 @@ def climb(canvas: Canvas, curve: Curve, unit: str, size: int | float) -> None:
         settled = heights[min(max(len(heights) // 4, 2), len(heights) - 1) :]
         lows.append(np.quantile(settled, 0.01 if noisy else 0))
         highs.append(heights.max() if noisy else heights[-1])
-    # The first steps may be a thousand times lower, and are cut off.
+    # The first steps are cut off, because they may be a thousand times lower.
     reach = max(max(highs) - min(lows), 1e-6 * max(abs(max(highs)), 1.0))
     panels[0].set_ylim(min(lows) - 0.2 * reach, max(highs) + 0.08 * reach)
-    for axes, what in zip(panels, (f"objective, nats{unit}", "held-out rows, nats a row"), strict=False):
+    for axes, what in zip(panels, (f"objective, nats{unit}", "held-out rows, nats per row"), strict=False):
         axes.set_xlim(0, curve.steps[-1])
         tidy(axes, 6, 4, whole=True)
         axes.set_xlabel("steps")
@@ -203,7 +215,7 @@ def climb(canvas: Canvas, curve: Curve, unit: str, size: int | float) -> None:
 
 @drawing("Estimates and their intervals", lines_tall)
 def forest(canvas: Canvas, labels: list[str], middle: np.ndarray, low: np.ndarray, high: np.ndarray) -> None:
-    """Intervals with their middles, a line for each label."""
+    """Draw intervals with their middles, on a line for each label."""
     axes, at = canvas.subplots(), np.arange(len(labels))
     axes.axvline(0, color=LINE, linewidth=0.8)
     axes.hlines(at, low, high, color=COLOURS[0], linewidth=1.4)
@@ -213,7 +225,7 @@ def forest(canvas: Canvas, labels: list[str], middle: np.ndarray, low: np.ndarra
 
 @drawing("Predicted inflation of every marginal sd", lines_tall)
 def inflation(canvas: Canvas, labels: list[str], shares: np.ndarray, tolerance: float) -> None:
-    """Bars of the predicted inflation, with the tolerance shaded."""
+    """Draw bars of the predicted inflation, with the tolerance shaded."""
     axes, at = canvas.subplots(), np.arange(len(labels))
     within = np.abs(shares) <= tolerance
     known = np.nan_to_num(np.where(np.isfinite(shares), shares, np.nan))
@@ -229,14 +241,14 @@ def inflation(canvas: Canvas, labels: list[str], shares: np.ndarray, tolerance: 
 
 def density(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """A kernel density estimate over the middle 99.6 % of the finite draws, with no mass beyond their range."""
-    from arviz_stats.base.array import array_stats  # a second of imports
+    from arviz_stats.base.array import array_stats  # imported here, as the import takes a second
 
     finite = np.asarray(values, np.float64)[np.isfinite(values)]
     if len(finite) < 4 or np.ptp(finite) == 0:
         at = finite.mean() if len(finite) else 0.0
         return np.array([at, at, at]), np.array([0.0, 1.0, 0.0])
     low, high = np.quantile(finite, [0.002, 0.998])
-    # One draw far out in a heavy tail would leave no place of the grid in the middle.
+    # A single draw far out in a heavy tail would leave almost no point of the grid in the middle.
     near = finite[np.abs(finite - (low + high) / 2) <= high - low]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -246,7 +258,7 @@ def density(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def filled(axes: Axes, values: np.ndarray) -> float:
-    """Draw the density of ``values``; returns its height."""
+    """Draw the density of ``values`` and return its largest height."""
     x, height = density(values)
     axes.fill_between(x, height, color=COLOURS[0], alpha=0.16, linewidth=0)
     axes.plot(x, height, color=COLOURS[0])
@@ -254,7 +266,7 @@ def filled(axes: Axes, values: np.ndarray) -> float:
 
 
 def dots(axes: Axes, x: np.ndarray, y: np.ndarray, colour: str, size: float, alpha: float) -> None:
-    """Round dots, as one path of strokes with no length: a tenth of the bytes of markers."""
+    """Draw round dots as one path of strokes without length, which takes a tenth of the bytes of markers."""
     ends = np.stack([x, y], -1)[np.isfinite(x) & np.isfinite(y)].repeat(2, 0)
     ends[1::2, 0] += 1e-4 * (np.ptp(ends[:, 0]) if len(ends) else 1)
     path = Path(ends, np.tile([Path.MOVETO, Path.LINETO], len(ends) // 2))
@@ -264,20 +276,20 @@ def dots(axes: Axes, x: np.ndarray, y: np.ndarray, colour: str, size: float, alp
 
 
 def tidy(axes: Axes, x: int = 5, y: int = 3, *, whole: bool = False) -> None:
-    """About ``x`` and ``y`` ticks, at whole x if ``whole``, and no line on the left."""
+    """Set about ``x`` and ``y`` ticks, at whole numbers on the x axis if ``whole``, and remove the line on the left."""
     axes.xaxis.set_major_locator(MaxNLocator(x, integer=whole))
     axes.yaxis.set_major_locator(MaxNLocator(y))
     axes.spines["left"].set_visible(False)
 
 
 def bare(axes: Axes) -> None:
-    """Axes without a vertical scale."""
+    """Remove the vertical scale of the axes."""
     tidy(axes, 4)
     axes.set_yticks([])
 
 
 def rows(axes: Axes, labels: list[str]) -> None:
-    """A labelled row for each name, the first on top."""
+    """Give each label a row of the axes, with the first on top."""
     axes.set_yticks(np.arange(len(labels)), labels, color=INK)
     axes.set_ylim(len(labels) - 0.4, -0.6)
     axes.spines["left"].set_visible(False)

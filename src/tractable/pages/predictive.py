@@ -1,4 +1,4 @@
-"""Predictive checks: do replicated data look like the training rows, and how well are left-out rows predicted?"""
+"""Predictive checks: whether replicated data look like the fitted rows, and how well left-out rows are predicted."""
 
 import contextlib
 from typing import Any, NamedTuple
@@ -24,39 +24,42 @@ from tractable.posterior.predict import classes_of
 from tractable.posterior.scaling import SENSITIVE, prior_moves
 from tractable.tables.encoder import Encoder
 
-ROWS, DRAWN = 500, 500  # most rows, and draws, that are used
-CLASSES = 12  # most classes in a figure
-NAMED = 6  # most parameters named that the prior moves
-BAND = (0.05, 0.95)  # quantiles of the replicated data sets
+ROWS, DRAWN = 500, 500  # the largest numbers of rows and of draws that are used
+CLASSES = 12  # the largest number of classes in a figure
+NAMED = 6  # the largest number of parameters that are named as sensitive to the prior
+BAND = (0.05, 0.95)  # the quantiles of the replicated data sets that bound the band of a figure
 
 
 class Seen(NamedTuple):
-    """Rows of one number each, and data replicated for them."""
+    """Observed rows of one number each, and replicated data for them."""
 
-    y: np.ndarray  # (n,), or (n, 2) bounds
-    drawn: np.ndarray  # (s, n)
+    y: np.ndarray  # (n,) the observed numbers, or (n, 2) their bounds
+    drawn: np.ndarray  # (s, n) the replicated numbers
     classes: bool  # whether the numbers are codes of classes
 
 
 def sections(posterior: Posterior, encoder: Encoder | None = None) -> list[Section]:
-    """Facts of leave-one-out, and for rows of one number a figure; nothing without rows."""
+    """Facts of leave-one-out prediction, and for rows of one number a figure; nothing without rows."""
     if posterior.data is None or posterior.phi is not None or not (posterior.is_point or posterior.count):
         return []
     if affordable(posterior.model, posterior.data) < FEWEST:
         return []
-    loo = None  # where it does not apply
+    loo = None  # stays None if leave-one-out does not apply
     with contextlib.suppress(TractableError):
         loo = posterior.loo(draws=affordable(posterior.model, posterior.data), rows=2 * ROWS)
     # A density depends on the units: p(y) = p(standardised y) / sd.
     facts = {} if loo is None else leave_one_out(loo, log_units_of(posterior, encoder))
     if (moved := moved_by_prior(posterior)) is not None:
-        facts["moved by the prior"] = moved
+        facts["sensitive to the prior"] = moved
     drawn = figures(posterior, encoder)
     return [Section("Predictive checks", [facts] * bool(facts) + drawn)] if drawn or facts else []
 
 
 def log_units_of(posterior: Posterior, encoder: Encoder | None) -> float:
-    """Nats by which the rows' log density in the model's units exceeds that in the table's units."""
+    """By how many nats the rows' log density in the model's units exceeds the one in the table's units.
+
+    A nat is the unit of the natural logarithm.
+    """
     data = posterior.data
     units = log_units(encoder, None if data is None else data.y)
     counts = np.mean(units) * posterior.rows if data is None or data.weights is None else np.sum(data.weights * units)
@@ -64,11 +67,11 @@ def log_units_of(posterior: Posterior, encoder: Encoder | None) -> float:
 
 
 def leave_one_out(loo: Loo, units: float = 0.0) -> dict[str, Any]:
-    """Facts of leave-one-out, with ``units`` nats subtracted."""
+    """Facts of leave-one-out prediction, with ``units`` nats subtracted from the log density."""
     worst = Cell(loo.khat, ".2f", f"good up to {loo.limit:.2f}", poor=bool(len(loo.failed)))
     if len(loo.failed):
         many = f"{counted(len(loo.failed), loo.unit)} of {len(loo.index):,}"
-        reason = f"{many} decide too much of the posterior to be left out"
+        reason = f"{many} have too much influence on the posterior to be left out"
         return {"elpd_loo": Cell("not known", aside=reason), "largest k-hat": worst}
     return {
         "elpd_loo": Cell(loo.elpd - units, ",.1f", f"± {loo.se:.1f} nats, {loo.unit}s left out"),
@@ -78,7 +81,7 @@ def leave_one_out(loo: Loo, units: float = 0.0) -> dict[str, Any]:
 
 
 def moved_by_prior(posterior: Posterior) -> Cell | None:
-    """Parameters whose marginal moves when the prior is raised to a power; None where that is not known."""
+    """The parameters whose marginal distribution changes if the prior is raised to a power; None if unknown."""
     shown = listed(posterior.model)
     if posterior.is_point or posterior.chains * posterior.count < FEWEST or not shown.any():
         return None
@@ -87,11 +90,11 @@ def moved_by_prior(posterior: Posterior) -> Cell | None:
     order = np.argsort(-distances, kind="stable")
     order = order[distances[order] >= SENSITIVE]
     first = ", ".join(f"{names[i]} {distances[i]:.2f}" for i in order[:NAMED]) + " …" * (len(order) > NAMED)
-    return Cell(first or "none", aside=f"power scaling, from {SENSITIVE:g}")
+    return Cell(first or "none", aside=f"by power scaling of the prior, listed from {SENSITIVE:g} on")
 
 
 def figures(posterior: Posterior, encoder: Encoder | None) -> list[Section]:
-    """Observed against replicated data; for numbers also the probability integral transforms."""
+    """Figures of observed and replicated data; for numbers also of the probability integral transforms."""
     multi_output = encoder is not None and bool(encoder.others)
     try:
         seen = seen_and_replicated(posterior, multi_output)
@@ -101,7 +104,7 @@ def figures(posterior: Posterior, encoder: Encoder | None) -> list[Section]:
         return []
     if seen.classes:
         labels = [str(each) for each in encoder.target.classes] if encoder is not None else None
-        note = "Share of each class: dots of the rows, bars 90 % of data sets replicated from the posterior."
+        note = "The share of each class. Dots: the rows. Bars: the middle 90 % of data sets drawn from the posterior."
         return [Section("", [shares(seen.y, seen.drawn, labels)], note, "panels two")]
     below = left_out_transforms(posterior)
     if encoder is None:
@@ -120,35 +123,45 @@ def figures(posterior: Posterior, encoder: Encoder | None) -> list[Section]:
 def of_numbers(
     seen: Seen, below: np.ndarray | None, mean: float, sd: float, name: str, by_group: bool = False
 ) -> Section:
-    """Rows of a target, told in its units; ``below`` where each fell in its prediction from the others, if known."""
-    note = "Line: the rows. Band: 90 % of data sets replicated from the posterior. "
+    """A section for the rows of one target, in its units.
+
+    ``below`` is the share of each row's prediction, from the other rows, that lies below the row; None if unknown.
+    """
+    note = "Left, the share of rows up to each value. Line: the rows. Band: the middle 90 % of data sets drawn from "
+    note += "the posterior. "
     if below is None:
         low, high = (seen.y, seen.y) if seen.y.ndim == 1 else seen.y.T
         within = np.mean((seen.drawn >= low) & (seen.drawn <= high), 0)
         below = np.mean(seen.drawn < low, 0) + np.random.default_rng(0).random(len(seen.y)) * within
-        note += "Right: the share of its prediction below each row, which took part in it, so the ends are emptier; "
+        note += "Right: the share of each row's prediction that lies below the row. The prediction was fitted to the "
+        note += "row itself, so the ends are emptier; otherwise it is "
     else:
         placed = below[np.isfinite(below)]
         many = len(below) - len(placed)
         lost = f" ({many} rows that cannot be left out are not shown)" if many else ""
         others = "groups" if by_group else "rows"
-        sentence = f"Right: the share of its prediction from all other {others} below each row{lost}; "
-        sentence += "rows of a group move together, which the dashed lines do not allow for; " * by_group
-        below, note = placed, note + sentence
+        sentence = (
+            f"Right: the share of each row's prediction, from all other {others}, that lies below the row{lost}. "
+        )
+        sentence += "The rows of a group are correlated, which the dashed lines do not allow for. " * by_group
+        below, note = placed, note + sentence + "It is "
     if seen.y.ndim == 2:
-        note = note.replace("the rows.", "the rows, as far as bounds tell (Kaplan and Meier; Turnbull).")
+        note = note.replace("Line: the rows.", "Line: the rows, estimated from their bounds (Kaplan-Meier, Turnbull).")
         y = np.where(known(seen.y), mean + sd * seen.y, seen.y)
     else:
         y = mean + sd * seen.y
     drawn = cumulative(y, mean + sd * seen.drawn, name)
-    return Section("", [drawn, pit(below)], note + "level where the model is right.", "panels two")
+    return Section("", [drawn, pit(below)], note + "flat if the model is right.", "panels two")
 
 
 def seen_and_replicated(posterior: Posterior, multi_output: bool = False) -> Seen | None:
-    """Rows beside replicated ones; of ``several`` targets y is (n, K), and drawn (s, n, K)."""
+    """Observed rows and replicated ones; None for rows of several numbers.
+
+    With ``multi_output`` there are several targets: y is (n, K), and drawn is (s, n, K).
+    """
     data: Any = posterior.data
     by_group = posterior.model.local is not None
-    if by_group:  # as many groups as hold about so many rows
+    if by_group:  # take as many groups as hold about ``ROWS`` rows
         many = max(1, data.size * ROWS // max(len(data.places), 1))
         data = data.take(_evenly(data.size, many)) if many < data.size else data
     rows, model = (data.members(), posterior.model.member) if by_group else (data, posterior.model)
@@ -156,7 +169,7 @@ def seen_and_replicated(posterior: Posterior, multi_output: bool = False) -> See
     if len(parts) > 1 or (parts[0].ndim > 1 and not multi_output and not censors(model, rows.given)):
         return None
     if not by_group and (data.size > ROWS or data.weights is not None):
-        rows = data.equally_counted(ROWS)  # rows that count unlike are replicated by how they count
+        rows = data.equally_counted(ROWS)  # rows of unequal weight are repeated according to their weights
         rows = rows.take(_evenly(rows.size, ROWS)) if rows.size > ROWS else rows
     equal = not posterior.is_point and posterior.weights is None
     params = posterior.spread(DRAWN)[0] if equal else posterior.sample(posterior.seed or 0, DRAWN)
@@ -173,7 +186,7 @@ def _evenly(size: int, count: int) -> np.ndarray:
 
 
 def left_out_transforms(posterior: Posterior) -> np.ndarray | None:
-    """Leave-one-out PIT values, or None if they cannot be computed."""
+    """The probability integral transforms of leave-one-out predictions, or None if they cannot be computed."""
     try:
         found = posterior.pit(draws=DRAWN, rows=ROWS)
     except TractableError:
@@ -183,14 +196,13 @@ def left_out_transforms(posterior: Posterior) -> np.ndarray | None:
 
 @drawing("Distribution of the rows beside that of replicated ones", (3.7, 2.6))
 def cumulative(canvas: Canvas, y: np.ndarray, drawn: np.ndarray, name: str) -> None:
-    """The ECDF of the rows (n,), and a band of the ECDFs of replicated data sets (s, n)."""
+    """Draw the ECDF (empirical distribution function) of the rows (n,) over a band of those of replicated data."""
     axes = canvas.subplots()
     numbers = y if y.ndim == 1 else y[known(y)]
-    ends = np.stack(
-        [np.quantile(each, [0.003, 0.997]) for each in (numbers, drawn)]
-    )  # an outlier would shrink the rest
+    # The axis ends at quantiles, because a single outlier would shrink the rest of the figure.
+    ends = np.stack([np.quantile(each, [0.003, 0.997]) for each in (numbers, drawn)])
     if y.ndim == 2:
-        ends[1] = np.clip(ends[1], None, numbers.max())  # nothing is known beyond
+        ends[1] = np.clip(ends[1], None, numbers.max())  # beyond the largest known number nothing is known
     grid = np.linspace(ends[:, 0].min(), ends[:, 1].max(), 161)
     reached = np.stack([np.searchsorted(np.sort(one), grid, side="right") for one in drawn]) / len(y)
     axes.fill_between(grid, *np.quantile(reached, BAND, axis=0), color=COLOURS[0], alpha=0.3, linewidth=0)
@@ -205,7 +217,7 @@ def cumulative(canvas: Canvas, y: np.ndarray, drawn: np.ndarray, name: str) -> N
 
 @drawing("Shares of classes beside those of replicated rows", (3.7, 2.6))
 def shares(canvas: Canvas, y: np.ndarray, drawn: np.ndarray, labels: list[str] | None) -> None:
-    """Observed shares of each count or class, over the bands of the replicated ones."""
+    """Draw the observed share of each count or class over the band of the replicated shares."""
     axes = canvas.subplots()
     count = int(max(y.max(), drawn.max())) + 1 if labels is None else len(labels)
     each = np.arange(min(count, CLASSES))

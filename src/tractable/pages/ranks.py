@@ -1,4 +1,4 @@
-"""Page of a calibration: the verdict, and the truth's ranks among draws, quantity by quantity."""
+"""The page of a calibration: the verdict, and for each quantity the ranks of the true value among the draws."""
 
 import functools
 
@@ -11,15 +11,18 @@ from tractable.pages.sections import Cell, Figure, Section, Table
 from tractable.pages.style import COLOURS, MUTED
 from tractable.pages.verdict import MEANING, why
 
-ROWS = 200  # most rows of the table
+ROWS = 200  # the largest number of rows of the table
 TABLE_NOTE = (
-    "The p-value is of the ECDF's distance from a uniform one, adjusted for the number of quantities. The sd ratio and "
-    "the bias, in right sds, are of the normal error that explains the ranks, with 95 % intervals."
+    "p is the p-value of a test that the ranks are uniform, by the distance of their ECDF (empirical distribution "
+    "function) from the uniform one, adjusted for the number of quantities. The sd ratio is the posterior's sd divided "
+    "by the right sd, and the bias is in units of the right sd; both are estimated from the ranks, for normal "
+    "posteriors, with 95 % intervals."
 )
 RANKS_NOTE = (
-    "Above, how often the truth had which rank among the draws: uniform where the method is right, ∪ where posteriors "
-    "are too narrow, ∩ too wide, a slope where they are biased; 95 % of single bars end in the grey band. Below, the "
-    "ECDF of the ranks minus a uniform one, which a right method keeps in the grey band with probability 0.95."
+    "Above: a histogram of the ranks of the true value among the draws. It is flat if the method is right, has the "
+    "shape ∪ if posteriors are too narrow and ∩ if they are too wide, and slopes if they are biased. If the method is "
+    "right, a single bar ends in the grey band with probability 0.95. Below: the ECDF of the ranks minus the uniform "
+    "one; if the method is right, it stays in the grey band with probability 0.95."
 )
 
 
@@ -28,7 +31,7 @@ def sections(calibration: Calibration) -> list[Section]:
     report, figures = calibration.report(), []
     facts = {
         "simulated data sets": Cell(calibration.runs, ",d"),
-        "draws that are ranked": Cell(calibration.draws, ",d"),
+        "draws for each rank": Cell(calibration.draws, ",d"),
     }
     for i in calibration.order[:SHOWN]:
         ranks = calibration.ranks[:, i]
@@ -43,7 +46,7 @@ def sections(calibration: Calibration) -> list[Section]:
 
 
 def quantities(calibration: Calibration) -> Section:
-    """A row for each quantity; if there are very many, for those furthest from uniform."""
+    """A table with a row for each quantity; if there are very many, for those whose ranks are furthest from uniform."""
     rows, furthest = [], np.sort(calibration.order[:ROWS])
     for name, _, p, ratio, low, high, bias, below, above, verdict in calibration.summary().iloc[furthest].itertuples():
         sd, off = Cell(ratio, ".2f", f"{low:.2f} to {high:.2f}"), Cell(bias, ".2f", f"{below:.2f} to {above:.2f}")

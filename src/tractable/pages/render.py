@@ -1,4 +1,4 @@
-"""Renders sections as one HTML file that needs nothing else: no network, no script."""
+"""Renders sections as one HTML file that needs no other file, no network and no script."""
 
 import base64
 import datetime
@@ -22,20 +22,20 @@ from tractable.pages.sections import Figure, Picture, Section, Value, cell, text
 from tractable.pages.style import MATPLOTLIB, STAND_IN
 
 HERE = pathlib.Path(__file__).parent
-SIGNS = {"trust": "M3 8.5l3.3 3.3L13 4.6", "caution": "M8 3v6M8 12.4v.2"}  # else a cross
+SIGNS = {"trust": "M3 8.5l3.3 3.3L13 4.6", "caution": "M8 3v6M8 12.4v.2"}  # SVG paths; other verdicts have a cross
 CROSS = "M4 4l8 8M12 4l-8 8"
-TALL = 30  # rows of a table before it scrolls
+TALL = 30  # a table with more rows than this scrolls
 
 
 def write(folder: str | pathlib.Path, title: str, sections: Sequence[Section], by: str) -> pathlib.Path:
-    """Write ``report.html`` of the sections into a folder, made if there is none; returns the file's path."""
+    """Write ``report.html`` with the sections into a folder, which is made if necessary; return the file's path."""
     path = pathlib.Path(folder) / "report.html"
     write_atomically(path, html(title, sections, by).encode())
     return path
 
 
 def html(title: str, sections: Sequence[Section], by: str, whole: bool = True) -> str:
-    """A page; or, if not ``whole``, the sections alone with a style that applies to them alone."""
+    """A page of HTML; if not ``whole``, only the sections, with a style sheet that applies to them only."""
     style = (HERE / "page.css").read_text(encoding="utf-8")
     if not whole:
         style = "@scope (.tractable) {\n" + re.sub(r"(?m)^( *)(:root|body) \{", r"\1:scope {", style) + "}\n"
@@ -64,7 +64,8 @@ def svg(figure: Figure) -> Markup:
     out = io.StringIO()
     width, height = figure.size
     with matplotlib.rc_context(MATPLOTLIB), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # about glyphs that matplotlib's font lacks; the page's may have them
+        # matplotlib warns of characters that its own font lacks; the font of the page may have them.
+        warnings.simplefilter("ignore")
         canvas = Canvas(figsize=figure.size, layout=None if figure.margin else "constrained")
         if figure.margin:
             canvas.subplots_adjust(left=figure.margin / 72 / width, right=0.995, bottom=20 / 72 / height, top=0.98)

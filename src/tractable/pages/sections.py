@@ -1,4 +1,4 @@
-"""Sections: tables, facts and figures under a title, described once and drawn by the page, notebook or terminal."""
+"""Sections: tables, facts and figures under a title, which a page, a notebook or a terminal can show."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -23,7 +23,7 @@ class Cell(NamedTuple):
     value: Value
     form: str | None = None  # the format of a number, such as ".3f"; four significant digits by default
     aside: str = ""  # a remark in small letters after the value
-    poor: bool = False  # the value speaks against the result
+    poor: bool = False  # whether the value speaks against the result
 
 
 def cell(value: Value | Cell) -> Cell:
@@ -35,9 +35,9 @@ class Table(NamedTuple):
     """Rows of values. The first column names the rows; a column headed "verdict" holds verdicts."""
 
     heads: Sequence[str]
-    rows: Sequence[Sequence[Any]]  # as long as heads; Cells, or their values
-    words: Sequence[str] = ()  # heads of other columns that hold text
-    layout: str = ""  # CSS classes: "wide" fills the page, "checks" is stacked on a phone
+    rows: Sequence[Sequence[Any]]  # each as long as ``heads``, of Cells or values
+    words: Sequence[str] = ()  # the heads of other columns that hold text
+    layout: str = ""  # CSS classes: "wide" fills the page; "checks" stacks the cells of a row on a phone
 
     @property
     def cells(self) -> list[list[Cell]]:
@@ -55,13 +55,13 @@ class Table(NamedTuple):
 
 
 class Figure(NamedTuple):
-    """A matplotlib figure, drawn when it is shown."""
+    """A matplotlib figure that is drawn when it is shown."""
 
-    draw: "Callable[[Canvas], None]"  # on an empty matplotlib Figure
+    draw: "Callable[[Canvas], None]"  # draws on an empty matplotlib Figure
     size: tuple[float, float]  # width and height in inches
     title: str  # a description for readers who cannot see the figure
-    margin: int = 0  # left margin in points, so that axes in a column line up; by default it fits the labels
-    caption: str = ""  # above the figure
+    margin: int = 0  # a fixed left margin in points, which aligns the axes of a column; 0 for one that fits the labels
+    caption: str = ""  # the text above the figure
     _repr_html_ = as_html
 
 
@@ -75,13 +75,13 @@ class Picture(NamedTuple):
 
 
 class Section(NamedTuple):
-    """Parts under one title, which may be empty, with a verdict beside it.
+    """Parts under one title, which may be empty, with a verdict if there is one.
 
     Attributes:
-        parts: in order; a dict is facts, values by name; a section is a subsection.
+        parts: the parts in order; a dict holds facts, values by name; a Section is a subsection.
         note: sentences on how to read the parts.
-        layout: CSS classes of the parts: "panels" (three abreast) or "panels two", "chart", "chart pairs", "settings";
-            "folded" hides them until the title is clicked.
+        layout: CSS classes of the parts: "panels" (three in a row) or "panels two", "chart", "chart pairs",
+            "settings"; "folded" hides the parts until the title is clicked.
     """
 
     title: str
@@ -95,7 +95,7 @@ Part: TypeAlias = Table | dict[str, Any] | Figure | Picture | Section | str
 
 
 def text(value: Value, form: str | None = None, minus: str = "-") -> str:
-    """A value as text: numbers in meaningful digits, – for numbers that are not finite."""
+    """A value as text: a number with its meaningful digits, or – if it is not finite."""
     if value is None:
         return "none"
     if isinstance(value, list | tuple):
@@ -109,7 +109,7 @@ def text(value: Value, form: str | None = None, minus: str = "-") -> str:
 
 
 def decimals(sizes: np.ndarray) -> int:
-    """Decimal places that show two digits of the small ones among the sizes."""
+    """The number of decimal places that shows two digits of the smaller ones among the sizes."""
     sizes = sizes[np.isfinite(sizes) & (sizes > 0)]
     return int(np.clip(1 - math.floor(math.log10(np.quantile(sizes, 0.1) / 2)), 0, 6)) if len(sizes) else 3
 
@@ -122,6 +122,6 @@ def duration(seconds: float | int) -> str:
 
 
 def largest(sizes: np.ndarray, most: int, which: str = "largest") -> tuple[np.ndarray, str]:
-    """Indices of the ``most`` largest sizes, in their order, and a sentence if some are left out."""
+    """The indices of the ``most`` largest sizes, in increasing order, and a sentence if some are left out."""
     shown = np.sort(np.argsort(-sizes, kind="stable")[:most])
-    return shown, "" if len(shown) == len(sizes) else f" The {len(shown)} {which} of {len(sizes):,}."
+    return shown, "" if len(shown) == len(sizes) else f" Only the {len(shown)} {which} of {len(sizes):,} are shown."

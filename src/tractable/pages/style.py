@@ -1,7 +1,10 @@
-"""Colours and lines of figures. The page replaces these stand-in colours, so one figure serves light and dark."""
+"""The colours and lines of figures.
+
+Figures are drawn in stand-in colours, which the page replaces by those of its light or dark theme.
+"""
 
 NAMES = ["ink", "muted", "line", "paper", "trust", "caution", "reject", *(f"c{i}" for i in range(8))]
-STAND_IN = {name: f"#0a0b{i + 16:02x}" for i, name in enumerate(NAMES)}  # colours that nobody draws with
+STAND_IN = {name: f"#0a0b{i + 16:02x}" for i, name in enumerate(NAMES)}  # colours that no figure uses otherwise
 INK, MUTED, LINE, PAPER = (STAND_IN[name] for name in NAMES[:4])
 BAD = STAND_IN["reject"]
 COLOURS = [STAND_IN[f"c{i}"] for i in range(8)]

@@ -1,4 +1,4 @@
-"""Shows sections' tables and facts on a terminal; sentences and figures are for the page only."""
+"""Shows the tables and facts of sections on a terminal; their sentences and figures are only on the page."""
 
 from collections.abc import Iterator
 
@@ -14,7 +14,10 @@ COLOUR = {"trust": "green", "caution": "yellow", "reject": "red", "failed": "red
 
 
 def to_terminal(section: Section, rows: int | None = None, columns: int | None = None) -> Group:
-    """A section for rich to print: its title, verdict and tables, cut to at most ``rows`` rows and ``columns``."""
+    """A section for the package rich to print: its title, its verdict and its tables.
+
+    A table is cut to at most ``rows`` rows and ``columns`` columns.
+    """
     return Group(*_printed(section, rows, columns))
 
 

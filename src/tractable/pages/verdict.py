@@ -1,4 +1,4 @@
-"""How far a result can be trusted and how it was made: the verdict, its checks, the settings of the run."""
+"""The sections that say how far a result can be trusted and how it was made: verdict, checks and settings."""
 
 import importlib.metadata
 import math
@@ -16,9 +16,9 @@ from tractable.pages.sections import Section, Table, duration, text
 from tractable.posterior.posterior import Posterior
 
 MEANING = {
-    "trust": "Nothing that was looked at speaks against this result.",
-    "caution": "Usable for what the checks say, and not as a posterior.",
-    "reject": "Not to be used as a posterior: the checks say what to do.",
+    "trust": "No check speaks against this result.",
+    "caution": "Use this result only as the checks say, and not as a posterior.",
+    "reject": "Do not use this result as a posterior. The checks say what to do.",
     "failed": "There is no result.",
 }
 
@@ -42,22 +42,22 @@ def why(report: Report) -> Section:
 
 
 def khat(found: Sequence[Check]) -> str:
-    """What k-hat says about a fitted q; empty where it was not computed."""
+    """Sentences about k-hat, the diagnostic of the importance weights p/q of a fitted q; empty without k-hat."""
     check = next((each for each in found if each.name == "k-hat"), None)
     if check is None or math.isnan(check.value):
         return ""
     if check.value == -math.inf:
-        return "k-hat is −∞: the weights p/q of q's draws are all equal, so q is the posterior."
+        return "k-hat is −∞: the importance weights p/q of q's draws are all equal, so q is the posterior."
     value = text(check.value, ".2f", "−") if math.isfinite(check.value) else "infinite"
-    sentence = f"k-hat is {value}: the weights p/q of q's draws vary "
+    sentence = f"k-hat is {value}: the importance weights p/q of q's draws vary "
     if check.verdict == "trust":
-        return sentence + "little enough that reweighting them mends what q gets wrong."
+        return sentence + "so little that reweighting the draws corrects the errors of q."
     sentence += (
-        "as if they had no finite variance: q is too narrow somewhere."
+        "as if their variance were infinite, so q is too narrow in some direction."
         if check.value <= 1
-        else "as if they had not even a mean: q and the posterior differ."
+        else "as if their mean were infinite, so q differs much from the posterior."
     )
-    return sentence + " In many dimensions it is seldom small; predictions may be good all the same."
+    return sentence + " With many parameters k-hat is rarely small; predictions may still be good."
 
 
 def settings(posterior: Posterior) -> Section:
@@ -74,7 +74,7 @@ def settings(posterior: Posterior) -> Section:
     versions = {name: importlib.metadata.version(name) for name in ("tractable", "jax", "numpyro", "numpy")}
     groups = {
         "Method": given,
-        "Found on the way": {
+        "Numbers of the run": {
             name.replace("_", " "): value for name, value in posterior.found.items()
             if isinstance(value, int | float | str)
         },

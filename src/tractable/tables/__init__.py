@@ -1,1 +1,1 @@
-"""Rows: in memory, on file, over devices; and the tables they come from."""
+"""Tables: reads them from files, encodes them as arrays, and makes models from formulas."""

@@ -1,4 +1,4 @@
-"""A column of a table: its kind, and how it is encoded as numbers."""
+"""The columns of a table: their kinds, and how they are encoded as numbers."""
 
 import contextlib
 import math
@@ -15,31 +15,31 @@ from tractable.core import scales
 from tractable.core.errors import DataError
 from tractable.core.words import counted, listing, tell
 
-LARGEST = float(np.finfo(np.float64).max) / 4  # number of which differences can be told
-MOST_LEVELS = 100  # levels of a text column, at most; beyond that the rarest share one
-FEW_LEVELS = 20  # distinct numbers up to which a column may have levels beside them, such as 3+
-REST = "any other"  # the level that the rarest share
+LARGEST = float(np.finfo(np.float64).max) / 4  # the largest number whose differences from others cannot overflow
+MOST_LEVELS = 100  # the largest number of levels of a text column; beyond it, the rarest levels share one level
+FEW_LEVELS = 20  # a column with at most so many distinct numbers may also hold text such as 3+; all are then levels
+REST = "any other"  # the level that the rarest levels share
 WORDS = (("no", "yes"), ("n", "y"), ("false", "true"), ("f", "t"), ("off", "on"))  # text that means False or True
 MEANS = {word: value for pair in WORDS for value, word in enumerate(pair)}
-DATED = r"\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}"  # begins text that is a date
+DATED = r"\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}"  # the start of text that is a date
 DAYS, CLOCKS = ("%m/%d/%Y", "%d/%m/%Y", "%d.%m.%Y"), ("", " %H:%M", " %H:%M:%S")
 FORMATS = ("ISO8601", *(day + clock for clock in CLOCKS for day in DAYS))
 CLOCK = r"((-?\d+ days?,? \+?)?\d+:[0-5]\d(:[0-5]\d(\.\d+)?)?|-?\d+ days?|P\d+DT\d+H\d+M[\d.]+S)"  # a duration as text
-ZONE = r"(?:Z|\d[+-]\d\d:?\d\d)$"  # ends a moment that is written with its distance from UTC
-DRESSED = (  # numbers with a decimal comma, marks of thousands, a currency or a percent sign
+ZONE = r"(?:Z|\d[+-]\d\d:?\d\d)$"  # the end of a time that is written with its difference from UTC
+DRESSED = (  # numbers with a decimal comma, thousands separators, a currency or a percent sign
     r"([-−]?(\d+,\d+|\d{1,3}([,' ]\d{3})+(\.\d+)?|\d{1,3}(\.\d{3})+,\d+)|[$€£] ?-?[\d.,]+|-?[\d.,]+ ?[%$€£])"
 )
 IDENTIFIER = (
     r"(.*[_\s.-])?(id|uuid|guid|key|index|row|rownames|no|nr|sno|number|serial|record|instant|obs|observation|case)"
     r"|unnamed: \d+|.*[a-z]I[dD]"
 )
-CODE = r"(.*[_\s.-])?(id|code|fips|plz|(zip|post|postal|area)[_\s-]?code|zip)|.*[a-z](I[dD]|Code)"  # a group's name
+CODE = r"(.*[_\s.-])?(id|code|fips|plz|(zip|post|postal|area)[_\s-]?code|zip)|.*[a-z](I[dD]|Code)"  # names of groups
 WEEKDAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 MONTHS = ("January", "February", "March", "April", "May", "June", "July", "August", "September", "October", "November",
           "December")  # fmt: skip
-WAVES = 2  # harmonics that encode a cycle
+WAVES = 2  # the number of harmonics that encode a cycle
 
-Values = Any  # a Series; pandas annotates frame[name] as more than that
+Values = Any  # a pandas Series; pandas' own annotation of frame[name] allows other types too
 
 
 @dataclass(frozen=True)
@@ -47,19 +47,19 @@ class Column:
     """How one column of the table, or one part of a date, becomes columns of X.
 
     Attributes:
-        name: the table's column.
-        kind: "number", "boolean", "text", "cycle"; "presence": only whether the value is missing (all present ones are
-            equal); or "pooled": text of many levels whose effects share a learnt sd, with a level's index in place of
-            columns of X.
-        mean, sd: a number's in training; a boolean's share of True, and 1; for pooled text 0 and a first guess of the
-            sd of its levels' effects, in sds of the noise; else 0 and 1.
-        levels: text's, sorted; for a boolean written as text, the word for False and the word for True.
-        shares: each level's share of the training rows; for a cycle the means of its waves; for pooled text each
+        name: the name of the table's column.
+        kind: "number", "boolean", "text" or "cycle"; "presence" if X holds only whether the value is missing, because
+            all other values are equal; or "pooled" for text of many levels, whose effects share a learnt sd and which
+            has the index of a level in place of columns of X.
+        mean, sd: for a number, its mean and sd in training; for a boolean, the share of True, and 1; for pooled text, 0
+            and a first guess of the sd of its levels' effects, in sds of the noise; else 0 and 1.
+        levels: the levels of text, sorted; for a boolean written as text, the word for False and the word for True.
+        shares: each level's share of the training rows; for a cycle, the means of its waves; for pooled text, each
             level's number of rows.
-        fill: what replaces a missing value; None if missing values are refused or have a level of their own.
-        gaps: share of training rows that lack a value; if above 0, a column of X marks such rows.
-        part: for a date or duration, which part of it the numbers are, such as "trend" or "time of day"; else "".
-        format: how dates in text are written.
+        fill: the value that replaces a missing one; None if missing values raise an error or have a level of their own.
+        gaps: the share of training rows that lack a value; if it is above 0, a column of X marks such rows.
+        part: for a date or duration, the part of it that the numbers are, such as "trend" or "time of day"; else "".
+        format: the format of dates in text.
     """
 
     name: str
@@ -79,7 +79,7 @@ class Column:
 
     @property
     def features(self) -> list[str]:
-        """Names of the columns of X that it becomes."""
+        """The names of the columns of X that this column becomes."""
         if self.kind == "pooled":
             return []
         if self.kind == "text":
@@ -94,10 +94,11 @@ class Column:
         return f"{self.title} is missing"
 
     def effects(self) -> tuple[list[str], np.ndarray]:
-        """Effects of the column in its own units: names, and rows (e, features) that a linear model's weights multiply.
+        """The effects of the column in its own units: their names, and a matrix (e, features).
 
-        Number: the change in η for one unit. Boolean: the change from False to True. Text: how far each level lies
-        from the mean of all levels. Cycle: how far each of its ``STATIONS`` lies from the mean. Pooled text: none.
+        The matrix times the weights of a linear model gives the effects. The effect of a number is the change in η for
+        one unit, that of a boolean the change from False to True. The effect of a level of text is its difference from
+        the mean of all levels; of a cycle, that of each of its ``STATIONS`` from the mean. Pooled text has none here.
         """
         if self.kind == "pooled":
             return [], np.zeros((0, 0))
@@ -113,16 +114,17 @@ class Column:
 
 
 def contrasts(levels: int) -> np.ndarray:
-    """(K, K − 1) orthonormal columns that sum to zero: weights N(0, s²) mean level effects N(0, s²) that sum to zero.
+    """Orthonormal columns that sum to zero, (K, K − 1).
 
-    No level is the reference: the effects' prior does not depend on the levels' order.
+    If the weights are N(0, s²), the effects of the levels are N(0, s²), conditioned to sum to zero. No level is the
+    reference, so the prior of the effects does not depend on the levels' order.
     """
     whole = np.eye(levels - 1) - (1 - 1 / math.sqrt(levels)) / (levels - 1)
     return np.concatenate([whole, np.full((1, levels - 1), -1 / math.sqrt(levels))])
 
 
 def lacks(values: Values) -> np.ndarray:
-    """(n,) which values are missing, or numbers that are not finite."""
+    """Whether each value is missing, or a number that is not finite, (n,)."""
     absent = values.isna().to_numpy(bool)
     if values.dtype.kind == "f":
         absent = absent | ~np.isfinite(values.to_numpy(np.float64, na_value=np.nan))
@@ -133,7 +135,7 @@ def gap(absent: dict[str, np.ndarray]) -> str:
     """The start of an error message about the first column with missing values; ``absent``: (n,) for each column."""
     name, where = next((name, where) for name, where in absent.items() if where.any())
     others = sum(bool(where.any()) for where in absent.values()) - 1
-    more = f"; {counted(others, 'more column')} likewise" if others else ""
+    more = f"; {counted(others, 'more column')} also lack values" if others else ""
     return (
         f"Column {name!r} has {counted(int(where.sum()), 'value')} missing or not finite, the first in row "
         f"{int(np.argmax(where))} (the top row is 0){more}."
@@ -141,7 +143,7 @@ def gap(absent: dict[str, np.ndarray]) -> str:
 
 
 def kind_of(values: Values) -> str:
-    """ "number", "boolean", "text", "date" or "duration"; no value may be missing."""
+    """The kind of a column: "number", "boolean", "text", "date" or "duration"; no value may be missing."""
     dtype = values.dtype
     if pd.api.types.is_bool_dtype(dtype) and not isinstance(dtype, pd.CategoricalDtype):
         return "boolean"
@@ -165,14 +167,14 @@ def kind_of(values: Values) -> str:
 
 
 def fit_column(values: Values, impute: bool, pooled: bool = False) -> list[Column]:
-    """A training column's kind and scale; for a date one Column for each part that varies.
+    """Learn from a training column how to encode it; a date gives one Column for each part that varies.
 
-    An empty list, and a warning, if it is the same in every row or only names the rows. Text of more than
-    ``MOST_LEVELS`` levels is pooled if ``pooled``; else the rarest levels share one.
+    The list is empty, and there is a warning, if the column is the same in every row or only identifies the rows. Text
+    of more than ``MOST_LEVELS`` levels is pooled if ``pooled``; if not, the rarest levels share one level.
     """
     name, gone = str(values.name), lacks(values)
     share = float(gone.mean())
-    values = values[~gone]  # drops rows only where missing values are imputed
+    values = values[~gone]  # values are missing here only if they shall be imputed
     kind, form = meaning(values) if len(values) else ("", "")
     if values.nunique() < 2:
         if len(values) and share:
@@ -206,8 +208,8 @@ def _fit_one(values: Values, kind: str, gaps: float, impute: bool, pooled: bool 
     tell_of_equal_levels(name, found.index)
     if len(found) > MOST_LEVELS and pooled:
         tell(
-            f"Column {name!r} has {len(found):,} distinct values: each has an effect of its own, drawn towards none by "
-            f"an sd that they share and that is learnt, as those of (1|{name}) in a formula."
+            f"Column {name!r} has {len(found):,} distinct values: each has an effect of its own, and the effects are "
+            f"shrunk towards 0 by a common sd, which is learnt, as with (1|{name}) in a formula."
         )
         rows: dict[str, int] = dict(sorted(found.to_dict().items()))
         column = Column(name, "pooled", levels=tuple(rows), shares=tuple(map(float, rows.values())), gaps=gaps)
@@ -231,27 +233,28 @@ def _fit_one(values: Values, kind: str, gaps: float, impute: bool, pooled: bool 
 
 
 def _names_rows(values: Values, kind: str, rows: int) -> str:
-    """Why a column is an identifier and no input; "" if it is an input."""
+    """Why a column is an identifier and not an input; "" if it is an input."""
     distinct = values.nunique()
     if kind == "text" and len(text := pd.Series(text_of(values))) and text.str.match(DATED).all():
         first = text.iloc[0]
         other = next((t for t in text if _shape(t) != _shape(first)), text.iloc[-1])
-        return f"holds dates that no one way of writing reads, such as {first!r} and {other!r}: write all as 2024-05-31"
+        return f"holds dates in several formats, such as {first!r} and {other!r}: write all like 2024-05-31"
     if kind == "text" and distinct > max(MOST_LEVELS, len(values) / 2):
-        return (
-            f"is text with {distinct:,} distinct values in {rows:,} rows, which names rows rather than describes them"
-        )
+        return f"is text with {distinct:,} distinct values in {rows:,} rows, so it identifies rows"
     name = str(values.name)
     named = re.fullmatch(IDENTIFIER, name) or re.fullmatch(IDENTIFIER, name.lower())
     if kind != "number" or distinct < rows or not named:
         return ""
     numbers = values.to_numpy(np.float64)
     whole = bool(np.all(numbers == np.floor(numbers)))
-    return "has another whole number in every row, and the name of an identifier" if whole else ""
+    return "has a different whole number in every row, and its name suggests an identifier" if whole else ""
 
 
 def of_groups(values: Values) -> Values:
-    """Whole numbers that repeat, under a name such as zip or store_id, as text: they name groups of rows."""
+    """A column of repeated whole numbers with a name such as zip or store_id, as text, as it names groups of rows.
+
+    Any other column is returned unchanged.
+    """
     name = str(values.name)
     if not re.fullmatch(CODE, name) and not re.fullmatch(CODE, name.lower()):
         return values
@@ -262,7 +265,7 @@ def of_groups(values: Values) -> Values:
         return values
     tell(
         f"Column {name!r} holds whole numbers that name groups of rows: each is a level, with an effect of its own. "
-        "Under another name they count as amounts."
+        "Rename the column if they are amounts."
     )
     return pd.Series(text_of(there), there.index, dtype=object, name=values.name).reindex(values.index)
 
@@ -275,7 +278,7 @@ def _shape(text: str) -> str:
 def _words(values: Values) -> tuple[str, ...]:
     """The two words that mean False and True, as the column writes them; () if its text means something else.
 
-    Of more than two, such as Yes, Y and no, the words are no and yes.
+    If the column has more than two such words, such as Yes, Y and no, the result is no and yes.
     """
     found = sorted(set(text_of(values)))
     pair = {level.strip().lower(): level for level in found}
@@ -285,13 +288,16 @@ def _words(values: Values) -> tuple[str, ...]:
 
 
 def _true(pair: tuple[str, ...], text: list[str]) -> np.ndarray:
-    """(n,) 1 where a word means True as the second of ``pair`` does, 0 as the first, and NaN where it means neither."""
+    """1 where a word means True, as ``pair[1]`` does; 0 where it means False, as ``pair[0]`` does; else NaN, (n,)."""
     exact = {pair[0]: 0, pair[1]: 1}
     return np.array([exact.get(word, MEANS.get(word.strip().lower(), np.nan)) for word in text], np.float64)
 
 
 def meaning(values: Values) -> tuple[str, str]:
-    """A column's kind, or what its text means: "boolean", "date" with its format, "duration", or else "text"."""
+    """A column's kind, and the format of its dates.
+
+    Text that means something has the kind of its meaning: "boolean", "date" or "duration".
+    """
     if kind_of(values) != "text" or isinstance(values.dtype, pd.CategoricalDtype):
         return kind_of(values), ""
     if _words(values):
@@ -307,13 +313,13 @@ def meaning(values: Values) -> tuple[str, str]:
 
 
 def _dated(values: Values, kind: str, form: str, gaps: float, impute: bool) -> list[Column]:
-    """Columns for the parts of a date that vary: its trend, and the cycles that the rows complete."""
+    """Columns for the parts of a date that vary: its trend, and the cycles that the rows cover."""
     times, name = moment_of(values, kind, form), str(values.name)
     parts = ["days"] if kind == "duration" else ["trend"]
     if kind == "date":
         span = (times.max() - times.min()).total_seconds() / 86400
         whole = bool((times == times.dt.normalize()).all())
-        weekly = span >= 14 and not (times.dt.day == 1).all()  # months have no weekdays
+        weekly = span >= 14 and not (times.dt.day == 1).all()  # dates that stand for months have no weekday
         text = pd.Series(text_of(values)) if kind_of(values) == "text" else None
         zoned = pd.to_datetime(values).dt.tz is not None if text is None else text.str.contains(ZONE).any()
         hours = "time of day (UTC)" if zoned else "time of day"
@@ -333,7 +339,7 @@ def _dated(values: Values, kind: str, form: str, gaps: float, impute: bool) -> l
     if columns:
         listed = ", ".join(column.part for column in columns)
         order = " (month/day/year)" * form.startswith("%m")
-        tell(f"Column {name!r} is a {kind}{order}; the model sees its {listed}.")
+        tell(f"Column {name!r} is a {kind}{order}; the model uses its {listed}.")
     return columns
 
 
@@ -364,19 +370,19 @@ def part_of(times: Values, part: str) -> Values:
 
 
 def _waves(phases: np.ndarray) -> np.ndarray:
-    """(n, 2 WAVES): cos and sin of each harmonic."""
+    """The cos and sin of each harmonic, (n, 2 WAVES)."""
     angles = 2 * np.pi * np.outer(phases, np.arange(1, WAVES + 1))
     return np.stack([np.cos(angles), np.sin(angles)], -1).reshape(len(phases), -1)
 
 
 HOURS = (tuple(f"{hour}:00" for hour in range(0, 24, 3)), np.arange(0, 24, 3) / 24)
-STATIONS = {  # names and phases in a cycle at which its effect is reported
+STATIONS = {  # the names and phases of the times in a cycle at which its effect is reported
     "time of year": (MONTHS, (np.arange(12) + 0.5) / 12), "time of day": HOURS, "time of day (UTC)": HOURS,
 }  # fmt: skip
 
 
 def tells(values: Values, target: Values) -> bool:
-    """Whether a column says what the target is wherever both are known: a copy, in other units or in other words."""
+    """Whether a column determines the target wherever both are known, as a copy in other units or words does."""
     there = ~(lacks(values) | lacks(target))
     values, target = values[there], target[there]
     kinds, count = {kind_of(values), kind_of(target)} if there.any() else set(), target.nunique()
@@ -389,7 +395,11 @@ def tells(values: Values, target: Values) -> bool:
 
 
 def check_numbers_in_text(values: Values, few: bool = False) -> None:
-    """A DataError if stray entries (if ``few``, up to three), or how they are written, turned numbers into text."""
+    """Raise a DataError if a text column seems to hold numbers.
+
+    A few stray entries (up to three if ``few``), or the way in which the numbers are written, may have turned them into
+    text.
+    """
     if isinstance(values.dtype, pd.CategoricalDtype):
         return
     stray = np.isnan(np.asarray(pd.to_numeric(values, errors="coerce"), np.float64))
@@ -398,23 +408,23 @@ def check_numbers_in_text(values: Values, few: bool = False) -> None:
     if 2 * (dressed.sum() + np.sum(~stray)) > len(stray) and 2 * dressed.sum() > stray.sum():
         raise DataError(
             f"Column {str(values.name)!r} is text, but its values read as numbers, such as {text[dressed].iloc[0]!r}. "
-            "If its comma is the decimal mark, read the table with decimal=','; else write numbers without marks of "
-            "thousands, percent and currency signs; or leave the column out."
+            "If its comma is the decimal mark, read the table with decimal=','; else write numbers without thousands "
+            "separators, percent and currency signs; or leave the column out."
         )
-    # A few numbers beside "3+" or "65 and over" are levels.
+    # If a column has a few distinct numbers and text such as "3+" or "65 and over", all of them are levels.
     levels = text.str.contains(r"\d").all() and values[~stray].nunique() <= FEW_LEVELS
     if 0 < stray.sum() < len(stray) / 2 and text.nunique() <= (3 if few else len(text)) and not levels:
         first = int(np.argmax(stray))
         raise DataError(
             f"Column {str(values.name)!r} is text, but {len(stray) - stray.sum()} of its {len(stray)} values "
             f"are numbers; the first that is not is {values.tolist()[first]!r}, in row {values.index[first]} "
-            "(the top row is 0). Mend it, or leave the cell empty if it stands for a missing value; or make "
+            "(the top row is 0). Correct it, or leave the cell empty if it stands for a missing value; or make "
             "the column categorical if the numbers are only names."
         )
 
 
 def standardised(name: str, numbers: np.ndarray) -> Column | None:
-    """A column of numbers with the mean and sd of those not NaN; None if there are none or all are equal."""
+    """A column of numbers with the mean and sd of those that are not NaN; None if there are none or all are equal."""
     present = numbers[~np.isnan(numbers)]
     if not len(present) or present.min() == present.max():
         return None
@@ -422,7 +432,11 @@ def standardised(name: str, numbers: np.ndarray) -> Column | None:
 
 
 def moments(name: str, numbers: np.ndarray) -> tuple[float, float]:
-    """Mean and sd of a column's numbers; a DataError if the sd is 0, or differences of its numbers may overflow."""
+    """The mean and sd of a column's numbers.
+
+    Raises:
+        DataError: the sd is 0, or differences of the numbers may overflow.
+    """
     mean, sd = (float(moment[0]) for moment in scales.moments(numbers[:, None]))
     if not sd > 0 or np.abs(numbers).max() > LARGEST:
         raise DataError(
@@ -433,7 +447,7 @@ def moments(name: str, numbers: np.ndarray) -> tuple[float, float]:
 
 
 def encode_column(column: Column, values: Values) -> np.ndarray:
-    """(n, columns of X), centred by the training rows' means."""
+    """The columns of X that encode a column's values, (n, columns), centred by the means of the training rows."""
     if column.kind == "pooled":
         return np.zeros((len(values), 0))
     gone = lacks(values)
@@ -443,7 +457,7 @@ def encode_column(column: Column, values: Values) -> np.ndarray:
     if column.part and len(present):
         kind = "duration" if column.part == "days" else "date"
         if kind_of(present) not in (kind, "text"):
-            raise DataError(f"Column {column.name!r} was a {kind} in training and is {kind_of(present)} here.")
+            raise DataError(f"Column {column.name!r} was a {kind} in training but is {kind_of(present)} here.")
         present = part_of(_moment_again(column, present, kind), column.part)
     if column.kind == "text":
         return _encode_text(column, present, gone)
@@ -458,7 +472,7 @@ def encode_column(column: Column, values: Values) -> np.ndarray:
 
 
 def _moment_again(column: Column, values: Values, kind: str) -> Values:
-    """``moment_of`` of later rows, written as those learnt from, or from the year to the day."""
+    """``moment_of`` of new rows, whose dates are in the format of training or in ISO 8601 (year-month-day)."""
     forms = dict.fromkeys((column.format or "ISO8601", "ISO8601")) if kind == "date" else ("",)
     for form in forms:
         with contextlib.suppress(ValueError):
@@ -481,27 +495,29 @@ def _is_moment(value: object, kind: str, form: str) -> bool:
 
 
 def tell_of_equal_levels(name: str, levels: Iterable[str]) -> None:
-    """A TractableWarning about levels that differ by case, spaces or the form of letters alone: often one is meant."""
+    """Warn about levels that differ only by case, spaces or forms of letters, because they are often meant as one."""
     spellings: dict[str, list[str]] = {}
     for level in levels:
         spellings.setdefault(" ".join(unicodedata.normalize("NFKC", level).split()).casefold(), []).append(level)
     if doubles := [each for each in spellings.values() if len(each) > 1]:
         tell(
-            f"Column {name!r} has levels that differ by case or spaces alone, such as {listing(doubles[0])}: each is "
-            "taken as it is written. Write them alike in the table if they are one."
+            f"Column {name!r} has levels that differ only by case or spaces, such as {listing(doubles[0])}: each is "
+            "a level of its own. If they are the same level, write them in the same way."
         )
 
 
 def many_levels(values: Values) -> bool:
-    """Whether a column is text of more than ``MOST_LEVELS`` levels, which only pooling gives an effect each."""
+    """Whether a column is text of more than ``MOST_LEVELS`` levels; only pooling gives each of these an effect."""
     there = values[~lacks(values)]
     return len(there) > 0 and kind_of(there) == "text" and there.nunique() > MOST_LEVELS
 
 
 def spread_of_groups(left: np.ndarray, z: np.ndarray, group: np.ndarray, size: int) -> tuple[np.ndarray, float]:
-    """Σ z² of each of ``size`` groups, and τ²/noise² ≥ 0, how much their slopes b_g of the residuals ``left`` differ.
+    """Σ z² of each of ``size`` groups, and an estimate of τ²/noise² ≥ 0.
 
-    E Σ S_g b_g² = G + τ² Σ S_g,   S_g = Σ z² / noise²     (DerSimonian & Laird 1986)
+    τ² is the variance between groups of the slopes b_g of the residuals ``left`` on z. It is estimated from
+
+        E Σ S_g b_g² = G + τ² Σ S_g,   S_g = Σ z² / noise²     (DerSimonian & Laird 1986)
     """
     squares = np.bincount(group, z * z, size)
     has_slope = squares > 0
@@ -513,7 +529,10 @@ def spread_of_groups(left: np.ndarray, z: np.ndarray, group: np.ndarray, size: i
 
 
 def level_of(column: Column, values: Values) -> np.ndarray:
-    """(n,) the index of each row's level in a pooled column; K, the number of levels, for a level never seen."""
+    """The index of each row's level in a pooled column, (n,).
+
+    It is K, the number of levels, for a level that was not in training.
+    """
     gone = lacks(values)
     codes, text = np.full(len(gone), len(column.levels)), text_of(values[~gone])
     if column.gaps or column.fill is not None:
@@ -530,12 +549,14 @@ def level_of(column: Column, values: Values) -> np.ndarray:
 
 def _encode_text(column: Column, present: Values, gone: np.ndarray) -> np.ndarray:
     rows = contrasts(len(column.levels))
-    rows = np.concatenate([rows, np.zeros((1, rows.shape[1]))])  # the last row: a value that is none of the levels
+    rows = np.concatenate(
+        [rows, np.zeros((1, rows.shape[1]))]
+    )  # the last row is for a value that is none of the levels
     index, text = pd.Index(column.levels), text_of(present)
     codes = np.full(len(gone), len(column.levels))
     if column.gaps or column.fill is not None:
         codes[gone] = column.levels.index(column.absent if column.gaps else str(column.fill))
-    found = index.get_indexer(text)  # −1 where unknown
+    found = index.get_indexer(text)  # −1 for unknown levels
     unknown = sorted({level for level, code in zip(text, found, strict=True) if code < 0})
     if unknown and REST not in column.levels:
         tell(
@@ -559,7 +580,7 @@ def _encode_numbers(column: Column, present: Values) -> np.ndarray:
             )
         return np.where(np.isnan(true), column.mean, true)
     if kind == "text" or kind == "date" or (column.kind == "number" and kind == "boolean"):
-        raise DataError(f"Column {column.name!r} was {column.kind} in training and is {kind} here.")
+        raise DataError(f"Column {column.name!r} was {column.kind} in training but is {kind} here.")
     numbers = present.to_numpy(np.float64)
     if column.kind == "boolean" and not np.isin(numbers, (0, 1)).all():
         wrong = numbers[~np.isin(numbers, (0, 1))][0]

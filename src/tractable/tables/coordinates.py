@@ -1,4 +1,4 @@
-"""The prior of a formula's common and group effects, and the coordinates in which methods move them."""
+"""The prior of a formula's common and group effects, and the coordinates in which methods sample or optimise them."""
 
 import itertools
 import math
@@ -21,24 +21,25 @@ class Coordinates(NamedTuple):
         β = origin + root ζ,   sd_t = unit_t e^ζ,   u_t[g] = sd_t ζ if the group's rows say little about it, else
             unit_t ζ − lean_t (β − origin) − Σ_s means_ts u_s[g]
 
-    ``root`` makes the columns of x uncorrelated, with mean 0 and equal scale; if every effect's prior is normal it is
-    also rotated so that the coordinates are independent under that prior, which nested Laplace needs. A group's many
-    rows determine its level whatever intercept and sd are: the level is the coordinate (centred). A group with few rows
-    mostly follows its prior: the coordinate is u/sd (non-centred; Papaspiliopoulos, Roberts & Sköld 2007).
+    ``root`` makes the columns of x uncorrelated, with mean 0 and equal scale. If every effect's prior is normal,
+    ``root`` is also rotated so that the coordinates are independent under that prior, as nested Laplace needs. If a
+    group has many rows, these determine its level, whatever the intercept and sd are; so the level is the coordinate
+    (centred). A group with few rows mostly follows its prior, so the coordinate is u/sd (non-centred;
+    Papaspiliopoulos, Roberts & Sköld 2007).
     """
 
     origin: np.ndarray  # (p,)
     root: np.ndarray  # (p, p)
-    intercept: int  # its column; −1 without one
-    mean: np.ndarray  # (p,) means of the columns of x; 0 for the intercept's
-    loc: np.ndarray  # (p,) means of default priors; then their sds
-    scale: np.ndarray
-    given: dict[int, Prior]
-    sds: list[Prior]
-    centred: list[np.ndarray]  # for each term (G + 1,) which groups are centred
+    intercept: int  # the intercept's column; −1 without an intercept
+    mean: np.ndarray  # (p,) means of the columns of x; 0 for the intercept's column
+    loc: np.ndarray  # (p,) means of the default priors
+    scale: np.ndarray  # (p,) sds of the default priors
+    given: dict[int, Prior]  # the user's priors, by the number of the effect
+    sds: list[Prior]  # the priors of the T sds
+    centred: list[np.ndarray]  # for each term: which groups are centred, (G + 1,)
     unit: np.ndarray  # (T,)
     lean: np.ndarray  # (T, p)
-    means: np.ndarray  # (T, T) mean of slope s's column, for an intercept t of the same factor; else 0
+    means: np.ndarray  # (T, T) mean of the column of slope s, for an intercept t of the same factor; else 0
     order: list[int]  # order of the terms: slopes before intercepts
     normal: tuple[np.ndarray, np.ndarray] | None  # prior means and sds (k,) if the coordinates are independent normals
 
@@ -121,7 +122,7 @@ biject_to.register(_Reached, lambda constraint: _ToEffects(constraint.plan))
 
 
 class Effects(dist.Distribution):
-    """The prior of v = (β, sd, u): u_t ~ N(0, sd_t²) given the sds; all others independent."""
+    """The prior of v = (β, sd, u): u_t ~ N(0, sd_t²) given the sds, and all other parameters are independent."""
 
     arg_constraints: ClassVar = {}
 
@@ -131,7 +132,10 @@ class Effects(dist.Distribution):
 
     @property
     def normal_coordinates(self) -> tuple[np.ndarray, np.ndarray] | None:
-        """Prior means and sds of the coordinates if they are independent normals: no groups, and normal priors."""
+        """The prior means and sds of the coordinates if these are independent normals; else None.
+
+        They are if there are no groups and all priors are normal.
+        """
         return self.plan.normal
 
     @property

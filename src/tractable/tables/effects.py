@@ -9,8 +9,8 @@ from tractable.posterior.posterior import Posterior
 from tractable.tables.encoder import Encoder
 from tractable.tables.targets import PLAIN
 
-FURTHEST = 20  # levels of pooled columns that are listed, at most
-SCALES = {  # the unit of an effect, by family; of normal and Student's t the target's own unit
+FURTHEST = 20  # the largest number of pooled columns' levels that are listed
+SCALES = {  # the unit of an effect, by family; for normal and Student's t it is the target's own unit
     "lognormal": "log of the target", "gamma": "log of the mean", "weibull": "log of the time",
     "exponential": "log of the time", "poisson": "log of the rate",
     "negative-binomial": "log of the rate", "bernoulli": "log odds", "beta": "log odds of the mean",
@@ -21,13 +21,14 @@ SCALES = {  # the unit of an effect, by family; of normal and Student's t the ta
 def effects(posterior: Posterior, encoder: Encoder | None) -> pd.DataFrame | None:
     """A table with a row for each effect: mean, sd and the central 90 %; None if the model has no linear weights.
 
-    Number: what one unit more adds to η (to y, if normal). True/False: the change from False to True. Level: how far it
-    lies from the mean of the levels. Cycle: how far each time lies from the cycle's mean. With several classes, each
-    class has its effect, relative to the mean of the classes. For points, and runs that kept only moments, the sd of an
+    The effect of a number is the change of the linear predictor η (of y, if normal) for one more unit. The effect of
+    True/False is the change from False to True. The effect of a level is its difference from the mean of the levels,
+    and the effect of a time in a cycle is its difference from the cycle's mean. With several classes, each class has
+    its own effect, relative to the mean of the classes. For points, and for runs that stored only moments, the sd of an
     effect that combines several weights is NaN.
 
-    A formula's effects are parameters themselves: those of its columns, and the sd of each group effect. With several
-    targets, each target's effects are in its own units, under "x · target".
+    The effects of a formula are parameters themselves: the effects of its columns, and the sd of each group effect.
+    With several targets, each target's effects are in its own units and named "x · target".
     """
     if encoder is not None and encoder.formula is not None:
         columns = ("mean", "sd", "5%", "95%")
@@ -45,7 +46,7 @@ def effects(posterior: Posterior, encoder: Encoder | None) -> pd.DataFrame | Non
 
 
 def _of_levels(posterior: Posterior, encoder: Encoder) -> list[pd.DataFrame]:
-    """For pooled columns, the sds of their levels, and the levels whose effects are furthest from 0."""
+    """For pooled columns, a table of the sds of their levels and of the levels whose effects are furthest from 0."""
     if not encoder.levels:
         return []
     table, sds = posterior.summary(derived=False), [f"sd({term.name})" for term in encoder.levels]
@@ -60,14 +61,14 @@ def _of_levels(posterior: Posterior, encoder: Encoder) -> list[pd.DataFrame]:
 
 
 def effect_names(posterior: Posterior, encoder: Encoder) -> list[str]:
-    """Names of a formula's effects among the posterior's parameters: "x", "sd(1|g)"; with several parts "part.x"."""
+    """The names of a formula's effects in the posterior: "x", "sd(1|g)"; with several parts "part.x"."""
     sds = [f"sd({term.name})" for term in encoder.formula.terms] if encoder.formula is not None else []
     names = [name for name in (*encoder.features, *sds) if name != "Intercept"]
     return [part + name for part in parts_of(posterior, encoder) for name in names]
 
 
 def parts_of(posterior: Posterior, encoder: Encoder) -> list[str]:
-    """The prefix of parameters' names for each of several targets, or of a formula's classes; else [""]."""
+    """The prefixes of the parameters' names for several targets, or for the classes of a formula; else [""]."""
     if encoder.others and posterior.model.parts is not None:
         return [f"{aim.name}." for aim in encoder.targets]
     if encoder.formula is not None and encoder.target.family == "categorical":
@@ -76,7 +77,7 @@ def parts_of(posterior: Posterior, encoder: Encoder) -> list[str]:
 
 
 def _of_one(posterior: Posterior, encoder: Encoder, part: str) -> pd.DataFrame | None:
-    """Effects on one target, whose parameters' names begin with ``part``."""
+    """The effects on one target, whose parameters have names that begin with ``part``."""
     shape = _shape(posterior, part)
     if shape is None or shape[0] != len(encoder.features):
         return None

@@ -1,4 +1,4 @@
-"""Encodes a table as the arrays a model takes, and decodes a model's answers into the table's units and classes."""
+"""Encodes a table as the arrays of a model, and decodes the model's answers into the table's units and classes."""
 
 import functools
 import math
@@ -42,34 +42,35 @@ NOTHING = Target("", "none")
 
 @dataclass(frozen=True)
 class Encoder:
-    """How a table's rows become numbers and back, as ``fit_encoder`` or ``fit_numbers`` learnt it.
+    """The map from a table's rows to numbers and back, as ``fit_encoder`` or ``fit_numbers`` learnt it.
 
         number      (value − mean) / sd
-        boolean     0 or 1 (also text such as yes and no) minus its mean
+        boolean     0 or 1 minus its mean; also text such as yes and no
         text        K − 1 columns for K levels, minus their means: orthonormal contrasts, so that no level is the
-                    reference (``columns.contrasts``); a level never seen counts as the mean of the others
-        pooled text (many levels) the index of the level, whose effect is drawn from N(0, sd²), as is that of a level
-                    never seen
+                    reference (``columns.contrasts``); a level that was not in training counts as the mean of the others
+        pooled text for text of many levels: the index of the level, whose effect is drawn from N(0, sd²); so is the
+                    effect of a level that was not in training
         date        its trend in days; the time of year and of day (two harmonics each) and the day of the week, each
-                    if the rows cover that cycle; for a duration, its days
+                    only if the rows cover that cycle; for a duration, its days
         identifier  left out, with a warning
-        missing     with missing="impute": a number's median, the most frequent value of True/False and text. If
-                    training lacked values, one more column marks such rows, or for text one more level; with a
-                    formula, which names its columns, only text is marked (``Formula.filled``)
+        missing     with missing="impute": the median of numbers, the most frequent value of True/False and text. If
+                    values were missing in training, a further column marks such rows, or for text a further level. A
+                    formula names its columns, so with a formula only text is marked (``Formula.filled``).
         target      ``Target``
 
-    With centred inputs the intercept is a mean row's η, and is least correlated with the weights.
+    With centred inputs the intercept is the η of a mean row, and is least correlated with the weights.
 
     Attributes:
-        columns: the inputs, in the training table's order.
+        columns: the inputs, in the order of the training table.
         target: the column to explain.
         missing: "raise", "drop" or "impute".
-        shape: shape of a row of an array whose numbers are the columns; None for a table.
+        shape: the shape of a row of an array whose numbers are the columns; None for a table.
         weights: the column that says how often each row counts, or "".
-        exposure: for counts, the column that rates are multiplied by, or "".
-        formula: makes the inputs in place of ``columns``; neither inputs nor target are then scaled. None without one.
-        others: further targets, of a model of several.
-        rows: training rows, each as often as its weight says; 0 where that does not matter.
+        exposure: for counts, the column by which rates are multiplied, or "".
+        formula: a formula that makes the inputs in place of ``columns``, or None. With a formula neither inputs nor
+            target are scaled.
+        others: the further targets of a model of several targets.
+        rows: the number of training rows, each counted as often as its weight says; 0 where this does not matter.
     """
 
     columns: tuple[cols.Column, ...]
@@ -89,31 +90,31 @@ class Encoder:
 
     @property
     def explained(self) -> str:
-        """Names of the targets, in a sentence."""
+        """The names of the targets, for use in a sentence."""
         return ", ".join(repr(aim.name) for aim in self.targets)
 
     @property
     def each(self) -> "list[Encoder]":
-        """An encoder of each target by itself."""
+        """An encoder for each target by itself."""
         return [replace(self, target=aim, others=()) for aim in self.targets]
 
     @property
     def units(self) -> tuple[Any, Any]:
-        """(scale, shift): y · scale + shift is in the table's units; numbers, or (K,) for several targets."""
+        """(scale, shift), so that y · scale + shift is in the table's units; numbers, or (K,) for several targets."""
         if not self.others:
             return self.target.sd, self.target.mean
         return np.array([aim.sd for aim in self.targets]), np.array([aim.mean for aim in self.targets])
 
     @functools.cached_property
     def features(self) -> list[str]:
-        """Names of the D numbers that a row becomes; a page asks for them once a parameter."""
+        """The names of the D numbers that a row becomes; they are cached, as a page needs them for each parameter."""
         if self.formula is not None:
             return self.formula.features
         return [name for column in self.columns for name in column.features]
 
     @functools.cached_property
     def levels(self) -> list[Term]:
-        """Pooled columns as terms of a formula: "1|city", with its levels and the index of its first effect."""
+        """The pooled columns as terms of a formula, such as "1|city", with levels and the index of the first effect."""
         found, start = [], 0
         for column in self.columns:
             if column.kind == "pooled":
@@ -123,9 +124,10 @@ class Encoder:
 
     @functools.cached_property
     def effects(self) -> tuple[list[str], np.ndarray]:
-        """Effects in the table's units: names, and rows (e, D) that multiply a linear model's weights (D,).
+        """The names of the effects, and a matrix (e, D) which gives them when multiplied by a linear model's weights.
 
-        In the target's units for a normal target; else in those of η, log odds or logarithms.
+        The effects are in the table's units. For a normal target they are in the target's units, and else in the units
+        of η, which are log odds or logarithms.
         """
         parts = [column.effects() for column in self.columns]
         rows = np.asarray(block_diag(*(rows for _, rows in parts)))
@@ -153,11 +155,14 @@ class Encoder:
         return rows * sd + mean
 
     def log_scales(self, rows: np.ndarray) -> np.ndarray:
-        """(n,) log |∂ file's numbers / ∂ standardised|, by which a row's log density is lower in the file's units."""
+        """log |∂ (file's numbers) / ∂ (standardised numbers)| of each row, (n,).
+
+        A row's log density is lower by this number in the file's units.
+        """
         return np.where(np.isnan(rows), 0, np.log(self.scale[1])).sum(1)
 
     def to_dict(self) -> dict[str, Any]:
-        """Numbers, strings, lists and dicts, for JSON; columns' fields with default values are left out."""
+        """The encoder as numbers, strings, lists and dicts, for JSON; default values of columns are left out."""
         usual = asdict(cols.Column("", ""))
         columns = [{k: v for k, v in asdict(c).items() if v != usual[k]} for c in self.columns]
         formula = {} if self.formula is None else {"formula": self.formula.to_dict()}
@@ -169,11 +174,16 @@ class Encoder:
 
     @classmethod
     def from_dict(cls, saved: dict[str, Any]) -> "Encoder":
-        """The encoder that ``to_dict`` wrote; a DataError for another version, or missing or unknown fields."""
+        """The encoder that ``to_dict`` wrote.
+
+        Raises:
+            DataError: it is of another version, or has missing or unknown fields.
+        """
         try:
-            old = saved.get("version") == 1 and all(c["kind"] == "number" for c in saved["columns"])  # same format
+            # Version 1 had the same format for columns of numbers.
+            old = saved.get("version") == 1 and all(c["kind"] == "number" for c in saved["columns"])
             if saved.get("version") != VERSION and not old:
-                raise DataError(f"This encoder has version {saved.get('version')!r}; expected {VERSION}. Fit it anew.")
+                raise DataError(f"This encoder has version {saved.get('version')!r}; expected {VERSION}. Fit it again.")
             columns = tuple(_typed(cols.Column(**_tupled(column))) for column in saved["columns"])
             separate = ("version", "columns", "target", "others", "formula")
             fields = {name: value for name, value in saved.items() if name not in separate}
@@ -185,16 +195,20 @@ class Encoder:
         except DataError:
             raise
         except (KeyError, TypeError, AttributeError, ValueError) as error:
-            raise DataError(f"This is not a saved encoder, or it is damaged: {error}. Fit it anew.") from error
+            raise DataError(f"This is not a saved encoder, or it is damaged: {error}. Fit it again.") from error
 
 
 def _typed(made: T) -> T:
-    """``made`` itself; a TypeError if a field's type is not its default's: the saved file may be anybody's."""
+    """``made`` itself, after a check of its fields, because a saved file may come from anybody.
+
+    Raises:
+        TypeError: the type of a field is not that of its default value.
+    """
     described: Any = made
     for field in fields(described):
         value, usual = getattr(described, field.name), "" if field.name in ("name", "kind", "family") else field.default
         parts = value if isinstance(value, tuple) else (value,)
-        if usual is None or not isinstance(usual, float | str | tuple):  # no default type to compare with
+        if usual is None or not isinstance(usual, float | str | tuple):  # the default value says nothing about the type
             good = all(isinstance(part, bool | int | float | str | cols.Column | Formula | None) for part in parts)
         elif isinstance(usual, float):
             good = is_number(value)
@@ -206,7 +220,7 @@ def _typed(made: T) -> T:
 
 
 def _renamed(target: dict[str, Any]) -> dict[str, Any]:
-    """A saved target; version 0.1 wrote ``bound_column`` as "beside"."""
+    """A saved target with its field ``bound_column``, which version 0.1 called "beside"."""
     return {"bound_column" if name == "beside" else name: value for name, value in target.items()}
 
 
@@ -220,14 +234,14 @@ class Encoded(NamedTuple):
     x: np.ndarray  # (n, D) float64
     # (n,) float64, or int64 for classes; (n, 2) bounds if censored; (n, K) for several targets; None without a target
     y: np.ndarray | None
-    weights: np.ndarray | None = None  # (n,) how often each row counts; None where the table does not say
+    weights: np.ndarray | None = None  # (n,) how often each row counts; None if the table does not say
     offset: np.ndarray | None = None  # (n,) for counts: log(level · exposure), the known part of η
-    # with a formula: z (n, T) and group (n, T), as in ``Design``; with pooled columns: level (n, T)
+    # With a formula: z (n, T) and group (n, T), as in ``Design``. With pooled columns: level (n, T).
     groups: dict[str, np.ndarray] | None = None
 
     @property
     def given(self) -> PyTree:
-        """What the model is given besides y: x alone, or with an offset or groups a dict of them all."""
+        """The model's inputs: x alone or, if there are an offset or groups, a dict of all of these."""
         others = ({} if self.offset is None else {"offset": self.offset}) | (self.groups or {})
         return {"x": self.x} | others if others else self.x
 
@@ -247,33 +261,34 @@ def fit_encoder(
     until: str = "",
     pooled: bool = False,
 ) -> Encoder:
-    """Learns from a training table how to encode tables as arrays.
+    """Learn from a training table how to encode tables as arrays.
 
     The target's family is guessed from its values (``targets.fit_target``). A column that is the same in every row, or
-    only names the rows, is left out with a TractableWarning.
+    that only identifies the rows, is left out with a TractableWarning.
 
     Args:
-        frame: the training table; every column not named below is an input.
+        frame: the training table; every column that is not named below is an input.
         target: the column to explain, or several columns of numbers (``targets.fit_targets``); "" for those that the
             formula names.
-        missing: "raise" refuses rows with missing values, "drop" leaves them out, "impute" fills inputs in and leaves
-            out rows without a target.
+        missing: "raise" raises an error for rows with missing values, "drop" leaves them out, and "impute" imputes
+            inputs and leaves out rows without a target.
         family: a name of ``targets.FAMILIES``, in place of the guess.
-        exclude: columns that are no inputs.
+        exclude: columns that are not inputs.
         weights: a column of numbers ≥ 0, how often each row counts.
-        exposure: for a target of counts, a column of numbers > 0 that each row's rate is multiplied by.
-        formula: such as "y ~ x*z + (1|school)"; it names the inputs (``formula.Formula``). Inputs and target are then
-            not scaled.
+        exposure: for a target of counts, a column of numbers > 0 by which each row's rate is multiplied.
+        formula: a formula such as "y ~ x*z + (1|school)", which names the inputs (``formula.Formula``). Inputs and
+            target are then not scaled.
         censored: a column that says how each row's target is censored: none, right or left, or 0, 1 (or True) and −1,
-            as in brms and bambi; y is then bounds, (n, 2) (``censored.censored``).
-        event: in its place, a column that says whether the event was seen, 1 or True; else the row is right-censored,
-            as in lifelines.
-        until: in its place, a column of upper bounds, with lower ones in the target; either bound may be missing.
-        pooled: whether text of more than 100 levels is pooled (a model ``with_levels``) instead of merging its rarest
-            levels; never with several classes or targets, nor where no other input is left.
+            as in brms and bambi; y then holds bounds, (n, 2) (``censored.censored``).
+        event: instead of ``censored``, a column that is 1 or True if the event was observed; if it was not, the row is
+            right-censored, as in lifelines.
+        until: instead of ``censored``, a column of upper bounds, while the target holds the lower bounds; either bound
+            may be missing.
+        pooled: whether text of more than 100 levels is pooled (a model ``with_levels``); if not, its rarest levels are
+            merged. Text is never pooled with several classes or targets, nor if no other input is left.
 
     Raises:
-        DataError: names the column (and row) that cannot be used, and the remedy.
+        DataError: a column (or row) cannot be used; the message names it and the remedy.
 
     >>> import pandas as pd
     >>> table = pd.DataFrame({"height": [1.0, 3.0], "colour": ["red", "blue"], "ripe": ["no", "yes"]})
@@ -287,7 +302,7 @@ def fit_encoder(
         raise DataError(f"missing is 'raise', 'drop' or 'impute'; got {missing!r}.")
     frame = _named(frame)
     if formula and exclude:
-        raise DataError(f"exclude={listing(exclude)} is not for a formula, which sees the columns that it names.")
+        raise DataError(f"exclude={listing(exclude)} is not for a formula, which uses only the columns that it names.")
     beyond = _censoring(censored, event, until)
     names = [target] * bool(target) if isinstance(target, str) else list(target)
     if formula:
@@ -301,11 +316,12 @@ def fit_encoder(
     for named in (*exclude, *filter(None, (weights, exposure, beyond[1]))):
         if named not in frame or named in names:
             raise DataError(
-                f"{named!r} is not a column beside the target: {listing(frame.columns)}.{nearest(named, frame.columns)}"
+                f"{named!r} is not a column other than the target; the columns are {listing(frame.columns)}."
+                f"{nearest(named, frame.columns)}"
             )
     frame = frame.drop(columns=list(exclude))
     if len(frame.columns) == len(names):
-        raise DataError(f"The table has no column but the target {listing(names)}; expected inputs beside it.")
+        raise DataError(f"The table has no column except the target {listing(names)}; expected inputs too.")
     frame = _present(frame, _needed(list(frame.columns), (*names, beyond[1]), missing, beyond), missing)
     aim, *more = _aims(frame, names, beyond, family)
     target, others = aim.name, [
@@ -318,8 +334,8 @@ def fit_encoder(
     for name, target_name in ((name, target_name) for name in others for target_name in names):
         if cols.tells(frame[name], frame[target_name]):
             tell(
-                f"Column {name!r} says what the target {target_name!r} is, wherever both are known. If it is the "
-                f"target under another name, and not known where {target_name!r} is to be predicted, leave it out: "
+                f"Column {name!r} determines the target {target_name!r} wherever both are known. If it is the target "
+                f"under another name, and will not be known where {target_name!r} is to be predicted, leave it out: "
                 f"exclude {name}."
             )
     for name in others:
@@ -331,14 +347,17 @@ def fit_encoder(
     if columns and not any(column.features for column in columns):  # a model needs weights too
         columns = tuple(column for name in others for column in cols.fit_column(frame[name], missing == "impute"))
     if not columns:
-        raise DataError("Every input column is the same in all rows, or names them: there is nothing to learn from.")
+        raise DataError("Every input column is constant or identifies the rows: there is nothing to learn from.")
     rows = float(_positive(frame, weights, zero=True).sum()) if weights else float(len(frame))
     found = Encoder(columns, aim, missing, weights=weights, exposure=exposure, others=tuple(more), rows=rows)
     return _guessed(found, frame) if found.levels else found
 
 
 def _guessed(encoder: Encoder, frame: Frame) -> Encoder:
-    """The encoder with first guesses of the sd of pooled effects, from least-squares residuals of y, or log y, on x."""
+    """The encoder with first guesses of the sds of pooled effects.
+
+    They come from the residuals of a least-squares fit of y, or of log y for positive families, on x.
+    """
     rows = encode(encoder, frame)
     y = middle(np.asarray(rows.y, np.float64))
     y = np.log(y) if encoder.target.family in POSITIVE else y
@@ -358,17 +377,17 @@ def _censoring(censored: str, event: str, until: str) -> tuple[str, str]:
     """("status", "event" or "upper", name of its column); ("", "") if no row is censored."""
     given = [(what, name) for what, name in (("status", censored), ("event", event), ("upper", until)) if name]
     if len(given) > 1:
-        raise DataError(f"censored=, event= and until= say the same thing; got {listing([n for _, n in given])}.")
+        raise DataError(f"Give only one of censored=, event= and until=; got {listing([n for _, n in given])}.")
     return given[0] if given else ("", "")
 
 
 def _aims(frame: Frame, names: Sequence[str], beyond: tuple[str, str], family: str | None) -> tuple[Target, ...]:
     how, name = beyond
     if how and len(names) > 1:
-        raise DataError(f"A target that is censored is explained by itself; got {listing(names)}.")
+        raise DataError(f"A censored target must be the only target; got {listing(names)}.")
     if how:
         return (fit_censored(frame[names[0]], frame[name], how, family),)
-    distinct(list(names), "What is to be explained")
+    distinct(list(names), "The list of targets")
     if len(names) > 1:
         return fit_targets([frame[each] for each in names], family)
     return (fit_target(frame[names[0]], family),)
@@ -381,7 +400,7 @@ def _fit_formula(
     whole, (text, multiple_targets) = text, several_in(text)
     text, censored_by = response(text)
     if censored_by[0] and beyond[0] and censored_by != beyond:
-        raise DataError(f"The formula says that {censored_by[1]!r} tells what is censored, and so does {beyond[1]!r}.")
+        raise DataError(f"The formula names {censored_by[1]!r} for censoring; leave out the option for {beyond[1]!r}.")
     beyond = censored_by if censored_by[0] else beyond
     other_columns = [name for name in (*multiple_targets[1:], weights, exposure, beyond[1]) if name]
     formula = Formula(text, frame, other_columns)
@@ -404,16 +423,17 @@ def _fit_formula(
 def fit_numbers(
     values: np.ndarray, names: Sequence[str], shape: tuple[int, ...] | None = None, missing: str = "raise"
 ) -> tuple[Encoder, np.ndarray]:
-    """Learns from training rows (n, d), NaN ignored, how to standardise columns of numbers, without a target.
+    """Learn from training rows (n, d) how to standardise columns of numbers, without a target; NaN is ignored.
 
     Args:
-        names: names of the d columns.
-        shape: shape of a row of an array whose numbers are the columns; None for a table.
-        missing: what was done about gaps.
+        values: (n, d) the training rows.
+        names: the names of the d columns.
+        shape: the shape of a row of an array whose numbers are the columns; None for a table.
+        missing: the encoder's ``missing``.
 
     Returns:
-        The encoder, and which columns differ between the rows, (d,). Of a table, a constant column is left out; of an
-        array it keeps its place, with an sd of 1.
+        The encoder, and whether each column varies between the rows, (d,). A constant column of a table is left out; a
+        constant column of an array stays, with an sd of 1.
 
     >>> encoder, differs = fit_numbers(np.array([[1.0, 7.0], [3.0, 7.0]]), ["age", "year"])
     >>> encoder.names, differs.tolist(), encoder.standardise(np.array([[3.0]])).tolist()
@@ -429,15 +449,15 @@ def fit_numbers(
 
 
 def encode(encoder: Encoder, frame: Frame) -> Encoded:
-    """X and, where the table holds the target, y; other columns are ignored.
+    """Encode a table: X and, if the table holds the target, y; other columns are ignored.
 
     If the table holds the target, rows with missing values are left out under "drop", and rows without a target under
-    "impute"; ``complete`` says which rows stay. A table to predict keeps every row: missing values are imputed under
-    "impute", and an error otherwise. A level never seen in training is encoded as none of the known ones, with a
-    TractableWarning.
+    "impute"; ``complete`` says which rows stay. If it does not, every row stays: missing values are imputed under
+    "impute", and are an error otherwise. A level that was not in training is encoded as none of the known levels, with
+    a TractableWarning.
 
     Raises:
-        DataError: columns are missing or of another kind, values are missing, or a class was never seen.
+        DataError: columns are missing or of another kind, values are missing, or a class was not in training.
     """
     frame = _named(frame)
     wanted = _wanted(encoder, frame)
@@ -469,7 +489,7 @@ def encode(encoder: Encoder, frame: Frame) -> Encoded:
 
 
 def complete(encoder: Encoder, frame: Frame) -> np.ndarray:
-    """Which rows have a value in every column where ``encode`` needs one, (n,) of booleans."""
+    """Whether each row has a value in every column where ``encode`` needs one, (n,)."""
     frame = _named(frame)
     needed = _needed_of(encoder, _wanted(encoder, frame))
     return ~np.any([np.zeros(len(frame), bool), *(cols.lacks(frame[name]) for name in needed)], axis=0)
@@ -488,7 +508,7 @@ def unexplained(encoder: Encoder, frame: Frame) -> Frame:
 def decode(encoder: Encoder, y: Numbers) -> np.ndarray:
     """Encoded targets of any shape, in the table's units or as its class labels.
 
-    Several targets are (..., K), one at each place of the last axis.
+    Several targets are (..., K), with one target at each place of the last axis.
     """
     if encoder.others:
         unit, middle = encoder.units
@@ -499,14 +519,12 @@ def decode(encoder: Encoder, y: Numbers) -> np.ndarray:
 def decode_sd(encoder: Encoder, sd: Numbers) -> np.ndarray:
     """Standard deviations of a numeric target, of any shape, in the table's units."""
     if encoder.target.classes:
-        raise DataError(
-            f"{encoder.target.name!r} is a set of classes: they have probabilities, not a standard deviation."
-        )
+        raise DataError(f"{encoder.target.name!r} has classes, which have probabilities and not a standard deviation.")
     return np.asarray(np.asarray(sd, np.float64) * encoder.units[0])
 
 
 def _named(frame: Frame) -> Frame:
-    """The table, in pandas, with column names as strings, which must differ, and rows numbered from 0."""
+    """The table in pandas, with different column names as strings and with rows numbered from 0."""
     frame = as_table(frame)
     names = [str(name) for name in frame.columns]
     distinct(names, "The table")
@@ -530,7 +548,7 @@ def _wanted(encoder: Encoder, frame: Frame) -> list[str]:
 
 
 def _positive(frame: Frame, name: str, zero: bool = False) -> np.ndarray:
-    """A column of numbers above 0, or with ``zero`` at least 0, (n,)."""
+    """A column of numbers > 0, or ≥ 0 if ``zero``, (n,)."""
     numbers = (
         frame[name].to_numpy(np.float64, na_value=np.nan) if cols.kind_of(frame[name]) == "number" else np.array([-1.0])
     )
@@ -541,7 +559,10 @@ def _positive(frame: Frame, name: str, zero: bool = False) -> np.ndarray:
 
 
 def _needed(names: list[str], explained: tuple[str, ...], missing: str, beyond: tuple[str, str]) -> list[str]:
-    """Columns in which no value may be missing; either of two bounds may, and then there is no such bound."""
+    """The columns in which no value may be missing.
+
+    If the target has two bounds, either may be missing; the row then has no such bound.
+    """
     loose = explained if beyond[0] == "upper" else ()
     return [name for name in names if name not in loose and (name in explained or missing != "impute")]
 
@@ -562,20 +583,24 @@ def _encode_targets(encoder: Encoder, frame: Frame) -> np.ndarray:
 
 
 def _present(frame: Frame, names: list[str], missing: str) -> Frame:
-    """The rows with a value in every named column; under missing="raise" a DataError if any lacks one."""
+    """The rows that have a value in every named column.
+
+    Raises:
+        DataError: a row lacks a value under missing="raise", or no row is left.
+    """
     absent = {name: cols.lacks(frame[name]) for name in names}
     gone = np.any([np.zeros(len(frame), bool), *absent.values()], axis=0)
     if not gone.any():
         return frame
     if missing == "raise":
         raise DataError(
-            f"{cols.gap(absent)} Fill them in, have inputs imputed (missing='impute' when fitting), or leave out such "
-            "rows (missing='drop' when fitting) or the column."
+            f"{cols.gap(absent)} Fill them in, let inputs be imputed (missing='impute' when fitting), leave out such "
+            "rows (missing='drop' when fitting), or leave out the column."
         )
     if gone.all():
         worst = max(absent, key=lambda name: absent[name].sum())
         raise DataError(
-            f"No row is left once those with missing values are left out; column {worst!r} lacks the most, "
+            f"No row is left when rows with missing values are left out; column {worst!r} lacks the most values, "
             f"{absent[worst].sum()} of {len(frame)}. Leave that column out, or fill it in."
         )
     return frame.loc[~gone]

@@ -1,4 +1,4 @@
-"""Tables and arrays in files: CSV, Parquet, .npy and .npz, in memory or mapped."""
+"""Reads tables and arrays from files: CSV, Parquet, .npy and .npz."""
 
 import warnings
 from collections.abc import Sequence
@@ -14,31 +14,33 @@ from tractable.core.writing import as_written
 
 ARRAYS = (".npz", ".npy")
 TEXTS = (".csv", ".csv.gz", ".tsv", ".tsv.gz")
-USUAL = ("x_train", "x", "data")  # arrays that are meant where nothing is said
-NEW = ("x_test",)  # and before these, of new rows
+USUAL = ("x_train", "x", "data")  # names of the arrays of an .npz that are read if the user names none
+NEW = ("x_test",)  # names that are preferred to these for new rows
 
 Frame = pd.DataFrame
 
 
 def as_table(source: object) -> Frame:
-    """A table of pandas, polars or Arrow in pandas."""
+    """A table of pandas, polars or Arrow as a pandas data frame."""
     found = source.to_pandas() if hasattr(source, "to_pandas") else source  # pyright: ignore[reportAttributeAccessIssue]
     if not isinstance(found, Frame):
-        raise DataError(f"Expected a table, of pandas, polars or Arrow; got {type(source).__name__}.")
+        raise DataError(f"Expected a table of pandas, polars or Arrow; got {type(source).__name__}.")
     return found
 
 
 def read_table(path: str | Path, sep: str | None = None, decimal: str | None = None) -> Frame:
-    """A CSV file (``.csv`` or ``.tsv``, also with ``.gz``; a header, UTF-8) or a Parquet file as a DataFrame.
+    """Read a CSV or Parquet file as a DataFrame.
+
+    A CSV file has a header and is text in UTF-8; its name ends with ``.csv`` or ``.tsv``, and may have ``.gz`` added.
 
     Args:
-        path: of the file.
-        sep: between the columns of a CSV file; by default a comma or, where the header has none, what it has instead
-            of semicolon, tab and bar.
-        decimal: of its numbers; a point by default.
+        path: the path of the file.
+        sep: the separator between the columns of a CSV file; by default a comma or, if the header has no comma, the
+            first of semicolon, tab and bar that it has.
+        decimal: the decimal mark of a CSV file's numbers; a point by default.
 
     Raises:
-        DataError: no such file; another kind of file; an unreadable or empty one; two columns of one name.
+        DataError: there is no such file; it is of another kind, unreadable or empty; or two columns have one name.
     """
     path = Path(path)
     if not path.is_file():
@@ -57,8 +59,8 @@ def read_table(path: str | Path, sep: str | None = None, decimal: str | None = N
 
 
 def csv_columns(path: Path, sep: str | None = None) -> tuple[list[str], dict[str, Any]]:
-    """Names of the columns of a CSV file, all different, and what pandas is to know to read it."""
-    # As rows, because as a header pandas would rename the second of two equal names.
+    """The names of the columns of a CSV file, which must differ, and the options with which pandas can read it."""
+    # The header is read as a row, because pandas would rename the second of two equal names in a header.
     how: dict[str, Any] = {"sep": sep or ",", "encoding": "utf-8-sig"}
     first: dict[str, Any] = {"header": None, "nrows": 1, "dtype": str, "keep_default_na": False}
     try:
@@ -83,7 +85,9 @@ def _read_csv(path: Path, sep: str | None, decimal: str) -> Frame:
     try:
         how = csv_columns(path, sep)[1]
         with warnings.catch_warnings():
-            warnings.simplefilter("error", pd.errors.ParserWarning)  # rows longer than the header, cut short
+            warnings.simplefilter(
+                "error", pd.errors.ParserWarning
+            )  # pandas warns if it cuts rows that are longer than the header
             return as_written(pd.read_csv(path, decimal=decimal, low_memory=False, index_col=False, **how))
     except UnicodeDecodeError as error:
         raise DataError(f"{path} is not text in UTF-8: {error}. Save it anew in that encoding.") from error
@@ -94,20 +98,20 @@ def _read_csv(path: Path, sep: str | None, decimal: str) -> Frame:
 
 
 def distinct(names: list[str], where: str) -> None:
-    """A sentence about columns that share a name."""
+    """Raise a DataError if several columns share a name."""
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise DataError(f"{where} has more than one column named {listing(twice)}; rename all but one.")
 
 
 class Source(NamedTuple):
-    """Rows of numbers as a file has them.
+    """Rows of numbers from a file.
 
     Attributes:
         values: (n, d) numbers.
-        shape: of one row in the file.
-        array: name of the array of an .npz; None elsewhere.
-        names: of a table's columns; None of an array.
+        shape: the shape of one row in the file.
+        array: the name of the array of an .npz; None for other files.
+        names: the names of a table's columns; None for an array.
     """
 
     values: np.ndarray
@@ -116,27 +120,27 @@ class Source(NamedTuple):
     names: list[str] | None
 
     def place(self, column: int) -> str:
-        """Of a number in a row: "column 'a'", or "at 2, 5"."""
+        """Words for the place of a number in a row: "column 'a'", or "at 2, 5"."""
         return f"at {places(self.shape)[column]}" if self.names is None else f"column {self.names[column]!r}"
 
     def of(self, columns: np.ndarray) -> "Source":
-        """The columns of a table at which ``columns`` is true, (d,)."""
+        """The columns of a table for which ``columns`` (d,) is true."""
         names = [name for name, here in zip(self.names or (), columns, strict=True) if here]
         return self._replace(values=self.values[:, columns], shape=(len(names),), names=names)
 
     @property
     def gaps(self) -> np.ndarray:
-        """(n,) whether a row lacks a number: it is missing or not finite."""
+        """Whether each row lacks a number, (n,), because it is missing or not finite."""
         return np.any(~np.isfinite(self.values), axis=1)
 
     def refuse_infinite(self) -> None:
         if np.isinf(self.values).any():
             row, column = map(int, np.argwhere(np.isinf(self.values))[0])
             where = self.place(column)
-            raise DataError(f"{where[0].upper()}{where[1:]} is infinite in row {row} (the top row is 0); mend it.")
+            raise DataError(f"{where[0].upper()}{where[1:]} is infinite in row {row} (the top row is 0); correct it.")
 
     def refuse_gaps(self, remedy: str) -> None:
-        """A sentence about the first number that is missing or not finite."""
+        """Raise a DataError about the first number that is missing or not finite."""
         bad = self.gaps
         if not bad.any():
             return
@@ -149,7 +153,7 @@ class Source(NamedTuple):
 
 
 def places(shape: Sequence[int]) -> list[str]:
-    """Where in a row of an array each of its numbers is.
+    """The place of each number in a row of an array, in words.
 
     >>> places((2, 2))
     ['0, 0', '0, 1', '1, 0', '1, 1']
@@ -158,16 +162,19 @@ def places(shape: Sequence[int]) -> list[str]:
 
 
 def read_rows(path: Path, array: str | None = None, first: Sequence[str] = USUAL, names: Sequence[str] = ()) -> Source:
-    """Rows of an .npz, an .npy, a .csv or a .parquet file; a DataError of a file that holds none.
+    """Read the rows of an .npz, .npy, .csv or .parquet file.
 
     Args:
-        array: which of an .npz.
-        first: arrays that are taken where none is named, the foremost that is there.
-        names: of columns a table must have; all columns of numbers by default.
+        array: the name of the array of an .npz.
+        first: names of arrays; if ``array`` is None, the first of them that the file has is read.
+        names: the names of the columns of a table to read; all columns of numbers by default.
+
+    Raises:
+        DataError: the file holds no rows of numbers.
     """
     if path.suffix not in ARRAYS:
         if array is not None:
-            raise DataError(f"array= is of an .npz; {path.name} is a table.")
+            raise DataError(f"array= is for an .npz file; {path.name} is a table. Leave it out.")
         return of_table(read_table(path), path, names)
     name, values = _of_file(path, array, first)
     called = f"{path.name}: {name}" if name else path.name
@@ -179,12 +186,12 @@ def read_rows(path: Path, array: str | None = None, first: Sequence[str] = USUAL
 
 
 def of_table(frame: Frame, path: Path, names: Sequence[str] = (), purpose: str = "") -> Source:
-    """The columns of a table that hold numbers, NaN where there is none; True and False are no numbers.
+    """The columns of a table that hold numbers, with NaN for missing ones; True and False do not count as numbers.
 
     Args:
-        path: of the table, for sentences.
-        names: columns that it must have, and which are taken; all of numbers by default.
-        purpose: ends a sentence about a table that has none.
+        path: the path of the table, for error messages.
+        names: the columns to take, which the table must have; all columns of numbers by default.
+        purpose: words that follow "has no column of numbers" in an error message.
     """
     frame = frame.set_axis(list(map(str, frame.columns)), axis=1).reset_index(drop=True)
     numbers = [name for name in frame.columns if frame[name].dtype.kind in "iuf"]
@@ -192,7 +199,7 @@ def of_table(frame: Frame, path: Path, names: Sequence[str] = (), purpose: str =
     if absent := [name for name in chosen if name not in frame]:
         raise DataError(f"The table lacks {listing(absent)}; expected the columns {listing(chosen)}.")
     if text := [name for name in chosen if name not in numbers]:
-        raise DataError(f"Column {text[0]!r} held numbers when the model was fitted, and does not here.")
+        raise DataError(f"Column {text[0]!r} held numbers when the model was fitted, but does not hold numbers here.")
     if not chosen:
         raise DataError(f"{path} has no column of numbers{purpose}; got {listing(others)}.")
     if others and not names:
@@ -209,7 +216,7 @@ def _of_file(path: Path, array: str | None, first: Sequence[str]) -> tuple[str |
             found: Any = np.load(file, allow_pickle=False)
             if isinstance(found, np.ndarray):
                 if array is not None:
-                    raise DataError(f"array= is of an .npz; {path.name} holds one array without a name.")
+                    raise DataError(f"array= is for an .npz file; {path.name} holds one array without a name.")
                 return None, found
             name = _named(path, found.files, array, first)
             return name, found[name]
@@ -218,14 +225,14 @@ def _of_file(path: Path, array: str | None, first: Sequence[str]) -> tuple[str |
     except Exception as error:
         if "allow_pickle" in str(error) or "pickled" in str(error):
             raise DataError(
-                f"{path.name} holds Python objects, which are not read, as reading them may run code; expected arrays "
+                f"{path.name} holds Python objects, which are not read, because that could run code; expected arrays "
                 "of numbers."
             ) from None
         raise DataError(f"{path} is not an {path.suffix} file, or is damaged: {error}.") from None
 
 
 def _named(path: Path, names: Sequence[str], array: str | None, first: Sequence[str]) -> str:
-    """Which of the arrays of a file is meant."""
+    """The name of the array of a file that is to be read."""
     if array is not None:
         if array not in names:
             raise DataError(f"{path.name} has no array {array!r}; it has {listing(names)}.")
@@ -234,7 +241,7 @@ def _named(path: Path, names: Sequence[str], array: str | None, first: Sequence[
         raise DataError(f"{path.name} holds no arrays.")
     usual = [name for name in first if name in names]
     if len(names) > 1 and not usual:
-        raise DataError(f"{path.name} has the arrays {listing(names)}: say which is meant, by array='NAME'.")
+        raise DataError(f"{path.name} has the arrays {listing(names)}: choose one with array='NAME'.")
     if len(names) > 1:
         tell(f"Rows are {usual[0]!r} of {path.name}, which has {listing(names)}.")
     return usual[0] if usual else names[0]

@@ -1,8 +1,8 @@
-"""A model's formula, and the design matrix it makes from a table.
+"""A model's formula, and the design matrix that it makes from a table.
 
-The library formulae defines the language, ``y ~ x*z + bs(w, df=5) + (1 + x | school)``, and codes common effects. Group
-effects are stored as each row's group index instead of formulae's dense one-hot matrix: 10⁴ groups and 10⁵ rows take
-some MB instead of 8 GB.
+The library formulae defines the language, ``y ~ x*z + bs(w, df=5) + (1 + x | school)``, and codes the common effects.
+For group effects, this module stores the index of each row's group instead of formulae's dense one-hot matrix: 10⁴
+groups and 10⁵ rows take a few MB instead of 8 GB.
 """
 
 import base64
@@ -27,9 +27,10 @@ from tractable.tables.columns import Values, kind_of, lacks, meaning, tell_of_eq
 from tractable.tables.files import Frame
 
 ABSENT = "missing"  # the level of missing text
-NEW = "new"  # the group of a factor that stands for all groups never seen
+NEW = "new"  # the group of a factor that stands for all groups that were not in training
 CURVED = re.compile(r"\b(bs|poly)\(")
-# What a formula may call besides formulae's own functions. Formulas also come from files: none may reach a module.
+# The functions that a formula may call, besides those of formulae. Formulas may come from files of others, so no
+# function here gives access to a module.
 FUNCTIONS = {
     name: getattr(np, name)
     for name in (
@@ -45,7 +46,7 @@ class Term(NamedTuple):
 
     name: str  # "1|school", "x|school"
     factor: str  # "school"
-    groups: tuple[str, ...]  # the training groups, then NEW
+    groups: tuple[str, ...]  # the groups in training, and then NEW
     start: int  # index of the first group's effect in u
 
     @property
@@ -57,24 +58,24 @@ class Design(NamedTuple):
     """The design matrices of a table: η = offset + x β + Σ_t z_t u[group_t]."""
 
     x: np.ndarray  # (n, p)
-    z: np.ndarray  # (n, T) factor of each term's effect
-    group: np.ndarray  # (n, T) int32, indices in u
+    z: np.ndarray  # (n, T) the number by which each term's effect is multiplied
+    group: np.ndarray  # (n, T) int32, the index in u of each term's effect
     offset: np.ndarray | None  # (n,)
 
 
 class Formula:
     """A formula with its training table.
 
-    Saved are the training columns, not what ``bs``, ``scale``, ``center`` or ``poly`` learnt from them: the loaded
-    formula is evaluated on these columns again, which gives the same numbers to the last bit.
+    A saved formula holds the training columns, and not what ``bs``, ``scale``, ``center`` or ``poly`` learnt from them.
+    When it is loaded, it is evaluated on these columns again, which gives the same numbers to the last bit.
 
     Args:
         text: the formula.
-        table: the training table; columns not named in the formula are left out,
-        beside: except for these, which are no inputs.
+        table: the training table; columns that the formula does not name are left out.
+        other_columns: columns that are kept although they are no inputs.
 
     Raises:
-        DataError: the formula cannot be read, its target is no single column, or a column or function is unknown.
+        DataError: the formula cannot be read, its target is not a single column, or a column or function is unknown.
     """
 
     def __init__(self, text: str, table: Frame, other_columns: Sequence[str] = ()):
@@ -87,7 +88,7 @@ class Formula:
                     f"{name!r} is not a column of the table; the formula is {text!r}, and the table has "
                     f"{listing(table.columns)}.{nearest(name, table.columns)}"
                 )
-        self.names = names[1:]  # of inputs
+        self.names = names[1:]  # the names of the inputs
         self.table = pd.DataFrame(table[list(dict.fromkeys([*names, *other_columns]))]).reset_index(drop=True)
         self._grouped: dict[tuple[str, ...], list[Any]] = {}
         for term in description.group_terms:
@@ -102,8 +103,8 @@ class Formula:
             there = self.table[name][~lacks(self.table[name])]
             if len(there) and (kind := meaning(there)[0]) in ("date", "duration"):
                 raise DataError(
-                    f"Column {name!r} is a {kind}, and a formula takes numbers, True/False and text; make a number of "
-                    "it in the table first, such as the days since its start or the hour."
+                    f"Column {name!r} is a {kind}, and a formula takes numbers, True/False and text; turn it into a "
+                    "number in the table first, such as the days since its start or the hour."
                 )
         self.groups = {name for columns in self._grouped for name in columns} - inputs
         for name in sorted((inputs | self.groups) - {""}):
@@ -115,7 +116,7 @@ class Formula:
 
     @functools.cached_property
     def _common(self) -> list[Any]:
-        """formulae's terms of the common effects, fitted to the training table."""
+        """The terms of the common effects from the library formulae, fitted to the training table."""
         return _evaluated(self.text, _read(self.text).common_terms, self.table)
 
     @functools.cached_property
@@ -134,7 +135,7 @@ class Formula:
 
     @functools.cached_property
     def terms(self) -> list[Term]:
-        """Group effects, in the order of z's columns."""
+        """The terms of the group effects, in the order of z's columns."""
         terms, start = [], 0
         for columns, expressions, groups in self._factors:
             factor = ":".join(columns)
@@ -146,12 +147,12 @@ class Formula:
 
     @functools.cached_property
     def parts(self) -> dict[str, list[str]]:
-        """The features of each common term: {"z": ["z[b]", "z[c]"]}."""
+        """The features of each common term, such as {"z": ["z[b]", "z[c]"]}."""
         return {term.name: list(_labels(term)) for term in self._common if term.kind != "offset"}
 
     def rows(self, table: Frame) -> Design:
-        """A table's design; a group never seen in training gets the index of NEW, with a TractableWarning."""
-        # First use of self._common fits the terms to the training table, before any new row is evaluated.
+        """The design of a table; a group that was not in training gets the index of NEW, with a TractableWarning."""
+        # The first use of self._common fits the terms to the training table, before any new row is evaluated.
         common = [(term, self._values(term, table)) for term in self._common]
         offsets = [values[:, 0] for term, values in common if term.kind == "offset"]
         x = [values for term, values in common if term.kind != "offset"]
@@ -177,7 +178,7 @@ class Formula:
         )
 
     def _values(self, term: Any, table: Frame) -> np.ndarray:
-        """(n, columns) a term's values for the rows of a table."""
+        """The values of a term for the rows of a table, (n, columns)."""
         if term.name == "Intercept":
             return np.ones((len(table), 1))
         for name in term.var_names - {""}:
@@ -188,27 +189,27 @@ class Formula:
                 if beyond := int(np.sum((table[name] < low) | (table[name] > high))):
                     tell(
                         f"In {counted(beyond, 'row')} {name!r} lies outside of the {low:g} to {high:g} of training: "
-                        f"{term.name} goes on there as a polynomial, for which no data speak."
+                        f"{term.name} is extrapolated there as a polynomial, which no data support."
                     )
         try:
             values = np.asarray(term.eval_new_data(table), np.float64)
         except (KeyError, ValueError, TypeError) as error:
             raise DataError(
-                f"{term.name!r} of the formula cannot be computed for these rows: {error} Give columns as in training."
+                f"{term.name!r} of the formula cannot be computed for these rows: {error} Give the columns of training."
             ) from error
         return values[:, None] if values.ndim == 1 else values
 
     def needed(self, table: Frame) -> np.ndarray:
-        """(n,) rows that training needs so that all others can be encoded: the first row of each level."""
+        """Which rows must be in training so that all others can be encoded, (n,): the first row of each level."""
         inputs = {name for term in self._common if term.name != "Intercept" for name in term.var_names - {""}}
         texts = [name for name in sorted(inputs) if table[name].dtype.kind not in "iufb"]
         return np.any([np.zeros(len(table), bool), *(~table[name].duplicated().to_numpy() for name in texts)], axis=0)
 
     def filled(self, table: Frame, learnt: Frame | None = None) -> Frame:
-        """A table with the gaps in its inputs filled from the training rows ``learnt``, which may have gaps too.
+        """The table with the missing values of its inputs imputed from the training rows ``learnt``.
 
-        A missing number becomes the median, True/False the more frequent. Missing text becomes "missing", a level or
-        group of its own, if training lacked values too; else the most frequent text.
+        A missing number becomes the median, and a missing True/False the more frequent value. Missing text becomes
+        "missing", a level or group of its own, if text was missing in training too; else the most frequent text.
         """
         out, learnt = pd.DataFrame(table), self.table if learnt is None else learnt
         for name in self.names:
@@ -233,12 +234,12 @@ class Formula:
                     levels = dict.fromkeys([*map(str, known.cat.categories), *([ABSENT] if own else [])])
                     values = pd.Categorical(values, list(levels), ordered=known.cat.ordered)
             else:
-                raise DataError(f"Column {name!r} is {kind}, which a formula cannot fill in; fill it in first.")
+                raise DataError(f"Column {name!r} is {kind}, so its gaps cannot be filled in; fill them in first.")
             out = out.assign(**{name: values})
         return out
 
     def to_dict(self) -> dict[str, str]:
-        """The formula, and its training columns as Parquet in base64: JSON then holds them to the last bit."""
+        """The formula, and its training columns as Parquet in base64, so that JSON can hold them to the last bit."""
         buffer = io.BytesIO()
         self.table.to_parquet(buffer, compression="zstd", index=False)
         return {"text": self.text, "table": base64.b64encode(buffer.getvalue()).decode()}
@@ -248,12 +249,15 @@ class Formula:
         try:
             table = pd.read_parquet(io.BytesIO(base64.b64decode(saved["table"], validate=True)))
         except (ValueError, OSError) as error:
-            raise DataError(f"The formula's training columns are damaged: {error}. Fit it anew.") from error
+            raise DataError(f"The formula's training columns are damaged: {error}. Fit the formula again.") from error
         return cls(saved["text"], table, list(table.columns))
 
 
 def _read(text: str) -> Any:
-    """formulae's description of a formula, read anew each time because it remembers what it was evaluated on."""
+    """The description of a formula by the library formulae.
+
+    It is made anew each time, because a description remembers the table on which it was evaluated.
+    """
     try:
         description = model_description(text)
     except Exception as error:  # formulae's errors have no common base class
@@ -268,8 +272,8 @@ def _target(text: str) -> str:
     parts = () if response is None else response.term.components
     if len(parts) != 1 or not isinstance(parts[0], Variable) or parts[0].reference is not None:
         raise DataError(
-            f"The formula {text!r} expects one column before its ~, or several as mvbind(a, b). Make it in the table "
-            "first; family='lognormal' explains the logarithm, and offset(...) an exposure."
+            f"The formula {text!r} expects one column before its ~, or several as mvbind(a, b). Compute it in the "
+            "table first; use family='lognormal' to explain its logarithm, and offset(...) for an exposure."
         )
     return parts[0].name
 
@@ -282,14 +286,14 @@ def _evaluated(text: str, terms: Sequence[Any], table: Frame) -> list[Any]:
     except KeyError as error:
         missing, known = str(error.args[0]), [*TRANSFORMS, *FUNCTIONS]
         raise DataError(
-            f"The formula {text!r} calls {missing!r}, which it may not; it has {', '.join(known)}. Make the column in "
-            f"the table first.{nearest(missing, known)}"
+            f"The formula {text!r} calls {missing!r}; it may call only {', '.join(known)}. Compute the column in the "
+            f"table first.{nearest(missing, known)}"
         ) from error
     except (AttributeError, TypeError, ValueError) as error:
         raise DataError(f"The formula {text!r} cannot be evaluated on this table: {error}.") from error
     strange = [term.name for term in described.common_terms if term.kind == "proportion"]
     if strange:
-        raise DataError(f"The formula {text!r} has {strange[0]!r} among its inputs, which is no number.")
+        raise DataError(f"The formula {text!r} has {strange[0]!r} among its inputs, which is not a number.")
     return described.common_terms
 
 

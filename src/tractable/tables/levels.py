@@ -1,4 +1,4 @@
-"""Effects of a text column's many levels, partially pooled."""
+"""Adds an effect for each of the many levels of a text column, with partial pooling."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -14,32 +14,34 @@ from tractable.core.model import Model, Through
 from tractable.tables.coordinates import Coordinates, Effects
 from tractable.tables.formula import Term
 
-WIDE = 2.5  # prior sd of a learnt sd
+WIDE = 2.5  # the scale of the half-normal prior of the sd of levels' effects
 
 
 def with_levels(model: Model, terms: Sequence[Term], rows: Sequence[np.ndarray], spreads: Sequence[float]) -> Model:
-    """The model plus an effect for each level of some columns; a row's inputs are ``{"x": …, "level": (T,)}``.
+    """The model plus an effect for each level of some columns; the inputs of a row are ``{"x": …, "level": (T,)}``.
 
         η = predictor(x) + Σ_t u_t[level_t],  u_t[k] ~ N(0, sd_t²),  sd_t ~ HalfNormal(2.5)
 
-    A level with few rows has an effect near 0, the mean level's; with many rows, the effect they show (partial pooling:
-    Gelman & Hill 2007, chapter 12). Each term's last level stands for levels never seen: N(0, sd_t²).
+    The effect of a level with few rows is close to 0, the effect of the mean level. The effect of a level with many
+    rows is the one that these rows show. This is partial pooling: Gelman & Hill 2007, chapter 12. The last level of
+    each term stands for levels that were not in training; its effect is N(0, sd_t²).
 
     Args:
-        model: its likelihood goes ``Through`` a predictor of one number.
+        model: a model whose likelihood is ``Through`` a predictor of one number.
         terms: T terms, one for each column, with the index of its first effect.
-        rows: for each column (K + 1,), the number of rows of each level.
-        spreads: guesses of each sd_t in sds of the noise, which choose coordinates; the model does not depend on them.
+        rows: for each column the number of rows of each level, (K + 1,).
+        spreads: guesses of each sd_t in sds of the noise. They choose the coordinates in which methods move; the model
+            does not depend on them.
 
     Returns:
-        A Model with a parameter ``levels`` in place of the intercept: its first number is the intercept, the others are
-        named "sd(1|city)", "1|city[Bonn]", "1|city[new]".
+        A Model with a parameter ``levels`` in place of the intercept: its first number is the intercept, and the others
+        are named "sd(1|city)", "1|city[Bonn]", "1|city[new]".
     """
     through, count = model.through, len(terms)
     if through is None:
-        raise ModelError("with_levels expects a model whose likelihood goes Through a predictor; this one does not.")
+        raise ModelError("with_levels expects a model whose likelihood is Through a predictor; this one is not.")
     predictor, observe = through.predictor, through.observe
-    # For a level with many rows, the coordinate is the sum of intercept and effect, which its rows determine.
+    # The rows of a level with many rows determine the sum of intercept and effect, so this sum is the coordinate.
     own: Any = model.prior.get("intercept")
     p = int(own is not None)
     centre, width = (np.full(p, value) for value in ((own.loc, own.scale) if own is not None else (0.0, 1.0)))

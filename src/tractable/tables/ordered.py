@@ -1,4 +1,4 @@
-"""A table whose rows are steps of sequences: finds each row's sequence and step, and lays rows out as arrays."""
+"""Finds the sequence and the step of each row of a table, and arranges the rows in arrays of sequences."""
 
 from typing import NamedTuple
 
@@ -10,15 +10,15 @@ from tractable.core.words import counted, listing, nearest, tell
 from tractable.tables.columns import Values
 from tractable.tables.files import Frame
 
-SPARSE = 4  # at most this many steps for each row; else too many are empty, and steps are the rows in their order
+SPARSE = 4  # if there were more steps per row than this, most would be empty; steps are then the rows in their order
 
 
 class Places(NamedTuple):
-    """Each row's sequence and step.
+    """The sequence and the step of each row.
 
     Attributes:
         sequence, step: (n,) whole numbers from 0.
-        names: the sequences' names.
+        names: the names of the sequences.
         unit: the time between two steps, in words; "" if steps are the rows in their order.
     """
 
@@ -43,18 +43,18 @@ class Places(NamedTuple):
 
 
 def places(frame: Frame, by: str | None = None, time: str | None = None, unit: str | None = None) -> Places:
-    """Finds each row's sequence and step.
+    """Find each row's sequence and step.
 
-    A step is the commonest time between two rows in succession, if all such times are whole multiples of it (then
-    steps between are missing). Else, or without ``time``, steps are the rows in their order.
+    One step is the most frequent time between two successive rows, if all such times are whole multiples of it; larger
+    multiples mean that steps are missing. Otherwise, or without ``time``, steps are the rows in their order.
 
     Args:
-        by: the column with each row's sequence; without it all rows are one sequence.
-        time: the column with each row's time, numbers or dates.
-        unit: ``Places.unit`` of an earlier table, whose step this one is to have.
+        by: the column that names each row's sequence; without it all rows are one sequence.
+        time: the column with each row's time, as numbers or dates.
+        unit: ``Places.unit`` of an earlier table, if the steps shall be the same.
 
     Raises:
-        DataError: a column does not exist; a time is missing, is no time, or occurs twice in a sequence.
+        DataError: a column does not exist; or a time is missing, is not a time, or occurs twice in a sequence.
 
     >>> table = pd.DataFrame({"cook": ["a", "a", "b"], "day": [3, 1, 7]})
     >>> places(table, "cook", "day").step.tolist(), places(table, "cook").step.tolist()
@@ -72,7 +72,7 @@ def places(frame: Frame, by: str | None = None, time: str | None = None, unit: s
     else:
         absent = int(np.sum(pd.isna(frame[by])))
         if absent:
-            raise DataError(f"{counted(absent, 'row')} say nothing in {by!r}, of which sequence they are.")
+            raise DataError(f"{counted(absent, 'row')} have no value in {by!r}, which names each row's sequence.")
         sequence, found = pd.factorize(frame[by].astype(str), sort=True)
         names = list(map(str, found))
     if time is None:
@@ -93,12 +93,12 @@ def places(frame: Frame, by: str | None = None, time: str | None = None, unit: s
     np.minimum.at(first, sequence, when)
     steps = (when - first[sequence]) / known
     if np.any(np.abs(steps - np.round(steps)) > 1e-6) or steps.max() >= SPARSE * (n + 8):
-        tell(f"Times in {time!r} leave too many steps empty, or lie between them; steps are the rows in their order.")
+        tell(f"Times in {time!r} leave too many steps empty, or lie between steps; steps are the rows in their order.")
         return Places(sequence, ranks, names, "")
     found = Places(sequence, np.round(steps).astype(int), names, _words(known, frame[time]))
     missing = int(sum(steps[sequence == i].max() + 1 for i in range(len(names))) - n) if len(names) <= 10_000 else 0
     if missing > 0:
-        tell(f"Steps are {found.unit} apart; {counted(missing, 'step')} are missing, and summed over.")
+        tell(f"Steps are {found.unit} apart; {counted(missing, 'step')} are missing, over which the model sums.")
     return found
 
 
@@ -106,7 +106,7 @@ def _times(values: Values, name: str) -> np.ndarray:
     """Dates in seconds; numbers unchanged."""
     absent = int(np.sum(pd.isna(values)))
     if absent:
-        raise DataError(f"{counted(absent, 'row')} lack a time in {name!r}; expected one in each.")
+        raise DataError(f"{counted(absent, 'row')} lack a time in {name!r}; expected a time in each row.")
     if values.dtype.kind in "iuf":
         return values.to_numpy(np.float64)
     try:

@@ -1,4 +1,4 @@
-"""Rows in random order, in shards: ``tr.pack``."""
+"""``tr.pack``, which writes rows in random order into shards (files of a part of the rows each)."""
 
 import hashlib
 import shutil
@@ -23,10 +23,10 @@ from tractable.tables import sources
 from tractable.tables.encoder import Encoded, Encoder, encode, fit_encoder
 from tractable.tables.sources import FRAME, Say, Source
 
-SHARD = 1 << 27  # bytes of a shard, about
-CHUNK = 1 << 25  # bytes read together, at least
-APPENDED = 1 << 14  # bytes of a chunk that fall to a shard, at least
-LEARNT = 1 << 18  # rows, drawn at random, that an encoder is learnt from
+SHARD = 1 << 27  # the approximate size of a shard, in bytes
+CHUNK = 1 << 25  # the smallest number of bytes that are read at a time
+APPENDED = 1 << 14  # chunks are so large that about so many bytes of each go to each shard
+LEARNT = 1 << 18  # the largest number of rows, drawn at random, from which an encoder is learnt
 WORK, JOURNAL = ".packing", "journal.json"
 
 
@@ -44,31 +44,32 @@ def pack(
 ) -> Path:
     """Write rows in random order into a folder of shards, which ``tr.Data(folder)`` reads; return the folder.
 
-    Methods that read a file batch by batch take runs of neighbouring rows. Those of a file that is sorted, or was
-    written day by day, are alike, and a batch of them is no sample. So every row draws its shard, and every shard is
-    shuffled (Rao 1961; Sandelius 1962): each of the N! orders is equally likely, and sizes of shards differ by chance.
-    The source is read once and every row written twice, some 500 MB in memory at a time, whatever N is.
+    Methods that read a file batch by batch take neighbouring rows together. In a file that is sorted, or was written
+    day by day, neighbouring rows are similar, so such a batch is not a random sample. Therefore every row is assigned
+    to a random shard, and every shard is shuffled (Rao 1961; Sandelius 1962). Each of the N! orders is equally likely,
+    and the sizes of shards differ by chance. The source is read once and every row is written twice; this takes about
+    500 MB of memory, whatever N is.
 
-    A pack that was killed goes on when it is called again, and writes the same bytes: shards that are done stay, and a
-    source that was not read to its end is read anew. The manifest, which names every file with its SHA-256, is written
-    last.
+    If a pack is killed, call it again: it continues and writes the same bytes. Finished shards stay; if the source was
+    not read to its end, it is read again. The manifest, which names every file with its SHA-256, is written last.
 
     Args:
-        source: a path to .npy, .npz, .csv, .parquet, .arrow, .feather or .zarr, a pattern such as "x/*.npy", an array,
-            or a dict of arrays or paths with N rows each. Compressed members of an .npz are held in memory.
-        out: the folder, made if missing. Shards are ``out/00000.npy`` …; of several arrays ``out/name/00000.npy``.
-        target: of a table, what is to be explained: the table is encoded as ``encoder.fit_encoder`` says, by as many as
-            262,144 of its rows drawn at random, and ``Data(out)`` has y, what is given, and weights. Without it the
-            columns of numbers become one array (n, d).
-        columns: of a table, those to pack; by default all, or all of numbers.
-        seed: of the order.
-        rows_per_shard: about; by default what takes 128 MiB.
-        progress: True shows a bar, False none; or a function of (phase, done, of).
-        encoding: what else ``fit_encoder`` takes: missing, family, exclude, weights, exposure, formula and so on.
+        source: a path to a .npy, .npz, .csv, .parquet, .arrow, .feather or .zarr file, a pattern such as "x/*.npy", an
+            array, or a dict of arrays or paths with N rows each. Compressed arrays of an .npz are held in memory.
+        out: the folder; it is made if necessary. Shards are ``out/00000.npy`` …; with several arrays they are
+            ``out/name/00000.npy`` ….
+        target: the column, or columns, of a table to explain. The table is then encoded as by
+            ``encoder.fit_encoder``, which learns from at most 262,144 of its rows, drawn at random; ``Data(out)`` has
+            y, inputs and weights. Without a target, the columns of numbers become one array (n, d).
+        columns: the columns of a table to pack; by default all columns or, without a target, all columns of numbers.
+        seed: the seed of the random order.
+        rows_per_shard: the approximate number of rows of a shard; by default as many as take 128 MiB.
+        progress: True shows a progress bar, False shows none; or a function of (phase, done, of).
+        encoding: other arguments of ``fit_encoder``: missing, family, exclude, weights, exposure, formula and so on.
 
     Raises:
-        DataError: a source that cannot be read or encoded, with where; a folder that holds something else.
-        CheckpointError: the disk is full, or the folder cannot be written, or another process writes it.
+        DataError: the source cannot be read or encoded (the message says where), or the folder holds other files.
+        CheckpointError: the disk is full, the folder cannot be written to, or another process is writing to it.
     """
     out, seed = Path(out), seeded("pack(seed)", seed)
     if rows_per_shard is not None and rows_per_shard < 1:
@@ -84,7 +85,7 @@ def pack(
     _refuse_others(out, asked)
     work = out / WORK
     if manifest_of(out) is not None:
-        shutil.rmtree(work, ignore_errors=True)  # of a pack that ended between its last two lines
+        shutil.rmtree(work, ignore_errors=True)  # left by a pack that was killed after it wrote the manifest
         return out
     with lock(out), progress_of(progress) as say:
         state = _state_of(work, asked)
@@ -103,26 +104,26 @@ def pack(
 
 
 class Records(NamedTuple):
-    """What is written of each part of the source: records, with a field an array."""
+    """What is written for each part of the source: records with a field for each array."""
 
-    types: dict[str, Any]  # of each array, the type of its numbers and the shape of a row
-    arrays: Callable[[Any], dict[str, np.ndarray]]  # of a part
-    about: dict[str, Any]  # for the manifest
+    types: dict[str, Any]  # for each array, the type of its numbers and the shape of a row
+    arrays: Callable[[Any], dict[str, np.ndarray]]  # a function from a part of the source to its arrays
+    about: dict[str, Any]  # entries for the manifest
 
 
 def _refuse_others(out: Path, asked: dict[str, Any]) -> None:
-    """A sentence about a folder that holds what this pack would not have written."""
+    """Raise a DataError if the folder holds files that this pack would not have written."""
     if out.exists() and not out.is_dir():
         raise DataError(f"{out} is a file; expected a folder for shards, or none yet.")
     before = manifest_of(out)
     if before is None and out.is_dir() and not (out / WORK / JOURNAL).is_file():
         there = [path.name for path in out.iterdir() if path.name not in (WORK, LOCK)]
         if there:
-            raise DataError(f"{out} holds {there[0]!r}, which is no part of a pack. Choose an empty or a new folder.")
+            raise DataError(f"{out} holds {there[0]!r}, which is not part of a pack. Choose an empty or a new folder.")
     if before is not None and before["asked"] != asked:
         raise DataError(
-            f"{out} holds shards of {_names(before['asked'])} that were packed otherwise, or before that changed. "
-            "Choose another folder, or delete this one."
+            f"{out} holds shards of {_names(before['asked'])} that were packed with other arguments, or from an "
+            "earlier version of the source. Choose another folder, or delete this one."
         )
 
 
@@ -131,8 +132,8 @@ def _names(asked: dict[str, Any]) -> str:
 
 
 def _state_of(work: Path, asked: dict[str, Any]) -> dict[str, Any]:
-    """The state of the pack that was under way in the folder, or of a new one."""
-    refuse_links_in(work)  # its buckets are appended to
+    """The state of an unfinished pack in the folder, or of a new pack."""
+    refuse_links_in(work)  # files in this folder are appended to, so none may be a link
     state = {"asked": asked}
     if (work / JOURNAL).is_file():
         try:
@@ -141,8 +142,8 @@ def _state_of(work: Path, asked: dict[str, Any]) -> dict[str, Any]:
             raise DataError(f"{error} Or delete {work}, and the pack begins again.") from error
         if state["asked"] != asked:
             raise DataError(
-                f"{work.parent} holds an unfinished pack of {_names(state['asked'])}, asked for otherwise, or of what "
-                "has changed since. Choose another folder, or delete this one."
+                f"{work.parent} holds an unfinished pack of {_names(state['asked'])} with other arguments, or of an "
+                "earlier version of the source. Choose another folder, or delete this one."
             )
     write_sealed(work / JOURNAL, state)
     return state
@@ -152,10 +153,10 @@ def _state_of(work: Path, asked: dict[str, Any]) -> dict[str, Any]:
 
 
 def _types(arrays: Mapping[str, Rows]) -> dict[str, Any]:
-    """The type and the shape of one row of each array, as the manifest has them."""
+    """The type and the shape of one row of each array, in the form of the manifest."""
     for name, a in arrays.items():
         if name and not (name.replace("_", "a").replace("-", "a").isalnum() and name.isascii()):
-            raise DataError(f"{name!r} is to name a folder of shards: expected letters, digits, _ and -; rename it.")
+            raise DataError(f"{name!r} names a folder of shards: expected letters, digits, _ and -. Rename the array.")
         if a.dtype.kind not in "fiub":
             raise DataError(f"{name or 'The array'} holds {a.dtype}; expected numbers.")
     return {name: {"dtype": a.dtype.newbyteorder("=").str, "shape": list(a.shape[1:])} for name, a in arrays.items()}
@@ -167,7 +168,7 @@ def _record(types: dict[str, Any]) -> np.dtype:
 
 
 def _taken(records: np.ndarray, order: np.ndarray) -> np.ndarray:
-    """Records in another order, moved as bytes: field by field it takes four times as long."""
+    """The records in another order; they are moved as bytes, because field by field takes four times as long."""
     return np.take(records.view(f"V{records.dtype.itemsize}"), order).view(records.dtype)
 
 
@@ -179,9 +180,9 @@ def _numbers(rows: Source, path: Path, columns: Sequence[str] | None) -> Records
 
 
 def _encoded(rows: Source, how: dict[str, Any], encoding: dict[str, Any], say: Say) -> Records:
-    """A table's rows as an encoder makes arrays of them, which is learnt from some of the rows."""
+    """A table's rows as arrays made by an encoder, which is learnt from some of the rows."""
     encoder = fit_encoder(_sample(rows, how, say), how["target"] or "", **encoding)
-    encoder = Encoder.from_dict(encoder.to_dict())  # as whoever reads the manifest will have it
+    encoder = Encoder.from_dict(encoder.to_dict())  # the encoder that a reader of the manifest will have
 
     def arrays(part: pd.DataFrame) -> dict[str, np.ndarray]:
         found: Encoded = encode(encoder, _chosen(part, how))
@@ -193,7 +194,7 @@ def _encoded(rows: Source, how: dict[str, Any], encoding: dict[str, Any], say: S
 
 
 def _chosen(frame: pd.DataFrame, how: dict[str, Any]) -> pd.DataFrame:
-    """The columns that are to be packed; a sentence about one that is not there."""
+    """The columns to pack; raise a DataError if one does not exist."""
     if how["columns"] is None:
         return frame
     target = how["target"] or []
@@ -204,7 +205,7 @@ def _chosen(frame: pd.DataFrame, how: dict[str, Any]) -> pd.DataFrame:
 
 
 def _sample(rows: Source, how: dict[str, Any], say: Say) -> pd.DataFrame:
-    """At most ``LEARNT`` rows, any as likely as any other, in the table's order; all where there are no more."""
+    """At most ``LEARNT`` random rows, each with the same probability, in the table's order."""
     rng, done, parts = np.random.default_rng([how["seed"], 2]), 0, []
     chosen = np.sort(rng.choice(rows.size, min(LEARNT, rows.size), replace=False))
     for frame in rows.read(0, FRAME):
@@ -219,27 +220,30 @@ def _sample(rows: Source, how: dict[str, Any], say: Say) -> pd.DataFrame:
 
 
 def dealt(seed: int, chunk: int, rows: int, count: int) -> np.ndarray:
-    """(rows,) the shard, 0 to count − 1, that each row of a chunk draws."""
+    """The random shard, from 0 to count − 1, of each row of a chunk, (rows,)."""
     return _chance(seed, 0, chunk).integers(count, size=rows)
 
 
 def shuffled(seed: int, shard: int, rows: int) -> np.ndarray:
-    """(rows,) the order of a shard's rows, of those that it was dealt as the source has them."""
+    """A random order of the rows that were assigned to a shard, (rows,)."""
     return _chance(seed, 1, shard).permutation(rows)
 
 
 def _chance(seed: int, phase: int, i: int) -> np.random.Generator:
-    """The randomness of one chunk or shard: the same whenever it is asked for, so that a pack can go on."""
+    """The random generator of one chunk or shard; it is the same in every call, so that a killed pack can continue."""
     return np.random.Generator(np.random.PCG64(np.random.SeedSequence(seed, spawn_key=(phase, i))))
 
 
 def _scatter(rows: Source, records: Records, work: Path, seed: int, per_shard: int | None, say: Say) -> list[int]:
-    """Every row to the bucket of the shard that it draws, chunk by chunk; the bytes of each bucket."""
+    """Append every row to the file of its random shard, chunk by chunk; return the size of each file in bytes.
+
+    Such a file, whose rows are not shuffled yet, is called a bucket.
+    """
     kind = _record(records.types)
     width = kind.itemsize
     count = max(1, round(rows.size / (per_shard or max(1, SHARD // width))))
     chunk = max(1, max(CHUNK, min(8 * CHUNK, APPENDED * count)) // width)
-    chunk = min(chunk, FRAME) if records.about else chunk  # of a table
+    chunk = min(chunk, FRAME) if records.about else chunk  # only tables have ``about``
     free, sizes = shutil.disk_usage(work).free, np.zeros(count, np.int64)
     if free < rows.size * width + SHARD:
         raise CheckpointError(
@@ -273,7 +277,7 @@ def _scatter(rows: Source, records: Records, work: Path, seed: int, per_shard: i
 
 
 def _shuffle(state: dict[str, Any], out: Path, seed: int, say: Say) -> None:
-    """Every bucket in random order as a shard; a bucket goes when its shard is noted."""
+    """Write the rows of every bucket in random order as a shard; delete a bucket once its shard is in the journal."""
     kind, sizes, shards = _record(state["arrays"]), state["sizes"], state["shards"]
     for i in range(len(shards), len(sizes)):
         bucket = out / WORK / f"{i:05d}"
@@ -299,7 +303,7 @@ def _shuffle(state: dict[str, Any], out: Path, seed: int, say: Say) -> None:
 
 
 def _sound(a: np.ndarray) -> bool:
-    """Whether all numbers are finite and fit 32 bits."""
+    """Whether all numbers are finite and fit into 32 bits."""
     if a.dtype.kind == "b" or (a.dtype.kind in "iu" and a.dtype.itemsize < 4) or not a.size:
         return True
     low, high = a.min(), a.max()
@@ -308,10 +312,10 @@ def _sound(a: np.ndarray) -> bool:
 
 
 def _conclude(state: dict[str, Any], out: Path) -> None:
-    """The manifest, which vouches for all; then the journal goes."""
+    """Write the manifest, which shows that the pack is complete, and then delete the journal."""
     shards = [shard for shard in state["shards"] if shard["rows"]]
     if not shards:
-        raise DataError(f"No row of {_names(state['asked'])} is left once those with missing values are left out.")
+        raise DataError(f"No row of {_names(state['asked'])} is left when rows with missing values are left out.")
     sound = {name: all(shard["sound"][name] for shard in shards) for name in state["arrays"]}
     arrays = {name: each | {"sound": sound[name]} for name, each in state["arrays"].items()}
     listed = [{key: value for key, value in shard.items() if key != "sound"} for shard in shards]

@@ -1,4 +1,4 @@
-"""Regression by a formula: common and group effects, in the table's units and under its names."""
+"""Regression by a formula: common and group effects, with the table's units and names."""
 
 import functools
 from collections.abc import Mapping, Sequence
@@ -40,10 +40,11 @@ class Regression(NamedTuple):
     encoder: Encoder
 
     def rows(self, table: Frame) -> PyTree:
-        """The model's inputs for new rows of a table, which need not hold the target; ``posterior.predict`` makes them.
+        """The model's inputs for new rows of a table, which need not hold the target.
 
-        A group never seen has an effect drawn from N(0, sd²). Each posterior draw holds one such effect for each term,
-        which all new groups share: an interval for one row is right, a sum over several new groups is not.
+        ``posterior.predict`` calls this for a table. A group that was not in training has an effect drawn from
+        N(0, sd²). Each posterior draw holds one such effect for each term, which all new groups share. So an interval
+        for one row is right, but an interval for a sum over several new groups is not.
         """
         return _rows_of(self.encoder, table)
 
@@ -64,31 +65,34 @@ def regression(
     exposure: str = "",
     missing: str = "raise",
 ) -> Regression:
-    """A regression by a formula on a table: its model, its data, and the encoder of new rows.
+    """Make a regression from a formula and a table: its model, its data, and the encoder of new rows.
 
         η = offset + X β + Σ_t z_t u_t[group],   u_t[g] ~ N(0, sd_t²),   y ~ family(η)
 
     The language is that of the library formulae, which bambi uses: ``x*z`` for effects and their interaction, ``bs(x,
     df=5)``, ``poly(x, 2)``, ``scale(x)``, ``offset(log(hours))``, ``0 + x`` without an intercept, ``(1 + x | school)``
-    for an intercept and a slope that differ by school. For a censored y, ``y | cens(status)`` or ``censored(y,
-    status)`` give the status none, right or left; ``Surv(y, event)`` whether the event was seen; ``Surv(lower, upper,
-    type="interval2")`` the bounds (``models.censored``; weibull, exponential, lognormal, normal). Text is coded against
-    its first level. Correlations of a group's effects are not modelled, as in bambi by default: in ``(1 + x | school)``
-    intercepts and slopes are independent.
+    for an intercept and a slope that differ by school.
 
-    Effects and their priors are in the table's units. Default priors are weakly informative, scaled by the columns
-    (Gelman et al. 2008; rstanarm's default, and bambi's for most families, Capretto et al. 2022):
+    A censored y is written ``y | cens(status)`` or ``censored(y, status)`` with the status none, right or left;
+    ``Surv(y, event)`` with whether the event was observed; or ``Surv(lower, upper, type="interval2")`` with bounds
+    (``models.censored``; its families are weibull, exponential, lognormal and normal). The effects of text are
+    differences from its first level. Correlations of a group's effects are not modelled, as in bambi by default: in
+    ``(1 + x | school)`` intercepts and slopes are independent.
+
+    Effects and their priors are in the table's units. Default priors are weakly informative and scaled by the columns
+    (Gelman et al. 2008); they are the defaults of rstanarm, and for most families of bambi (Capretto et al. 2022):
 
         β_j ~ N(0, (2.5 s / sd(x_j))²)     s = sd(y) for normal, sd(log y) for lognormal targets, else 1
-        intercept at a mean row ~ N(m, (2.5 s)²),  m = mean of y, log y or (other y ≥ 0) log mean y; else 0
+        intercept at a mean row ~ N(m, (2.5 s)²),  m = mean of y or of log y; log mean of y for other y ≥ 0; else 0
         sd_t ~ HalfNormal(2.5 s / sd(z_t)),  for group intercepts HalfNormal(2.5 s)
         noise ~ Exponential(1 / s); other parameters of a family as in ``linear.generalised_linear``
 
-    For grades, which have cutpoints in place of an intercept, the columns of x are centred.
+    Grades have cutpoints in place of an intercept; for them the columns of x are centred.
 
-    Several targets, ``mvbind(a, b) ~ x + (1 | school)`` as in brms, each have their own effects, sds and noise, "a.x",
-    "b.noise" (``networks.multi_output.side_by_side``). For C classes, C − 1 predictors are log odds against the first
-    class, as in brms and bambi: η_c = log P(y = c) / P(y = first), each with its own effects and sds, "virginica.x".
+    Several targets are written ``mvbind(a, b) ~ x + (1 | school)`` as in brms. Each has its own effects, sds and noise,
+    such as "a.x" and "b.noise" (``networks.multi_output.side_by_side``). For C classes there are C − 1 linear
+    predictors, the log odds against the first class, as in brms and bambi: η_c = log P(y = c) / P(y = first). Each has
+    its own effects and sds, such as "virginica.x".
 
     Args:
         formula: such as "y ~ x*z + (1 + x | school)".
@@ -98,10 +102,10 @@ def regression(
             mean row), of a group's sd ("sd(1|school)"), of a parameter of the family ("noise"). With several targets or
             classes they hold for each; "virginica.x" for one.
         weights: a column of numbers ≥ 0, how often each row counts.
-        exposure: for counts, a column of numbers > 0 that each row's rate is multiplied by.
-        missing: "raise" refuses rows with missing values, "drop" leaves them out, "impute" leaves out rows without a
-            target and fills inputs in, also of new rows: numbers by their median, text and groups by a level
-            "missing".
+        exposure: for counts, a column of numbers > 0 by which each row's rate is multiplied.
+        missing: "raise" raises an error for rows with missing values, and "drop" leaves them out. "impute" leaves out
+            rows without a target and fills in missing inputs, also of new rows: numbers by their median, text and
+            groups by a level "missing".
 
     Returns:
         A Regression. Its ``model`` has ``effects`` (k,) under names such as "x", "z[b]", "sd(1|school)", "1|school[A]"
@@ -125,9 +129,9 @@ def regression(
 
 
 def training(encoder: Encoder) -> Encoded:
-    """The rows that an encoder with a formula was fitted to."""
+    """The rows to which an encoder with a formula was fitted."""
     if encoder.formula is None:
-        raise ModelError("Expected an encoder with a formula; this one has columns.")
+        raise ModelError("Expected an encoder with a formula; this encoder has none.")
     return encode(encoder, encoder.formula.table)
 
 
@@ -170,12 +174,12 @@ def formula_model(encoder: Encoder, priors: Mapping[str, Prior] | None = None) -
 
 
 def _log_odds(params: PyTree, eta: jax.Array) -> dist.Distribution:
-    """Classes by their log odds (C − 1,) against the first."""
+    """The distribution of a class, from the log odds (C − 1,) against the first class."""
     return dist.CategoricalLogits(jnp.concatenate([jnp.zeros(1, eta.dtype), eta]))
 
 
 def _by_part(priors: Mapping[str, Prior], names: Sequence[str]) -> dict[str, dict[str, Prior]]:
-    """Priors of each part: "x" is for every part, "part.x" for that part."""
+    """The priors of each part (a target or a class): "x" is for every part, and "part.x" only for this part."""
     of_some = {key for key in priors if any(key.startswith(f"{name}.") for name in names)}
     of_all = {key: prior for key, prior in priors.items() if key not in of_some}
     return {
@@ -213,13 +217,17 @@ def _of_one(encoder: Encoder, rows: Encoded, family: str, priors: Mapping[str, P
 
 @recorded
 def made_from(encoder: dict[str, Any], priors: dict[str, Any]) -> Model:
-    """The model of a saved encoder, with priors saved by ``_written``."""
+    """The model of a saved encoder, with priors that ``_written`` saved."""
     own = {name: getattr(dist, family)(**numbers) for name, (family, numbers) in priors.items()}
     return formula_model(Encoder.from_dict(encoder), own)
 
 
 def _written(priors: Mapping[str, Prior]) -> dict[str, tuple[str, dict[str, float]]]:
-    """Priors as JSON: a name and its numbers; a TypeError for a prior that these do not determine."""
+    """Priors in a form for JSON: the name of the distribution and its numbers.
+
+    Raises:
+        TypeError: a prior is not determined by its name and its numbers.
+    """
     found = {}
     for name, prior in priors.items():
         family, numbers = type(prior), {each: float(getattr(prior, each)) for each in prior.arg_constraints}
@@ -244,7 +252,7 @@ def _scales(family: str, names: list[str], x: np.ndarray, rows: Encoded) -> Scal
     sds = x.std(0)
     for name, sd in zip(names, sds, strict=True):
         if name != "Intercept" and not sd > 1e-12:
-            tell(f"The formula's column {name!r} is the same in every row, so only its prior tells its effect.")
+            tell(f"The formula's column {name!r} is the same in every row, so only the prior determines its effect.")
     z = np.ones((len(y), 0)) if rows.groups is None else rows.groups["z"]
     spread = z.std(0)
     return Scales(centre, unit, np.where(sds > 1e-12, sds, 1.0), np.where(spread > 1e-12, spread, 1.0))
@@ -254,7 +262,12 @@ def _priors_of(
     priors: Mapping[str, Prior], names: list[str], parts: Mapping[str, list[str]], terms: list[Term],
     others: dict[str, Prior], scales: Scales,
 ) -> tuple[dict[int, Prior], list[Prior], dict[str, Prior]]:  # fmt: skip
-    """The user's priors of effects by number; those of sds and of further parameters, the user's or the default."""
+    """The priors of a model.
+
+    Returns:
+        The user's priors of effects, by the number of the effect; the priors of the sds, and the priors of other
+        parameters, each from the user or by default.
+    """
     sds = [f"sd({term.name})" for term in terms]
     if "noise" in others:
         others = others | {"noise": dist.Exponential(1 / scales.unit)}
@@ -262,7 +275,7 @@ def _priors_of(
         if name not in {*names, *parts, *sds, *others}:
             known = [*names, *(part for part in parts if part not in names), *sds, *others]
             raise ModelError(
-                f"priors has {name!r}, and the formula no such parameter; it has {listing(known)}."
+                f"priors has {name!r}, but the formula has no such parameter; it has {listing(known)}."
                 f"{nearest(name, known)}"
             )
         if name in others:
@@ -271,7 +284,7 @@ def _priors_of(
                 raise ModelError(f"The prior of {name!r} expects the support of {like}; got {type(prior).__name__}.")
             continue
         if prior.shape() != ():
-            raise ModelError(f"The prior of {name!r} is a distribution of one number; got {prior!r}.")
+            raise ModelError(f"The prior of {name!r} must be a distribution of one number; got {prior!r}.")
         if prior.support is not (constraints.positive if name in sds else constraints.real):
             what = "above 0, such as dist.HalfNormal" if name in sds else "any sign, such as dist.Normal"
             raise ModelError(f"The prior of {name!r} expects numbers of {what}; got {type(prior).__name__}.")
@@ -330,12 +343,12 @@ def _coordinates(
 
 
 def _centred(x: np.ndarray, rows: Encoded, terms: list[Term], logarithm: bool) -> list[np.ndarray]:
-    """For each term (G + 1,), the groups whose effects their own rows determine more than the prior does.
+    """For each term, whether the rows of a group determine its effect more than the prior does, (G + 1,).
 
         S_g = Σ z² / noise²,   the rows' information about u_g;   centred if S_g τ² > 1
 
-    noise² and τ² come from the least-squares residuals of y on x (``spread_of_groups``). The choice affects speed only:
-    the model is the same.
+    noise² and τ² come from the least-squares residuals of y on x (``spread_of_groups``). The choice affects only the
+    speed of methods; the model is the same.
     """
     if rows.groups is None or rows.y is None:
         return []

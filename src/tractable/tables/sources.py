@@ -1,4 +1,4 @@
-"""Sources of rows too many for memory, read some rows at a time: arrays, and tables whose columns keep one type."""
+"""Reads arrays and tables that are too large for memory, some rows at a time; each column has one type throughout."""
 
 import zlib
 from collections.abc import Callable, Iterator, Sequence
@@ -21,19 +21,20 @@ from tractable.tables.columns import Values
 from tractable.tables.files import TEXTS, Frame, csv_columns
 
 TABLES = (*TEXTS, ".parquet", ".pq", ".arrow", ".feather")
-FRAME = 1 << 16  # rows of a table that are read at once
+FRAME = 1 << 16  # how many rows of a table are read at a time
 
 Say = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True)
 class Source:
-    """Rows that are read in order, as often as is asked.
+    """Rows that can be read in order, any number of times.
 
     Attributes:
-        size: how many; of a table that was not read yet 0.
-        about: what it is, for whoever asks whether it is the same: names, bytes, times.
-        read: ``(first, count) -> parts``, ``count`` rows at a time from row ``first`` on, the last ones fewer.
+        size: the number of rows; 0 for a table that was not read yet.
+        about: names, sizes and times of the files, which show whether two sources are the same.
+        read: ``(first, count) -> parts``: an iterator over parts of ``count`` rows from row ``first`` on; the last part
+            may have fewer rows.
     """
 
     size: int
@@ -47,11 +48,14 @@ def is_table(source: object) -> bool:
 
 
 def of_arrays(source: PyTree) -> tuple[Source, dict[str, Rows]]:
-    """Arrays by name, "" of one alone, in memory or on file; parts are dicts of arrays too."""
+    """The source of arrays in memory or on file, and the arrays by name; a single array has the name "".
+
+    The parts of the source are dicts of arrays.
+    """
     found = arrays_of(source, "source")
     named = found if isinstance(found, dict) else {"": found}
     if not all(isinstance(name, str) and hasattr(a, "dtype") for name, a in named.items()):
-        raise DataError("tr.pack takes an array, or a dict of arrays by name; got arrays that are nested.")
+        raise DataError("tr.pack expects an array, or a dict of arrays by name; got nested arrays.")
     lengths = {name: len(a) if a.ndim else None for name, a in named.items()}
     if len(set(lengths.values())) != 1 or None in lengths.values():
         found_lengths = ", ".join(f"{name or 'it'}: {'a scalar' if n is None else n}" for name, n in lengths.items())
@@ -65,13 +69,13 @@ def of_arrays(source: PyTree) -> tuple[Source, dict[str, Rows]]:
     paths = [leaf for leaf in jax.tree.leaves(source) if isinstance(leaf, str | Path)]
     arrays = {name: [str(a.dtype), list(a.shape)] for name, a in named.items()}
     about = {"files": [identity(Path(path)) for path in paths], "arrays": arrays}
-    if not paths:  # whoever packs another array of that shape is to be told
+    if not paths:  # an array in memory has no file, so its checksum shows whether it is the same
         about["crc32"] = checksum(part for part in read(0, FRAME))
     return Source(size, about, read), named
 
 
 def identity(path: Path) -> list[Any]:
-    """Name, bytes and time of a file; of a folder or a pattern its name."""
+    """The name, the size in bytes and the time of a file; for a folder or a pattern only its name."""
     if not path.is_file():
         return [path.name, 0, 0]
     known = path.stat()
@@ -88,7 +92,10 @@ def checksum(parts: Iterator[dict[str, np.ndarray]]) -> int:
 
 
 def of_table(path: Path) -> Source:
-    """A CSV, Parquet, Arrow or Feather file; parts are frames. The types of CSV's columns are not known yet."""
+    """The source of a CSV, Parquet, Arrow or Feather file, whose parts are data frames.
+
+    The types of the columns of a CSV file are not known yet.
+    """
     if not path.is_file():
         raise DataError(f"{path} does not exist. Expected a .csv, .parquet, .arrow or .feather file.")
     about, name = {"files": [identity(path)]}, path.name.lower()
@@ -102,7 +109,7 @@ def of_table(path: Path) -> Source:
 
     def read(count: int) -> Iterator[Frame]:
         with parsing(fault):
-            # One batch at a time: more would be read ahead into memory.
+            # Without these settings, more than one batch would be read ahead into memory.
             for batch in rows.to_batches(batch_size=count, batch_readahead=0, fragment_readahead=0):
                 yield batch.to_pandas()
 
@@ -110,7 +117,10 @@ def of_table(path: Path) -> Source:
 
 
 def typed(source: Source, path: Path, say: Say) -> Source:
-    """A table that knows its rows and types: of CSV by a pass over it, as each part by itself may look like another."""
+    """The source with its number of rows and the types of its columns.
+
+    A CSV file is read once for this, because single parts of it may look like other types.
+    """
     if source.size:
         return source
     size, kinds = 0, {}
@@ -123,7 +133,7 @@ def typed(source: Source, path: Path, say: Say) -> Source:
 
 
 def _wider(known: str | None, column: Values) -> str:
-    """The type that holds a column's parts: int64, float64, bool or, of anything else, text."""
+    """The type that can hold all parts of a column: int64, uint64, float64, bool or else text."""
     if column.isna().all():
         now = "float64"
     elif pd.api.types.is_bool_dtype(column.dtype):
@@ -139,7 +149,7 @@ def _csv(path: Path, kinds: dict[str, str] | None) -> Callable[[int, int], Itera
     def read(first: int, count: int) -> Iterator[Frame]:
         names, how = csv_columns(path)
         try:
-            past = (lambda i: 0 < i <= first) if first else None  # not the header, which names the types
+            past = (lambda i: 0 < i <= first) if first else None  # the header, row 0, is not skipped
             given: dict[str, Any] = {"dtype": kinds, "skiprows": past, "chunksize": count, "index_col": False, **how}
             reader: Any = pd.read_csv(path, low_memory=False, **given)
             with reader:
@@ -147,14 +157,14 @@ def _csv(path: Path, kinds: dict[str, str] | None) -> Callable[[int, int], Itera
                     yield as_written(frame.set_axis(names, axis=1).reset_index(drop=True))
         except DataError:
             raise
-        except Exception as error:  # whatever the parsers of files that may be anybody's raise
+        except Exception as error:  # a file may come from anybody, and parsers raise many kinds of errors
             raise DataError(f"{path} cannot be read as CSV: {str(error).strip()}.") from error
 
     return read
 
 
 def _cut(frames: Iterator[Frame], first: int, count: int) -> Iterator[Frame]:
-    """Frames of ``count`` rows from row ``first`` on, of frames of any length."""
+    """Data frames of ``count`` rows from row ``first`` on, made from frames of any length."""
     rest, skipped = pd.DataFrame(), first
     for frame in frames:
         frame, skipped = frame.iloc[skipped:], max(0, skipped - len(frame))
@@ -173,12 +183,15 @@ def _some(path: Path, size: int) -> int:
 
 
 def numbers_of(frame: Frame, names: Sequence[str], dtype: np.dtype) -> np.ndarray:
-    """(n, d) the columns of a frame, NaN where there is none."""
+    """The columns of a data frame as an array (n, d), with NaN for missing numbers."""
     return np.stack([frame[name].to_numpy(dtype, na_value=np.nan) for name in names], 1)
 
 
 def columns_of_numbers(frame: Frame, path: Path, names: Sequence[str] | None) -> tuple[list[str], np.dtype]:
-    """The columns to pack where nothing is explained, those named or all of numbers, and their common type."""
+    """The columns to pack without a target, and their common type.
+
+    They are the columns named by ``names``, or by default all columns of numbers.
+    """
     kinds = {str(name): frame[name].dtype for name in frame.columns}
     numbers = [name for name, kind in kinds.items() if kind.kind in "iuf"]
     if names is not None and (absent := [name for name in names if name not in kinds]):

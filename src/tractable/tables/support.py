@@ -1,4 +1,4 @@
-"""The values that each family of rows takes, and guesses of the family from a file's rows."""
+"""The values that each family of rows can have, and guesses of the family from a file's rows."""
 
 from collections.abc import Sequence
 
@@ -10,7 +10,7 @@ from tractable.tables.files import Source
 
 WHITE = 255  # the largest of 256 grey levels
 FAMILIES = ("bernoulli", "continuous-bernoulli", "normal", "categorical", "poisson")
-LEVELS = 256  # values of a categorical number, at most
+LEVELS = 256  # the largest number of values of a categorical number
 HOLDS = {
     "bernoulli": "0 and 1",
     "continuous-bernoulli": "numbers from 0 to 1",
@@ -21,7 +21,7 @@ HOLDS = {
 
 
 def check_support(source: Source, values: np.ndarray, family: str, levels: int = LEVELS) -> None:
-    """Raises a DataError about the first number outside the family's support."""
+    """Raise a DataError about the first number that lies outside the family's support."""
     if family == "normal":
         return
     if family == "bernoulli":
@@ -37,12 +37,12 @@ def check_support(source: Source, values: np.ndarray, family: str, levels: int =
     holds = f"whole numbers from 0 to {levels - 1}" if family == "categorical" else HOLDS[family]
     remedy = "choose another family="
     if family == "bernoulli" and ((values >= 0) & (values <= 1)).all():
-        remedy = "grey pixels are for family='continuous-bernoulli', or redraw=True, which draws binary ones from them"
-    raise DataError(f"{family} is of {holds}; row {row}, {source.place(column)}, is {value:.4g}: {remedy}.")
+        remedy = "use family='continuous-bernoulli' for grey pixels, or redraw=True, which draws binary ones from them"
+    raise DataError(f"{family} expects {holds}; row {row}, {source.place(column)}, is {value:.4g}: {remedy}.")
 
 
 def levels_of(source: Source) -> int:
-    """The number of values that categorical rows take, counted from 0; at least 2."""
+    """The number of values 0, 1, … that categorical rows have; at least 2."""
     check_support(source, source.values, "categorical")
     return max(2, int(source.values.max()) + 1)
 
@@ -53,7 +53,7 @@ def is_whole(values: np.ndarray) -> bool:
 
 
 def brightest(source: Source) -> float:
-    """The divisor that maps whole-number pixels of up to 255 to [0, 1]; 1 if rows are no such pixels."""
+    """The divisor that maps pixels, whole numbers of up to 255, to [0, 1]; 1 if the rows are not such pixels."""
     values = source.values
     if source.names is not None or values.dtype.kind == "b" or values.min() < 0 or not is_whole(values):
         return 1.0
@@ -64,7 +64,10 @@ def brightest(source: Source) -> float:
 
 
 def likely_family(source: Source, asked: str | None, redraw: bool, binary: bool) -> tuple[str, bool, float]:
-    """(family, redraw, divisor): as asked for, or guessed from the numbers; a guess is told by a warning."""
+    """The family, whether to redraw, and the divisor of the rows.
+
+    They are those that the user asked for, or guesses from the numbers; a warning announces a guess.
+    """
     values, pixels = source.values, asked in (None, "bernoulli", "continuous-bernoulli")
     divisor = brightest(source) if pixels else 1.0
     if divisor != 1:
@@ -78,13 +81,13 @@ def likely_family(source: Source, asked: str | None, redraw: bool, binary: bool)
         tell("Grey pixels are taken as probabilities, from which binary ones are drawn at every visit (redraw=True).")
     elif not binary:
         what, family = ("from 0 to 1", "continuous-bernoulli") if grey else ("of any size", "normal")
-        tell(f"Rows hold numbers {what}, and are taken as {family}; family= says otherwise.")
+        tell(f"Rows hold numbers {what}, and are taken as {family}; choose another family with family=.")
         return family, False, divisor
-    return "bernoulli", bool(grey), divisor  # ``check_support`` then refuses numbers that are not grey
+    return "bernoulli", bool(grey), divisor  # ``check_support`` then raises an error for numbers that are not grey
 
 
 def picture(shape: Sequence[int]) -> tuple[int, int] | None:
-    """(height, width) of a row drawn as a picture, colours side by side; None if the shape is no picture's."""
+    """(height, width) of a row as a picture, with its colours next to each other; None if rows are not pictures."""
     if len(shape) == 2:
         return int(shape[0]), int(shape[1])
     if len(shape) == 3:

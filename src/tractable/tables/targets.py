@@ -1,4 +1,4 @@
-"""The column to explain: its family, and how it is encoded as y."""
+"""The target, which is the column to explain: its family, and how it is encoded as y."""
 
 import re
 from collections.abc import Sequence
@@ -16,15 +16,15 @@ from tractable.core.words import listing, nearest, tell
 from tractable.glm.families import MULTI_OUTPUT
 from tractable.tables.columns import Values, check_numbers_in_text, kind_of, moments, tell_of_equal_levels, text_of
 
-MOST_CLASSES = 100
-SCALE = 5  # whole numbers from 0 with fewer values are counts, however many rows have the largest
+MOST_CLASSES = 100  # the largest number of classes
+SCALE = 5  # whole numbers from 0 with fewer distinct values than this are counts and not grades
 FEW = 10  # whole numbers with at most this many distinct values may be grades or classes
-MANY_ZEROS = 0.05  # share of zeros among positive, skewed numbers that is told
-SKEWED = 1.0  # skewness of positive numbers above which they are lognormal
-SPREAD = 1.2  # variance over mean of counts above which they are negative-binomial
+MANY_ZEROS = 0.05  # a note is printed if the share of zeros among positive, skewed numbers is above this
+SKEWED = 1.0  # positive numbers whose skewness is above this are lognormal
+SPREAD = 1.2  # counts whose variance divided by their mean is above this are negative-binomial
 CLASS_NAMES = r"(.*[_\s.-])?(class|label|target|species|type|kind|category|group|code)([_\s.-].*)?"
 
-FAMILIES = {  # each family and the values it takes
+FAMILIES = {  # by family: the values that the target can have
     "normal": "numbers",
     "student-t": "numbers",
     "lognormal": "positive numbers",
@@ -52,14 +52,15 @@ class Target:
     Attributes:
         name: the table's column.
         family: a name of ``FAMILIES``; "none" if there is no target.
-        mean, sd: y = (value − mean) / sd. Normal: the training values'; Student's t: their median, and 1.48 times their
-            median absolute deviation; positive families: 0, and the geometric mean (lognormal) or the mean; others: 0
-            and 1.
+        mean, sd: y = (value − mean) / sd. For normal they are the mean and sd of the training values; for Student's t
+            the median, and 1.48 times the median absolute deviation; for positive families 0, and the geometric mean
+            (lognormal) or the mean; for other families 0 and 1.
         classes: labels in the order of their codes; empty for numbers.
-        level: for counts, their training mean, a factor of every row's rate.
-        reason: why this family was guessed; empty if it was given, or the numbers are plain.
-        censoring: what the column ``beside`` holds: a "status", whether there was an "event" (both as in ``censored``),
-            or the "upper" bound of which the target is the lower one; "" if no row is censored.
+        level: for counts, their mean in training, a factor of every row's rate.
+        reason: why this family was guessed; empty if the user gave the family, or for ordinary normal numbers.
+        censoring: what the column ``bound_column`` holds: a "status" or an "event" (both as in ``censored``), or the
+            "upper" bound, in which case the target is the lower bound; "" if no row is censored.
+        bound_column: the column that says which rows are censored; "" if none is.
     """
 
     name: str
@@ -73,7 +74,7 @@ class Target:
     bound_column: str = ""
 
     def bounds(self, values: Values, bound_column: Values) -> np.ndarray:
-        """(n, 2) lower and upper bound of each row's target, in the table's units."""
+        """The lower and upper bound of each row's target, (n, 2), in the table's units."""
         numeric = pd.api.types.is_numeric_dtype(values.dtype)
         numbers = values.to_numpy(np.float64, na_value=np.nan) if numeric else values
         other = (
@@ -87,13 +88,15 @@ class Target:
 
 
 def fit_target(values: Values, family: str | None = None) -> Target:
-    """How a training column is explained: by the family given, or the one that its values look like.
+    """Learn from a training column how to encode a target.
 
-    two values, True/False, text              bernoulli, categorical; an ordered categorical: ordered
-    whole numbers from 0 or 1, many or few    negative-binomial, or poisson where they are no more spread
-    few whole numbers otherwise, or from 0    ordered, where each is the one before plus 1; else categorical
-    with the largest among the commonest
-    numbers between 0 and 1                   beta; with 0 or 1 among them normal
+    If ``family`` is None, it is guessed from the values:
+
+    two values, True/False, text              bernoulli, categorical; an ordered categorical column: ordered
+    whole numbers from 0 or 1, many or few    negative-binomial; poisson if their variance is about their mean
+    other few whole numbers; or few from 0,   ordered if they are successive; else categorical
+    of which the largest is frequent
+    numbers between 0 and 1                   beta; normal if 0 or 1 is among them
     positive, skewed numbers                  lognormal
     other numbers                             normal
     """
@@ -123,8 +126,8 @@ def fit_target(values: Values, family: str | None = None) -> Target:
             )
         if family == "ordered" and kind == "text" and not getattr(values.dtype, "ordered", False):
             tell(
-                f"The grades of {name!r} are words, taken in the alphabet's order: {' < '.join(found)}. If that is not "
-                "theirs, number them, or make the column an ordered categorical."
+                f"The grades of {name!r} are words and are put in alphabetical order: {' < '.join(found)}. If this is "
+                "not their order, number the grades, or make the column an ordered categorical."
             )
         return Target(name, family, classes=tuple(found), reason=reason)
     if kind != "number":
@@ -142,24 +145,29 @@ def fit_target(values: Values, family: str | None = None) -> Target:
 
 
 def robust(name: str, numbers: np.ndarray) -> tuple[float, float]:
-    """The median, and what is a normal's sd: the median absolute deviation over Φ⁻¹(¾), of all or of those not 0."""
-    moments(name, numbers)  # raises where all are equal
+    """The median, and a robust estimate of the sd.
+
+    The latter is the median absolute deviation divided by Φ⁻¹(¾), which for normal numbers is their sd. If more than
+    half of the deviations are 0, they are left out.
+    """
+    moments(name, numbers)  # raises an error if all numbers are equal
     middle = float(np.median(numbers))
     away = np.abs(numbers - middle)
     return middle, float(np.median(away) or np.median(away[away > 0])) / 0.67449
 
 
 def fit_targets(columns: Sequence[Values], family: str | None = None) -> tuple[Target, ...]:
-    """How several training columns are explained: as numbers of one family.
+    """Learn from several training columns of numbers how to encode several targets of one family.
 
-    That is the family given; else the one that all columns' values look like, if they agree; else normal.
+    If ``family`` is None, it is the one that the values of all columns suggest, or normal if they suggest different
+    families.
 
     Raises:
-        DataError: a column is not of numbers, or a family is unknown or does not suit a column.
+        DataError: a column does not hold numbers, or a family is unknown or does not suit a column.
     """
     if family is not None and family not in MULTI_OUTPUT:
         raise DataError(
-            f"Several targets are numbers of one family, {', '.join(MULTI_OUTPUT)}; got {family!r}. "
+            f"Several targets must be numbers of one family, {', '.join(MULTI_OUTPUT)}; got {family!r}. "
             "Explain them one by one."
         )
     if family is not None:
@@ -167,7 +175,7 @@ def fit_targets(columns: Sequence[Values], family: str | None = None) -> tuple[T
     names = [str(values.name) for values in columns]
     for name, values in zip(names, columns, strict=True):
         if (kind := kind_of(values)) != "number":
-            raise DataError(f"Several targets are numbers, and {name!r} is {kind}; explain it by itself.")
+            raise DataError(f"Several targets must be numbers, but {name!r} is {kind}; explain it by itself.")
     found = [fit_target(values) for values in columns]
     families = [aim.family for aim in found]
     if families[0] in MULTI_OUTPUT and len(set(families)) == 1:
@@ -183,7 +191,9 @@ def _scale(family: str, numbers: np.ndarray) -> float:
 
 
 def fit_censored(values: Values, bound_column: Values, censoring: str, family: str | None = None) -> Target:
-    """How a training column is explained if the column ``beside`` says which rows are censored.
+    """Learn from a training column how to encode a target, if ``bound_column`` says which rows are censored.
+
+    If ``family`` is None, it is guessed from the values:
 
     positive numbers, some right-censored     weibull
     other positive, skewed numbers            lognormal
@@ -191,13 +201,13 @@ def fit_censored(values: Values, bound_column: Values, censoring: str, family: s
     """
     aim = Target(str(values.name), family or "", censoring=censoring, bound_column=str(bound_column.name))
     if family is not None and family not in CENSORED:
-        raise DataError(f"A censored target is of family {', '.join(CENSORED)}; got {family!r}.")
+        raise DataError(f"A censored target needs one of the families {', '.join(CENSORED)}; got {family!r}.")
     y = aim.bounds(values, bound_column)
     numbers, there = middle(y), known(y)
     whole, right = seen(y), int(np.sum(~there[:, 1]))
     if not whole.any() and there.all(1).sum() == 0:
-        raise DataError(f"The target {aim.name!r} was seen in no row: there are bounds on one side alone.")
-    reason = f"{int(whole.sum())} numbers that were seen and {int((~whole).sum())} censored"
+        raise DataError(f"The target {aim.name!r} was observed in no row, and its bounds are all on one side.")
+    reason = f"{int(whole.sum())} observed and {int((~whole).sum())} censored numbers"
     if family is None and not (numbers > 0).all():
         aim = replace(aim, family="normal", reason=reason)
     elif family is None:
@@ -212,14 +222,14 @@ def fit_censored(values: Values, bound_column: Values, censoring: str, family: s
 
 
 def encode_censored(target: Target, values: Values, bound_column: Values) -> np.ndarray:
-    """y (n, 2): bounds in the units of the model, float64."""
+    """y (n, 2): the bounds in the units of the model, float64."""
     y = target.bounds(values, bound_column)
     _check(target.name, target.family, middle(y))
     return np.where(known(y), (y - target.mean) / target.sd, y)
 
 
 def _likely(values: Values, kind: str, found: list[Any]) -> tuple[str, str]:
-    """The family that a column's values look like, and why."""
+    """The family that a column's values suggest, and the reason."""
     dtype, count = values.dtype, len(found)
     if isinstance(dtype, pd.CategoricalDtype) and dtype.ordered and count > 2:
         return "ordered", f"{count} categories in order"
@@ -230,9 +240,9 @@ def _likely(values: Values, kind: str, found: list[Any]) -> tuple[str, str]:
     numbers = values.to_numpy(np.float64)
     low, high, whole = found[0], found[-1], bool(np.all(numbers == np.floor(numbers)))
     if whole and count <= FEW and re.fullmatch(CLASS_NAMES, str(values.name), re.IGNORECASE):
-        return "categorical", f"{count} whole numbers under a name of classes"
+        return "categorical", f"{count} whole numbers in a column whose name suggests classes"
     if whole and low == 0 and SCALE <= count <= FEW and _ends_high(numbers) and found == list(range(count)):
-        return "ordered", f"{count} grades, 0 to {high}, the last as common as others, where counts thin out"
+        return "ordered", f"{count} grades, 0 to {high}, the last as frequent as others, which is unusual for counts"
     if whole and (low == 0 or (low == 1 and (count > FEW or _thin_out(numbers, found)))):
         if numbers.var() > SPREAD * numbers.mean():
             return "negative-binomial", f"counts from {low} to {high}, more spread than Poisson's"
@@ -240,7 +250,7 @@ def _likely(values: Values, kind: str, found: list[Any]) -> tuple[str, str]:
     if whole and count <= FEW:
         if found == list(range(low, high + 1)):
             return "ordered", f"{count} grades, {low} to {high}"
-        return "categorical", f"{count} whole numbers that do not follow one another"
+        return "categorical", f"{count} whole numbers that are not successive"
     if low > 0 and high < 1:
         return "beta", f"shares between {low:.3g} and {high:.3g}"
     if low > 0 and skew(numbers) > max(SKEWED, 2 * abs(skew(np.log(numbers)))):
@@ -248,21 +258,21 @@ def _likely(values: Values, kind: str, found: list[Any]) -> tuple[str, str]:
     zeros = float(np.mean(numbers == 0))
     if low == 0 and zeros > MANY_ZEROS and skew(numbers[numbers > 0]) > SKEWED:
         return "normal", (
-            f"0 in {100 * zeros:.0f} % of its rows and skewed amounts in the others, and no family is made for both: "
-            "explain by one fit whether it is above 0, and by another how much where it is"
+            f"0 in {100 * zeros:.0f} % of its rows and skewed amounts in the others, and no family suits both: it is "
+            "better to explain by one fit whether it is above 0, and by another fit the amounts above 0"
         )
     ends = low >= 0 and high <= 1
-    return "normal", f"shares from {low:g} to {high:g}, whose ends beta leaves out" * ends  # else nothing to tell
+    return "normal", f"shares from {low:g} to {high:g}, and beta excludes 0 and 1" * ends  # no note in other cases
 
 
 def _thin_out(numbers: np.ndarray, found: list[Any]) -> bool:
-    """Whether the numbers leave gaps and the least is the commonest by far, as of counts and hardly of codes."""
+    """Whether the numbers have gaps and the smallest is by far the most frequent, which suggests counts, not codes."""
     rows = np.unique(numbers, return_counts=True)[1]
     return bool(rows[0] == rows.max() > 2 * rows[-1]) and found != list(range(1, len(found) + 1))
 
 
 def _ends_high(numbers: np.ndarray) -> bool:
-    """Whether the largest value is in ten rows or more, and at least half as common as the commonest."""
+    """Whether the largest value is in ten rows or more, and at least half as frequent as the most frequent one."""
     rows = np.unique(numbers, return_counts=True)[1]
     return bool(rows[-1] >= max(10, rows.max() / 2))
 
@@ -279,16 +289,16 @@ def _check(name: str, family: str, numbers: np.ndarray) -> None:
         row = int(np.argmin(good))
         raise DataError(
             f"family={family!r} expects {FAMILIES[family]}; the target {name!r} is {numbers[row]:g} in row {row} (the "
-            "top row is 0). Mend it, or choose another family."
+            "top row is 0). Correct it, or choose another family."
         )
 
 
 def encode_target(target: Target, values: Values) -> np.ndarray:
-    """y (n,): numbers in the units of the model, float64, or codes of classes, int64."""
+    """y (n,): numbers in the units of the model as float64, or codes of classes as int64."""
     kind = kind_of(values)
     if not target.classes:
         if kind != "number":
-            raise DataError(f"The target {target.name!r} was a number in training and is {kind} here.")
+            raise DataError(f"The target {target.name!r} was a number in training but is {kind} here.")
         numbers = values.to_numpy(np.float64)
         _check(target.name, target.family, numbers)
         return (numbers - target.mean) / target.sd
@@ -299,7 +309,7 @@ def encode_target(target: Target, values: Values) -> np.ndarray:
     if unknown:
         raise DataError(
             f"The target {target.name!r} has classes never seen in training, {listing(unknown)}; expected "
-            f"{listing(map(str, target.classes))}. Fit anew with them, or leave those rows out."
+            f"{listing(map(str, target.classes))}. Fit again with these classes, or leave their rows out."
         )
     return np.array([code[label] for label in found], np.int64)
 
@@ -316,15 +326,15 @@ def decode_target(target: Target, y: Numbers) -> np.ndarray:
 
 
 def ordered_values(values: Values) -> list[Any]:
-    """Distinct values in order, as Python's own types, which JSON can hold."""
+    """The distinct values in order, as Python's own types, which JSON can hold."""
     if kind_of(values) == "text":
         found = set(text_of(values))
         if isinstance(values.dtype, pd.CategoricalDtype) and values.dtype.ordered:
             levels = [str(level) for level in values.cat.categories]
             if absent := [level for level in levels if level not in found]:
                 tell(
-                    f"No row has the grade {listing(absent)} of {values.name!r}, which is declared: its probability is "
-                    "the prior's and its neighbours' to say. Remove unused categories if it cannot be."
+                    f"No row has the grade {listing(absent)} of {values.name!r}, which is a declared category: only "
+                    "the prior and the neighbouring grades determine its probability. Remove it if it cannot occur."
                 )
             return levels
         return sorted(found)
