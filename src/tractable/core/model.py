@@ -24,7 +24,7 @@ from tractable.core.errors import ModelError
 from tractable.core.groups import Grouped, prior_centre
 from tractable.core.kernel import Kernel as Kernel
 from tractable.core.kernel import Objective as Objective
-from tractable.core.priors import check_prior, is_distribution
+from tractable.core.priors import check_prior, in_words, is_distribution
 from tractable.core.priors import sample_of as sample_of
 from tractable.core.rows import Data
 from tractable.core.rows import as_data as as_data
@@ -125,8 +125,9 @@ class Model(Grouped, Spelt):
 
     >>> import numpyro.distributions as dist
     >>> coin = Model({"theta": dist.Beta(5, 5)}, lambda params: dist.Bernoulli(params["theta"]))
-    >>> coin.space.names
-    ['theta']
+    >>> coin
+    Model
+      theta  Beta(concentration1=5, concentration0=5)
     """
 
     prior: Any
@@ -142,6 +143,17 @@ class Model(Grouped, Spelt):
     parts: Mapping[str, "Model"] | None = field(default=None, kw_only=True)
     is_ladder: ClassVar[bool] = False  # whether the model is a ladder (a stack of hidden layers)
     representative: ClassVar["Model | None"] = None  # an equal model whose programs this one uses (``share_programs``)
+
+    def __repr__(self) -> str:
+        """A line for each parameter, with its shape and prior."""
+        if self.prior_is_callable:
+            return f"Model({', '.join(self.names[:6])}{', …' * (len(self.names) > 6)}; the prior is a log density)"
+        leaves = jax.tree_util.tree_flatten_with_path(self.prior, is_leaf=is_distribution)[0]
+        names = [f"{tree.path_name(path)} {prior.shape() or ''}".strip() for path, prior in leaves]
+        width = max(map(len, names))
+        return "\n".join(
+            ["Model", *(f"  {name:{width}}  {in_words(prior)}" for name, (_, prior) in zip(names, leaves, strict=True))]
+        )
 
     def __post_init__(self) -> None:
         function_or_none("likelihood=", self.likelihood, "likelihood(params) or likelihood(params, x)")

@@ -3,7 +3,8 @@
 import jax
 import numpy as np
 from jax.core import Tracer
-from numpyro.distributions import Distribution, ImproperUniform
+from jax.typing import ArrayLike
+from numpyro.distributions import Distribution, ExpandedDistribution, ImproperUniform, Independent
 
 from tractable.core.errors import ModelError
 from tractable.core.tree import PyTree
@@ -26,6 +27,20 @@ def is_improper(distribution: Distribution) -> bool:
     while getattr(distribution, "base_dist", None) is not None and not isinstance(distribution, ImproperUniform):
         distribution = distribution.base_dist  # type: ignore[attr-defined]
     return isinstance(distribution, ImproperUniform)
+
+
+def in_words(distribution: Distribution) -> str:
+    """The distribution as users write it, such as "Normal(loc=0, scale=2.5)"; unequal numbers appear by their shape."""
+    while isinstance(distribution, ExpandedDistribution | Independent):
+        distribution = distribution.base_dist
+    arguments = {name: distribution.__dict__.get(name) for name in distribution.arg_constraints}
+    words = [f"{name}={_number_or_shape(value)}" for name, value in arguments.items() if value is not None]
+    return f"{type(distribution).__name__}({', '.join(words)})"
+
+
+def _number_or_shape(value: ArrayLike) -> str:
+    numbers = np.unique(np.asarray(value))
+    return f"{numbers[0]:g}" if numbers.size == 1 else f"array of shape {np.shape(value)}"
 
 
 def check_prior(prior: PyTree) -> None:

@@ -20,6 +20,9 @@ class Range(NamedTuple):
     expected: str  # the words after "expects" in an error
     holds: Callable[[Any], Any]  # ``value -> `` whether the value is in the range
 
+    def __repr__(self) -> str:  # signatures and ``help`` show it
+        return self.expected
+
 
 def is_whole(value: object, least: int = 1) -> bool:
     """Whether ``value`` is an integer (Python's or NumPy's, no bool) ≥ ``least``."""

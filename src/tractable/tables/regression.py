@@ -39,6 +39,11 @@ class Regression(NamedTuple):
     data: Data
     encoder: Encoder
 
+    def __repr__(self) -> str:
+        text = self.encoder.formula.text if self.encoder.formula is not None else ""
+        names = ", ".join(self.model.names[:12]) + ", …" * (len(self.model.names) > 12)
+        return f"Regression({text!r}, family {self.encoder.target.family}, {self.data.size:,} rows; {names})"
+
     def rows(self, table: Frame) -> PyTree:
         """The model's inputs for new rows of a table, which need not hold the target.
 
