@@ -169,15 +169,15 @@ def compare(
             seconds      wall time without compiling and without verification;
             compiling    seconds spent tracing and compiling;
             gradients    number of gradients of the log density over all rows, by all chains: minibatches count by their
-                         share of the rows. Warm-up counts where its length is known beforehand: not for NUTS and HMC,
-                         and not the search of SGLD and SGHMC for the mode;
+                         share of the rows. Warm-up is counted if its length is known beforehand, so not for NUTS and
+                         HMC; the search of SGLD and SGHMC for the mode is not counted;
             densities    number of log densities evaluated without a gradient;
             ess          smallest bulk effective sample size of a parameter; NaN for a point estimate;
             mean error   largest |mean − reference mean| / reference sd;
             sd ratio     sd / reference sd, of the parameter for which it is furthest from 1;
             held-out     mean log predictive density of a held-out datum, in nats;
             elpd_loo     sum of the rows' log densities in nats, each row predicted from the others (``posterior.loo``),
-                         if there are draws and rows and it takes little time; NaN where a row's Pareto k-hat is above
+                         if there are draws and rows and it takes little time; NaN if a row's Pareto k-hat is above
                          its limit, min(1 − 1/log₁₀ S, 0.7) for S draws;
             se_loo       the standard error of elpd_loo;
             p_loo        effective number of parameters;

@@ -54,11 +54,11 @@ def infer(
         progress: True, False, or a function ``(phase, done, of, values) -> None``, where ``values`` are the newest
             values of an optimisation's curve by name ({"objective": …, "held-out score": …}). A function of three
             arguments is called without them. By default there is a bar on a terminal.
-        draws: where kept draws go: None for memory, "moments" to keep only their running mean and sd, or a folder to
-            which they are streamed (zarr).
+        draws: where the kept draws are stored: None for memory, "moments" to keep only their running mean and sd, or a
+            folder to which they are streamed (zarr).
         checkpoint: a folder, in which the run is saved while it runs, whatever the method. A run that was killed
             continues from there, bit for bit as if uninterrupted. If the data, model, settings or order of sums
-            (``mesh``) are other ones, this is an error.
+            (``mesh``) differ from those of the saved run, this is an error.
         mesh: the devices that share the work: a number of devices, "auto" for all devices (of all processes that
             ``jax.distributed`` connects), or a ``jax.sharding.Mesh`` with axes "chain" and "row". If it is a number,
             methods that draw divide their chains among the devices, and other methods divide the rows;

@@ -50,7 +50,7 @@ class Approximation(NamedTuple):
 
 @functools.cache  # a family is a static argument of jit: equal ones must be the same object
 def mean_field(size: int) -> Approximation:
-    """Independent normals. If the posterior is N(m, Σ), Λ = Σ⁻¹, the reverse KL is least at σᵢ² = 1/Λᵢᵢ ≤ Σᵢᵢ."""
+    """Independent normals. If the posterior is N(m, Σ), Λ = Σ⁻¹, the reverse KL is smallest at σᵢ² = 1/Λᵢᵢ ≤ Σᵢᵢ."""
     return Approximation(
         init=lambda mean, sd: {"mean": mean, "rho": inverse_softplus(sd)},
         noise=size,

@@ -1,4 +1,4 @@
-"""The hidden cause z of one datum, whose distribution is a pytree: its density, and a list of its values."""
+"""The log density of a datum's hidden cause z, a pytree of distributions, and the values that z can take."""
 
 from collections.abc import Callable
 from typing import Any

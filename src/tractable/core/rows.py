@@ -220,8 +220,8 @@ class Data(Spelt):
         """All rows on the device in their original order: (y, given), or ``Weighted`` if the data have weights."""
         if not self.resident:
             raise DataError(
-                f"This method looks at all {self.size} rows at every step, {self.nbytes / 2**30:.1f} GiB. "
-                "Use one that takes minibatches (SGLD, SGHMC), or Data(..., resident=True) if memory allows."
+                f"This method looks at all {self.size} rows at every step, {self.nbytes / 2**30:.1f} GiB. Use a method "
+                "that takes minibatches, such as SGLD, or Data(..., resident=True) if memory allows."
             )
         return self.first()
 
