@@ -1,4 +1,4 @@
-"""The function ``compare``, which runs several methods on one model and measures them against one answer."""
+"""The function ``compare``, which runs several methods on one model and measures how far each is from a reference."""
 
 import contextlib
 import functools
@@ -45,14 +45,14 @@ FORMS = {
     "seconds": ".2f", "compiling": ".2f", "gradients": ",.0f", "densities": ",.0f", "ess": ",.0f", "mean error": ".3f",
     "sd ratio": ".3f", "held-out": ".4f", "elpd_loo": ",.1f", "se_loo": ",.1f", "p_loo": ".1f", "k-hat": ".2f",
 }  # fmt: skip
-PANELS = 4  # most parameters in a plot
-LEFT_OUT = 1000  # most rows for leave-one-out predictions
-LEAPFROGS = 15  # leapfrog steps in a transition of NUTS, about
-OPERATIONS = 3e11  # floating-point operations in a minute, about
-COUNTED_ROWS = 10_000  # most rows of the program whose operations the compiler counts
+PANELS = 4  # largest number of parameters in a plot
+LEFT_OUT = 1000  # largest number of rows for leave-one-out predictions
+LEAPFROGS = 15  # typical number of leapfrog steps in a transition of NUTS
+OPERATIONS = 3e11  # arithmetic operations that a machine is assumed to do in a minute
+COUNTED_ROWS = 10_000  # a gradient's operations are counted on at most this many rows, and scaled to all rows
 UNNAMED = "method"  # name of the folder of a method without a label
 CLOCK = "clock.json"  # file with a method's times, in its folder once its run has ended
-SMOOTHED = 4000  # most draws that a density estimate uses
+SMOOTHED = 4000  # largest number of draws that a density estimate uses
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class Reference:
         names: names of the k parameters.
         mean, sd: (k,).
         densities: ``value -> density`` for each parameter, or None.
-        posterior: the posterior that the moments are from; None where the answer was given as numbers.
+        posterior: the posterior that the moments are from; None if the moments were given as numbers.
     """
 
     names: list[str]
@@ -81,7 +81,7 @@ class Comparison:
         table: a row for each method; ``compare`` says what the columns are.
         posteriors: posteriors of the methods that ended with a result, by the table's labels.
         failures: error messages of the other methods, by label.
-        reference: the answer that the methods are measured against; None where there is none.
+        reference: the answer that the methods are measured against, or None.
         interrupted: whether the comparison was stopped, so that later methods were not run.
     """
 
@@ -106,7 +106,7 @@ class Comparison:
     _repr_html_ = as_html
 
     def plot(self, path: str | Path | None = None) -> "Figure":
-        """Plot the marginals of up to four parameters by every method, for those on which methods differ most.
+        """Plot every method's marginals of up to four parameters: those where methods are furthest from the reference.
 
         Args:
             path: path of an image; its suffix gives the format; None writes nothing.
@@ -151,15 +151,16 @@ def compare(
         model, data, seed, progress: as for ``infer``; a progress function gets ``"method: phase"`` as the phase.
         methods: at least one method. A method that raises an error becomes a row "failed"; the others run on.
         held_out: data that no method uses, for the log predictive density.
-        reference: ``{parameter: (mean, sd)}`` shaped like the parameters, or by the names of single numbers. A third
-            element may give the marginal density, a function of one value, or a list with one function for each
-            number. Or a Posterior. Or a method, which runs after the others and has the label "reference". With None
-            NUTS is run if it is forecast to take a minute or less; otherwise a warning says why there is no reference.
+        reference: ``{name: (mean, sd)}``, where a name is that of a parameter, with arrays of its shape, or that of a
+            single number, as in ``model.names``. A third element of the tuple may give the marginal density: a function
+            of one value, or a list with one function for each number. Or a Posterior. Or a method, which runs after
+            the others and has the label "reference". With None NUTS is run if it is forecast to take a minute or less;
+            otherwise a warning says why there is no reference.
         on_result: called with the label and the posterior of each method as it ends.
-        n_jobs: number of processes, as joblib counts them, over its backend (``joblib.parallel_config``): loky by
-            default, threading, dask, ray. Each method is a job; results are those of ``n_jobs=1``. A method whose
-            process dies becomes a row "failed". None means 1 unless such a configuration is set. Progress then counts
-            methods.
+        n_jobs: number of processes, counted as in joblib (−1 means one for each core). joblib starts them on the
+            backend that ``joblib.parallel_config`` sets: loky by default, threading, dask or ray. Each method is a job;
+            results are those of ``n_jobs=1``. A method whose process dies becomes a row "failed". None means 1 unless
+            ``parallel_config`` says otherwise. With several processes, progress counts methods.
         checkpoint: a folder. Each method's run is saved in a folder of its own, ``checkpoint/label``, and a run that
             was killed continues from there, bit for bit; its ``seconds`` are then those since it continued.
 
@@ -168,15 +169,15 @@ def compare(
             seconds      wall time without compiling and without verification;
             compiling    seconds spent tracing and compiling;
             gradients    number of gradients of the log density over all rows, by all chains: minibatches count by their
-                         share of the rows. Warm-up counts where its length is known beforehand: not for NUTS and HMC,
-                         and not the search of SGLD and SGHMC for the mode;
+                         share of the rows. Warm-up is counted if its length is known beforehand, so not for NUTS and
+                         HMC; the search of SGLD and SGHMC for the mode is not counted;
             densities    number of log densities evaluated without a gradient;
-            ess          bulk effective sample size, the least over parameters; NaN for a point;
+            ess          smallest bulk effective sample size of a parameter; NaN for a point estimate;
             mean error   largest |mean − reference mean| / reference sd;
-            sd ratio     sd / reference sd where it is furthest from 1;
+            sd ratio     sd / reference sd, of the parameter for which it is furthest from 1;
             held-out     mean log predictive density of a held-out datum, in nats;
             elpd_loo     sum of the rows' log densities in nats, each row predicted from the others (``posterior.loo``),
-                         if there are draws and rows and it takes little time; NaN where a row's Pareto k-hat is above
+                         if there are draws and rows and it takes little time; NaN if a row's Pareto k-hat is above
                          its limit, min(1 − 1/log₁₀ S, 0.7) for S draws;
             se_loo       the standard error of elpd_loo;
             p_loo        effective number of parameters;
@@ -230,7 +231,7 @@ def compare(
 
 
 def _check_methods(methods: Sequence[Method]) -> list[Method]:
-    """The methods as a list; raises a SettingsError if there are none, or if one is no method."""
+    """The methods as a list; a SettingsError if the list is empty, or an element is not a method."""
     methods = list(methods)
     strangers = [each for each in methods if not isinstance(each, Method)]
     if not methods or strangers:
@@ -240,7 +241,7 @@ def _check_methods(methods: Sequence[Method]) -> list[Method]:
 
 
 def _table(names: list[str], rows: dict, posteriors: dict, reference: Reference | None) -> "pd.DataFrame":
-    """The table of the methods' rows, completed by their distances from the reference, which comes first."""
+    """The table of the methods' rows and their distances from the reference, whose own row comes first."""
     import pandas as pd
 
     if reference is not None:
@@ -263,7 +264,7 @@ def _fit(
     index: int, *, model: Model, data: Data | None, methods: tuple[Method, ...], names: list[str], seeds: list[int],
     held_out: Data | None, progress: bool | Callable | None, folder: Path | None,
 ) -> Fit:  # fmt: skip
-    """Fit one method and verify the result: its row, without the distances from the reference."""
+    """Fit one method and verify the result; its row is without the distances from the reference."""
     method, report_progress = methods[index], Heard(progress, f"{names[index]}: ") if callable(progress) else progress
     own_folder = None if folder is None else folder / (names[index] or UNNAMED)
     try:
@@ -286,7 +287,7 @@ def _fit(
 
 
 def affords_reference(model: Model, data: Data | None) -> bool:
-    """Whether NUTS is forecast to take a minute or less, from the operations of a gradient that the compiler counts.
+    """Whether NUTS is forecast to take a minute or less, from the number of arithmetic operations in a gradient.
 
     Warns:
         TractableWarning: NUTS would take longer; the warning gives the forecast and says how to get a reference.
@@ -373,7 +374,7 @@ def labels(methods: Sequence[Method]) -> list[str]:
 
 
 def as_text(table: "pd.DataFrame") -> "pd.DataFrame":
-    """The table as text, with few digits; columns without a number are left out."""
+    """The table as text, with rounded numbers; columns without a number are left out."""
     import pandas as pd
 
     filled = table.dropna(axis=1, how="all")
@@ -383,7 +384,7 @@ def as_text(table: "pd.DataFrame") -> "pd.DataFrame":
 
 @contextlib.contextmanager
 def stopwatch() -> Iterator[dict[str, float]]:
-    """Measure "seconds" and "compiling" of the with-block; the first excludes the second."""
+    """Measure "compiling", the time that the with-block spends compiling, and "seconds", its remaining time."""
     spans: list[tuple[float, float]] = []
 
     def listen(event: str, duration_secs: float, **_: Any) -> None:
@@ -409,7 +410,7 @@ def stopwatch() -> Iterator[dict[str, float]]:
 
 
 def interesting(comparison: Comparison, most: int = PANELS) -> list[int]:
-    """Indices of the parameters on which methods are furthest from the reference; without a reference the first."""
+    """Indices of up to ``most`` parameters: those on which methods are furthest from the reference, if there is one."""
     worst = np.zeros(len(next(iter(comparison.posteriors.values())).names))
     if comparison.reference is not None:
         for posterior in comparison.others.values():
@@ -462,7 +463,7 @@ def column(posterior: Posterior, index: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def smooth(values: np.ndarray, weights: np.ndarray, grid: np.ndarray) -> np.ndarray | None:
-    """A kernel estimate of a marginal density at ``grid``; None where the draws do not differ."""
+    """A kernel estimate of a marginal density at ``grid``; None if all draws are equal, or fewer than three."""
     every = -(-len(values) // SMOOTHED)
     values, weights = values[::every], weights[::every]
     if len(values) < 3 or not np.ptp(values[weights > 0]) > 0:
@@ -473,7 +474,7 @@ def smooth(values: np.ndarray, weights: np.ndarray, grid: np.ndarray) -> np.ndar
 
 
 def reference_density(reference: Reference, index: int, grid: np.ndarray) -> np.ndarray:
-    """The reference's marginal density at ``grid``; where it is not known, that of a normal with its moments."""
+    """The reference's marginal density at ``grid``; if it is not known, the density of a normal of the same moments."""
     if reference.posterior is not None:
         density = smooth(*column(reference.posterior, index), grid)
         if density is not None:

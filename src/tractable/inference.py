@@ -54,16 +54,17 @@ def infer(
         progress: True, False, or a function ``(phase, done, of, values) -> None``, where ``values`` are the newest
             values of an optimisation's curve by name ({"objective": …, "held-out score": …}). A function of three
             arguments is called without them. By default there is a bar on a terminal.
-        draws: where kept draws go: None for memory, "moments" to keep only their running mean and sd, or a folder to
-            which they are streamed (zarr).
+        draws: where the kept draws are stored: None for memory, "moments" to keep only their running mean and sd, or a
+            folder to which they are streamed (zarr).
         checkpoint: a folder, in which the run is saved while it runs, whatever the method. A run that was killed
             continues from there, bit for bit as if uninterrupted. If the data, model, settings or order of sums
-            (``mesh``) are other ones, this is an error.
-        mesh: the devices that share the work, of this process or of all processes that ``jax.distributed`` connects: a
-            number of devices, "auto" for all, or a ``jax.sharding.Mesh`` with axes "chain" and "row". A number divides
-            the chains of methods that draw, and the rows of other methods; docs/many-machines.md says which method
-            takes which axis. Results are the same to the last bit on 2, 4 and 8 devices, however many processes these
-            belong to. On one device, without ``mesh``, and for EM by gradient, they may differ by rounding.
+            (``mesh``) differ from those of the saved run, this is an error.
+        mesh: the devices that share the work: a number of devices, "auto" for all devices (of all processes that
+            ``jax.distributed`` connects), or a ``jax.sharding.Mesh`` with axes "chain" and "row". If it is a number,
+            methods that draw divide their chains among the devices, and other methods divide the rows;
+            docs/many-machines.md says which method takes which axis. Results are the same to the last bit on 2, 4 and 8
+            devices, however many processes these belong to. On one device, without ``mesh``, and for EM by gradient,
+            they may differ by rounding.
         reproducible: with False, sums over rows are computed in an order that XLA chooses.
         verify: how thoroughly the result is checked against its density: "auto", "thorough" or None
             (``Posterior.verify``). If the check finds a higher maximum or a mode of more mass, the method starts again
@@ -74,9 +75,10 @@ def infer(
             state.
 
     Returns:
-        A Posterior; ``posterior.report()`` says how far to trust it. Ctrl-C stops the run at the end of a block, or a
-        second later; the posterior so far is returned, and its ``interrupted`` is True. A second Ctrl-C raises
-        KeyboardInterrupt. SIGTERM ends the process with exit code 143, after the run's state was saved.
+        A Posterior; ``posterior.report()`` says how far to trust it. Ctrl-C stops the run once the steps under way are
+        done, or after a second if they take longer; the posterior so far is returned, and its ``interrupted`` is True.
+        A second Ctrl-C raises KeyboardInterrupt. SIGTERM ends the process with exit code 143, after the run's state was
+        saved.
 
     Raises:
         ModelError, DataError, SettingsError: arguments that do not fit; raised before anything runs.
@@ -116,7 +118,7 @@ class Problem(NamedTuple):
 
 
 def check(model: Model, data: Data | PyTree, method: Method, seed: int, held_out: Data | PyTree) -> Problem:
-    """Check the arguments of ``infer``, before anything runs: the problem, or an error where they do not fit."""
+    """The arguments of ``infer`` as a Problem; an error, before anything runs, if they do not fit each other."""
     if not isinstance(method, Method):
         raise SettingsError(f"infer expects a method such as NUTS(); got {method!r}.{_suggestion(method)}")
     if not isinstance(model, Model):
@@ -134,7 +136,7 @@ def check(model: Model, data: Data | PyTree, method: Method, seed: int, held_out
 
 
 def learn(problem: Problem, folder: RunFolder, progress: bool | Callable | None, moments: bool) -> Posterior:
-    """Run the method: the posterior that it learns.
+    """Run the method and return the posterior that it learns.
 
     If the folder cannot be written, the error's ``partial`` is the posterior so far.
     """
@@ -180,7 +182,7 @@ def _open_folder(
 
 
 def _suggestion(method: object) -> str:
-    """The end of an error about a method given by its name or its class, which suggests an instance."""
+    """The end of an error about a method that was given by its name or as a class: it suggests an instance."""
     name = str(getattr(method, "__name__", method))
     names = {label: kind.__name__ for label, kind in METHODS.items()}
     names |= {alias: names[label] for alias, label in ALIASES.items()} | {one.lower(): one for one in names.values()}

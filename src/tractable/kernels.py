@@ -1,6 +1,6 @@
-"""The public kernels. A kernel is three pure functions: ``init`` makes a first state, ``draw`` noise, ``step`` a step.
+"""The public kernels, each in a file of its own that follows one paper.
 
-Each kernel is in a file of its own, which follows one paper.
+A kernel is three pure functions: ``init`` makes a first state, ``draw`` makes noise, and ``step`` makes a step.
 """
 
 from tractable.core.sums import Expected, enumerated, observed

@@ -1,4 +1,4 @@
-"""The public methods, frozen dataclasses of settings, by family. Lists that users see have this order of import."""
+"""The public methods: frozen dataclasses of settings. Users see lists of methods in the order of these imports."""
 
 # isort: off
 from tractable.points.points import MAP, MLE

@@ -53,10 +53,10 @@ class Candidate(NamedTuple):
 
     components: int  # K
     posterior: Posterior | None  # None where the fit failed
-    log_likelihood: float  # nats, of the fitted rows
+    log_likelihood: float  # of all fitted rows, nats
     parameters: int  # number of free parameters
     held_out: float  # mean log density of held-out rows, nats a row
-    evidence: float  # nats, of the fitted rows
+    evidence: float  # lower bound on the log evidence of all fitted rows, nats
     seconds: float
     verdict: str
     why: str  # the checks that are not "trust", or why the fit failed; empty where every check is "trust"
@@ -118,7 +118,7 @@ def select(
         data: Data or arrays, n rows.
         candidates: numbers of components, each ≥ 1.
         method: a method that finds one θ; the default is ``EM()``.
-        by: "bic", the least BIC; "held-out", the highest mean log density of ``held_out``; or "evidence", the highest
+        by: "bic", the lowest BIC; "held-out", the highest mean log density of ``held_out``; or "evidence", the highest
             lower bound on log p(data) that variational Bayes finds.
         held_out: rows that no fit uses, for the column "held-out".
         bound_of: for "evidence", ``K -> model`` of the same components under a conjugate prior, such as
@@ -126,17 +126,17 @@ def select(
         seed, progress: as for ``infer``; a progress function gets ``"3 components, phase"`` as the phase.
         noun: what K counts, for messages, such as "state".
         checkpoint: a folder, in which every fit is saved while it runs; fits that were killed continue from there.
-        n_jobs: as for ``compare``: each number of components is a job. Progress then counts jobs.
+        n_jobs: as for ``compare``; each number of components is a job. With several processes, progress counts jobs.
 
     Returns:
         A Selection, whose table has the columns components, parameters, log likelihood, BIC, AIC, held-out (nats a
-        row), evidence, starts that agree, starts, seconds and verdict. A fit that its report rejects is chosen only if
-        all fits are rejected; among equal fits the first is chosen. After Ctrl-C or SIGTERM the choice is among the
-        fits so far.
+        row), evidence, starts that agree (how many starts ended at the best maximum), starts (their number), seconds
+        and verdict. A fit that its report rejects is chosen only if all fits are rejected; among equal fits the first
+        is chosen. After Ctrl-C or SIGTERM the choice is among the fits so far.
 
     Raises:
-        SettingsError: no candidates, or candidates that are no counts; an unknown ``by``, or one whose ``held_out`` or
-            ``bound_of`` is missing; a method that does not find one θ.
+        SettingsError: there are no candidates, or a candidate is not a whole number ≥ 1; ``by`` is unknown, or needs a
+            ``held_out`` or ``bound_of`` that is missing; the method does not find one θ.
         RunError: every fit failed.
 
     >>> from tractable.models import gaussian_mixture
@@ -166,7 +166,7 @@ def select(
             k, one = counts[job.index], job.result
             if job.lost:
                 one = _lost(k, model_of(k), job.lost)
-            elif parallel and one is not None and one.posterior is not None:  # it comes without its model (``_fit``)
+            elif parallel and one is not None and one.posterior is not None:  # ``_fit`` returned it without its model
                 one = one._replace(posterior=dataclasses.replace(one.posterior, model=model_of(k)))
             warnings_of[job.index] = [w for w in caught if issubclass(w.category, TractableWarning)]
             caught.clear()
@@ -210,7 +210,7 @@ def _fit(
     held_out: Data | None, bound_of: Callable[[int], Model] | None, seed: int, noun: str, parallel: bool,
     progress: bool | Callable | None, checkpoint: pathlib.Path | None,
 ) -> Candidate:  # fmt: skip
-    """Fit the model of one K, with its bound if asked for; in another process the result comes without its model."""
+    """Fit the model of one K, and bound its evidence if ``bound_of`` is given; if ``parallel``, return no model."""
     k = components[index]
     with progress_of(progress) as progress_function:
         say = Heard(progress_function, f"{counted(k, noun)}, ")

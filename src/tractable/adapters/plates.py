@@ -131,7 +131,7 @@ class Density:
 
 
 class KnownProgram:
-    """A program with its sites by kind, and the latent sites that each of them depends on."""
+    """A program with its sites by kind, and the latent sites on which each site depends."""
 
     def __init__(self, program: Program) -> None:
         self.program = program
@@ -189,7 +189,7 @@ class KnownProgram:
 
     @property
     def derived(self) -> Callable[[PyTree], dict[str, Any]] | None:
-        """A function that computes the deterministic sites which depend on no discrete site; None if there are none."""
+        """A function that computes the deterministic sites that depend on no discrete site; None if there are none."""
         names = [name for name in self.upstream["value"] if not self.dependencies("value", name) & set(self.discrete)]
         if not names:
             return None

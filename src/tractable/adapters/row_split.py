@@ -78,7 +78,7 @@ def separate_rows(known: KnownProgram) -> tuple[tuple[Model, Data] | None, str]:
 
 
 def find_axis(known: KnownProgram) -> RowAxis:
-    """The axis with the most observed numbers; the longest of them if several axes have equally many."""
+    """The axis with the largest number of observed values; of several such axes, the longest."""
     axes: dict[tuple[str | None, int], dict[str, int]] = {}
     for name, site in known.observed.items():
         plates = [(plate.name, plate.size, plate.dim) for plate in site["cond_indep_stack"]]
@@ -129,10 +129,10 @@ class RowSplit:
         self.known, self.axis, self.way = known, axis, way
         self.local = {name: dim for name, dim in axis.local.items() if name in known.latent}
         self.table, self.count = joint_values(known.discrete, 1) if known.discrete else ({}, 1)
-        self.dims = axis.sites | {name: axis.local[name] for name in self.table}  # dimensions of the rows of all sites
+        self.dims = axis.sites | {name: axis.local[name] for name in self.table}  # by site, the dimension of the rows
         arrays = known.program.arrays if way == "rows" else {}
         self.sliced = {name: a for name, a in arrays.items() if jnp.shape(a)[0] == axis.size}
-        # The inputs are the arguments on which a row's distribution depends. The argument y, for example, is none.
+        # The inputs are the arguments on which a row's distribution depends. The argument y, for example, is no input.
         rows = {name: jnp.asarray(a[:1]) for name, a in self.sliced.items()}
         self.provenance = eval_provenance(self._parts, **rows) if rows else {}
         used = frozenset().union(*(names for parts in self.provenance.values() for names in parts.values()))

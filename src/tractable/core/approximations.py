@@ -50,7 +50,7 @@ class Approximation(NamedTuple):
 
 @functools.cache  # a family is a static argument of jit: equal ones must be the same object
 def mean_field(size: int) -> Approximation:
-    """Independent normals. If the posterior is N(m, Σ), Λ = Σ⁻¹, the reverse KL is least at σᵢ² = 1/Λᵢᵢ ≤ Σᵢᵢ."""
+    """Independent normals. If the posterior is N(m, Σ), Λ = Σ⁻¹, the reverse KL is smallest at σᵢ² = 1/Λᵢᵢ ≤ Σᵢᵢ."""
     return Approximation(
         init=lambda mean, sd: {"mean": mean, "rho": inverse_softplus(sd)},
         noise=size,
@@ -140,14 +140,14 @@ def low_rank(size: int, rank: int) -> Approximation:
 
 
 def widen(phi: Phi, factor: float) -> Phi:
-    """φ of q with every sd multiplied by ``factor``, for a φ of any shape and every family but ``part``."""
+    """φ of q with every sd multiplied by ``factor``, for every family but ``part``; φ["rho"] may be a pytree."""
     rho = jax.tree.map(lambda rho: inverse_softplus(factor * softplus(rho)), phi["rho"])
     return phi | {"rho": rho} | {name: factor * phi[name] for name in ("lower", "factor") if name in phi}
 
 
 @functools.cache
 def part(size: int, free: int) -> Approximation:
-    """A normal with any covariance of ``free`` entries, those in φ["index"]; the others are fixed at φ["mean"].
+    """A normal with any covariance of the ``free`` entries of z that φ["index"] lists; others are fixed at φ["mean"].
 
     The density is that of the free entries. Only Laplace uses this family.
     """
@@ -173,7 +173,7 @@ def part(size: int, free: int) -> Approximation:
 
 
 def of(family: str, phi: Phi) -> Approximation:
-    """The family with this name, of the size of φ."""
+    """The family with this name, for a z of as many entries as φ has means."""
     size = len(phi["mean"])
     if family == "low rank":
         return low_rank(size, phi["factor"].shape[1])
@@ -184,7 +184,7 @@ def of(family: str, phi: Phi) -> Approximation:
 
 @jax.custom_jvp
 def softplus(rho: ArrayLike) -> jax.Array:
-    """σ = log(1 + e^ρ) = max(ρ, 0) + 2 artanh(e^−|ρ| / (2 + e^−|ρ|)), accurate to the last digits for every ρ.
+    """σ = log(1 + e^ρ) = max(ρ, 0) + 2 artanh(e^−|ρ| / (2 + e^−|ρ|)), accurate up to rounding for every ρ.
 
     In single precision artanh is computed from eight terms of its series, which suffice as its argument is at most 1/3.
     A logarithm would take most of the time that a step of Bayes by Backprop spends outside the network.
@@ -213,7 +213,7 @@ def softplus_rate(rho: jax.Array) -> jax.Array:
 def log_softplus(rho: jax.Array) -> jax.Array:
     """log σ, finite and differentiable for every ρ.
 
-    For ρ < −15, where 1 + e^ρ loses digits, the series ρ − e^ρ/2 replaces it.
+    For ρ < −15, where rounding makes 1 + e^ρ inaccurate, the series ρ − e^ρ/2 replaces it.
     """
     small = rho < -15
     return jnp.where(small, rho - jnp.exp(jnp.minimum(rho, 0.0)) / 2, jnp.log(softplus(jnp.where(small, 0.0, rho))))

@@ -97,8 +97,8 @@ def wide(named: dict[str, Rows]) -> str:
                 low, high = (f"{n}" if are_integers else f"{n:.3g}" for n in (limits.min, limits.max))
                 return (
                     f"{name} holds {part[first]} in row {row}{column}; expected numbers from {low} to {high}, as JAX "
-                    f"computes with {leaf.dtype} in 32 bits. Use another unit, or codes counted from 0, or 64 bits: "
-                    "jax.config.update('jax_enable_x64', True)."
+                    f"computes with {leaf.dtype} in 32 bits. Use another unit, replace large codes by 0, 1, 2, …, or "
+                    "compute in 64 bits: jax.config.update('jax_enable_x64', True)."
                 )
     return ""
 

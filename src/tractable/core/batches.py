@@ -11,7 +11,7 @@ import numpy as np
 
 from tractable.core.tree import PyTree
 
-FAR = 1 << 30  # from so many rows on, sums of row numbers exceed 32 bits, and the host computes them
+FAR = 1 << 30  # from this many rows on, a sum of two row numbers may exceed 32 bits, so the host computes it
 
 
 class Batch(NamedTuple):
@@ -23,7 +23,7 @@ class Batch(NamedTuple):
         size: N, the number of rows of the whole data set. A sum over the batch is multiplied by N/n.
         index: the batch's position in its epoch, in 0..M−1.
         count: M, the number of batches in an epoch.
-        rows: the number n of rows where the mask holds weights; None where it holds 0 and 1, so that its sum is n.
+        rows: the number n of rows if the mask holds weights; None if it holds 0 and 1, so that its sum is n.
         over: the devices (``engine.sharding.OverDevices``) among which the rows are divided. ``data`` and ``mask`` are
             then one device's part, with a leading axis of shards. None where one device has all rows.
         places: (n,) each row's position in the batch, if the rows are divided among devices; None for 0, 1, ….
@@ -59,7 +59,7 @@ class Batch(NamedTuple):
         return jax.vmap(jax.random.fold_in, (None, 0))(key, places)
 
     def counted(self, terms: jax.Array) -> jax.Array:
-        """The rows' terms (n, ...), each times how often the row counts; 0 for padding, also where it is NaN."""
+        """The rows' terms (n, ...), each times how often the row counts; 0 for padding, even if its term is NaN."""
         trailing = tuple(range(1, terms.ndim))
         masked = jnp.where(jnp.expand_dims(self.mask > 0, trailing), terms, 0.0)
         if self.rows is None:
@@ -68,7 +68,7 @@ class Batch(NamedTuple):
 
 
 class Weighted(NamedTuple):
-    """Rows with weights: data with weights return this in place of (y, given)."""
+    """Rows with their weights: ``Data`` with weights returns this in place of (y, given)."""
 
     y: PyTree
     given: PyTree
@@ -111,7 +111,7 @@ class PlacedRows:
         rows: (y, given), every leaf (shards × rows of a shard, ...).
         counts: (shards × rows of a shard,) how often a row counts; 0 for padding.
         size: N.
-        over: the mesh.
+        over: the devices.
     """
 
     rows: PyTree
@@ -125,8 +125,8 @@ class Plan(NamedTuple):
 
     The rows are shuffled once. An epoch cuts them, from a random offset, into M contiguous blocks whose sizes differ by
     at most one, and visits the blocks in a random order. The batches of an epoch are therefore negatively correlated,
-    which lowers the noise of their sum. With ``independent`` each batch begins at a new random row. The gradient noise
-    is then white, as a correction for the noise requires.
+    which lowers the noise of their sum. With ``independent`` each batch begins at a new random row. The noise
+    of the gradient is then independent from step to step, as SGLD's correction for that noise requires.
     """
 
     size: int
@@ -179,7 +179,7 @@ def place(plan: Plan, key: jax.Array, t: jax.Array) -> tuple[jax.Array, jax.Arra
     rows = small + (block < larger)
     if plan.far:
         return jnp.concatenate([words[8:], block[None].astype(jnp.uint32)]), rows, index
-    # 2³² is no multiple of N, so a residue is not exactly uniform. The sum of two residues has one's bias squared.
+    # 2³² is no multiple of N, so a residue is not exactly uniform. A sum of two is closer, as its bias is the square.
     offset = ((words[8] % plan.size + words[9] % plan.size) % plan.size).astype(jnp.int32)
     start = (offset + block * small + jnp.minimum(block, larger)) % plan.size
     return start, rows, index
@@ -224,7 +224,7 @@ def permuted(salts: jax.Array, index: jax.Array, count: int) -> jax.Array:
 
 
 def window(windows: PyTree, plan: Plan, start: jax.Array, rows: jax.Array, index: jax.Array | int) -> Batch:
-    """The batch that begins at ``start`` (from ``place``), as a slice of ``Data.windows``."""
+    """The batch that begins at ``start`` (from ``place``): a slice of ``windows``, which ``Data.windows`` returned."""
     data = jax.tree.map(lambda a: jax.lax.dynamic_slice_in_dim(a, start, plan.width), windows)
     return windowed(data, plan, rows, index)
 

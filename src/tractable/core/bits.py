@@ -25,7 +25,7 @@ from tractable.core.tree import PyTree
 EPSILON = 2.0**-24
 ERROR = 0.05  # largest rounding error in single precision, in nats (units of the natural logarithm)
 LEAST, MOST = 2.0**-60, 2.0**60  # between these, squares and products of two numbers neither vanish nor overflow
-SAMPLE = 1 << 20  # numbers of an array that are examined
+SAMPLE = 1 << 20  # at most about this many numbers of an array are examined
 SINGLE_ONLY = ("tpu", "METAL")  # backends without double precision
 Owner = TypeVar("Owner", bound=type)
 

@@ -1,4 +1,4 @@
-"""The hidden cause z of one datum, a pytree of distributions: its density, and its values if there are few."""
+"""The log density of a datum's hidden cause z, a pytree of distributions, and the values that z can take."""
 
 from collections.abc import Callable
 from typing import Any
@@ -12,7 +12,7 @@ from tractable.core import tree
 from tractable.core.errors import ModelError
 from tractable.core.model import PyTree, is_distribution
 
-MOST_VALUES = 10_000  # most values of z to sum over
+MOST_VALUES = 10_000  # largest number of values of z that are summed over
 
 
 def log_prob_of(distributions: PyTree, value: PyTree) -> jax.Array:

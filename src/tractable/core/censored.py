@@ -5,7 +5,7 @@ import numpy as np
 from tractable.core.errors import DataError
 from tractable.core.words import listing
 
-OPEN = float(np.finfo(np.float32).max)  # −OPEN and OPEN mean no bound on that side; infinity is not allowed in data
+OPEN = float(np.finfo(np.float32).max)  # −OPEN: no lower bound; OPEN: no upper bound; infinity is not allowed in data
 STATUS = {"left": -1, "none": 0, "right": 1}  # bambi's words and brms's numbers
 WORDS = {"yes": 1, "true": 1, "y": 1, "t": 1, "no": 0, "false": 0, "n": 0, "f": 0} | STATUS
 

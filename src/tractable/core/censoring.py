@@ -17,7 +17,7 @@ from tractable.core.model import Model, PyTree, Through
 from tractable.core.shared import shared
 from tractable.core.tree import row_shapes
 
-NARROW = 1e-3  # if the log tails at an interval's ends differ by less, density × width is more accurate
+NARROW = 1e-3  # if the log tails at an interval's two ends differ by less, density × width is used: it rounds less
 FAR = 80.0  # log hazards are clipped to this, since the exponential of larger ones overflows in single precision
 
 
@@ -100,8 +100,10 @@ class _Bounds(constraints.Constraint):
 class Censored(dist.Distribution):
     """Bounds a ≤ b, (2,), of one y with distribution ``base``, as ``core.censored.censored`` returns them.
 
-        log p(a, b) = log f(a) where a = b, else log P(a < y < b):
-        right-censored log S(a), left-censored log F(b), interval-censored log (F(b) − F(a)) from the nearer tail
+        log p(a, b) = log f(a) if a = b, else log P(a < y < b):
+        right-censored log (1 − F(a)), left-censored log F(b), interval-censored log (F(b) − F(a))
+
+    with density f and distribution function F.
 
     A lower bound outside the support, such as 0 for a time, counts as no bound. The likelihood is right if the
     censoring is non-informative: the bounds are all that it reveals about y (Klein & Moeschberger 2003, section 3.5). A

@@ -29,7 +29,7 @@ class Curve(NamedTuple):
 
     @classmethod
     def of(cls, traces: Mapping[str, np.ndarray], every: int) -> "Curve | None":
-        """The curve of a run's traces, which have a value each ``every`` steps; None without a finite objective."""
+        """The curve of a run's traces, which have one value for ``every`` steps; None without a finite objective."""
         objective = np.atleast_2d(np.asarray(traces.get("objective", ()), np.float64))
         if not np.isfinite(objective).any():
             return None

@@ -66,7 +66,7 @@ def log_density(
         rows: the rows as ``Data.arrays`` returns them; None for a model without data.
         flat, jacobian: as in ``log_posterior``.
         terms: return the summands, (N + 1,), instead of their sum: a Metropolis ratio from differences of summands
-            keeps its digits in float32 if N is large.
+            is accurate in float32 even if N is large.
     """
 
     def density(position: PyTree) -> jax.Array:

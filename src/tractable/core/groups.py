@@ -18,7 +18,7 @@ from tractable.core.sums import Sums
 from tractable.core.tree import PyTree
 from tractable.core.words import nearest
 
-PARALLEL = 1 << 16  # terms (rows × nodes) computed in parallel
+PARALLEL = 1 << 16  # largest number of terms (rows × quadrature nodes) that are computed in parallel
 
 
 class Grouped(Prior):

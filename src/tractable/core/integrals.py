@@ -14,12 +14,12 @@ from jax.typing import ArrayLike
 from tractable.core.small import inverse_root
 
 MOST = 16  # largest number of dimensions of u
-DAMPING = 1e-3  # the first damping, relative to the largest curvature
+DAMPING = 1e-3  # damping of Newton's method after the first step that descends, relative to the largest curvature
 STEPS = 30  # largest number of Newton steps to a peak
 GAUSS = {1: 9, 2: 7}  # Gauss-Hermite nodes per dimension; higher dimensions use a Sobol sequence
-POINTS = 64  # points of the Sobol sequence, each with its mirror image
-FINER = 2  # factor of the nodes per dimension in a finer rule
-MORE = 8  # factor of the points of the Sobol sequence in a finer rule
+POINTS = 64  # number of points of the Sobol sequence; the mirror image −x of each point x is a node too
+FINER = 2  # a finer rule has this many times as many Gauss-Hermite nodes per dimension
+MORE = 8  # a finer rule has this many times as many points of the Sobol sequence
 
 
 class _Climb(NamedTuple):
@@ -73,7 +73,7 @@ def around(
     # A curvature that is not positive definite is replaced by its diagonal.
     diagonal = jnp.maximum(jnp.abs(jnp.diagonal(curvature)), jnp.finfo(curvature.dtype).eps)
     root = jnp.where(jnp.all(jnp.isfinite(root)), root, jnp.diag(1 / jnp.sqrt(diagonal)))
-    upper = jnp.swapaxes(root, -1, -2)  # L of (C Cᵀ)⁻¹ = C⁻ᵀ C⁻¹
+    upper = jnp.swapaxes(root, -1, -2)  # L = C⁻ᵀ, since −∇²f = C Cᵀ and L Lᵀ = (C Cᵀ)⁻¹; upper triangular
     places = place + nodes @ upper.T
     log_volume = jnp.sum(jnp.log(jnp.diagonal(upper))) + size * math.log(2 * math.pi) / 2
     return places, log_weights + jnp.sum(jnp.square(nodes), 1) / 2 + log_volume

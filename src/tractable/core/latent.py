@@ -27,7 +27,7 @@ _NOT_COMPILED = {"begin", "examine", "first", "check", "observations", "ahead"}
 
 
 class Climbed(NamedTuple):
-    """A reparametrised model on which EM works in place of the original, as it loses fewer digits in single precision.
+    """A reparametrised model on which EM works in place of the original, as its rounding errors are smaller in float32.
 
     Attributes:
         model: a ``LatentModel`` with the same unconstrained numbers.
@@ -66,11 +66,11 @@ class Steps(NamedTuple):
 
 
 class Symmetry(NamedTuple):
-    """The transformations of θ that keep the model; each may be None.
+    """Transformations of θ that give an equal model, and θ's number of free parameters; each may be None.
 
     Attributes:
-        shift: ``(params, offset) -> params``, θ of the same model for x + offset. EM then centres the data, which keeps
-            digits in single precision.
+        shift: ``(params, offset) -> params``, θ of the same model for x + offset. EM then centres the data, which
+            makes rounding errors in single precision smaller.
         canonical: ``params -> params``, the θ to report among equal maxima.
         permute: ``(params, order (K,)) -> params``, θ with its components in another order, for
             ``posterior.relabelled()``.
@@ -107,7 +107,7 @@ class LatentModel(Model):
             ``begin`` EM starts at a draw from the prior.
         position, support, start, derived: as for ``Model``.
 
-    For a z that is summed or integrated out by another closed form, such as a Markov chain or a normal z, use
+    For a z that is summed or integrated out by functions of your own, such as a Markov chain or a normal z, use
     ``LatentModel.from_steps``.
 
     Attributes:
@@ -132,7 +132,7 @@ class LatentModel(Model):
     """
 
     own: ClassVar[tuple[str, ...]] = ()  # attributes that a subclass adds to sums, steps and symmetry
-    origin: "LatentModel | None" = None  # the model that differs from this one only in starting points and checks
+    origin: "LatentModel | None" = None  # a model that differs from this one only in starting points and checks
     latent: Callable[..., PyTree] | None = None  # None if z is handled in closed form
     conditional: Callable[..., PyTree] | None = None
     sampler: Callable[[jax.Array, PyTree, int], tuple[PyTree, PyTree]] | None = None
@@ -327,7 +327,7 @@ class LatentModel(Model):
         return self.conditional(params, self._one_cause(params, inputs), *inputs)
 
     def traced(self, position: jax.Array, batch: Batch | None) -> jax.Array:
-        """The density whose trace identifies the model; the joint density at one z if z cannot be summed out."""
+        """The density whose JAX program identifies the model: the joint density at one z if z cannot be summed out."""
         if self.sums is not None or batch is None:
             return super().traced(position, batch)
         params, (y, x) = self.params(position), jax.tree.map(lambda a: a[0], batch.data)
@@ -396,7 +396,7 @@ class Marginal(Distribution):
         return jax.tree.map(lambda a: a.reshape(*sample_shape, *a.shape[1:]), draws)
 
     def _mixed(self) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """p(z | θ) of each value of z, and the mean and variance of x given each value."""
+        """For each value of z, p(z | θ), and the mean and variance of x given z."""
         if self.model.latent is None or self.model.causes is None:
             raise NotImplementedError
         latent, conditional = self.model.densities

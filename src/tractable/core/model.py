@@ -93,7 +93,7 @@ class Model(Grouped, Spelt):
         start: ``key -> params``, starting points, for models such as networks for which draws from the prior and the
             origin are poor. By default methods start around the origin of the unconstrained space.
         derived: ``params -> `` dict of derived arrays, which summaries, ArviZ and ``posterior.derived()`` report.
-        labels: names of a parameter's numbers, by the parameter's name, in place of names such as ``weights[0]``.
+        labels: for a parameter's name, the names of its numbers, which replace names such as ``weights[0]``.
         shared: set ``shared=True`` to reuse compiled programs for all models that differ only in numbers: the numbers
             of the prior, such as sds, and those that a ``jax.tree_util.Partial`` passes to likelihood or start. The
             numbers are then arguments of the programs instead of constants, which can change the last digits of
@@ -112,16 +112,16 @@ class Model(Grouped, Spelt):
     (``core.integrals.around``). Every method can therefore fit θ, also by batches of groups: a step uses the groups of
     its batch only, and no z is stored. A variational q(θ) extends to all unknowns as q(θ) Π_g p(z_g | y_g, θ), the best
     extension of that q(θ) (Hoffman & Blei 2015; Agrawal & Domke 2021). SGLD's gradient follows from Fisher's identity
-    (Patterson & Teh 2013). The density of θ has no funnels between z and its scale. A group may have up to 16 numbers.
-    The integrals are exact if p(z | y_g, θ) is normal, and the report states their accuracy. ``posterior.local()``
-    returns z.
+    (Patterson & Teh 2013). The density of θ has no funnels between z and its scale. A group's z may have up to 16
+    numbers. The integrals are exact if p(z | y_g, θ) is normal, and the report states their accuracy.
+    ``posterior.local()`` returns z.
 
     All methods work in an unconstrained space, which bijections map to the supports; log densities include the
     log-determinants of the bijections, and results are in the user's space.
 
     Raises:
         ModelError: the prior is discrete, or a callable without a position; a distribution is passed in place of a
-            function; ``local`` is no dict of distributions, or reuses a parameter's name.
+            function; ``local`` does not return a dict of distributions, or reuses a parameter's name.
 
     >>> import numpyro.distributions as dist
     >>> coin = Model({"theta": dist.Beta(5, 5)}, lambda params: dist.Bernoulli(params["theta"]))
@@ -244,7 +244,7 @@ class Model(Grouped, Spelt):
 
     @property
     def network_weights(self) -> tuple[str, ...]:
-        """Names of the parameters that are a network's weights; one weight means little, since units can be swapped."""
+        """Names of the parameters that are a network's weights; a single weight means little, as units can swap."""
         network = self.through is not None and self.start is not None and isinstance(self.prior, dict)
         return ("weights",) if network and "weights" in self.prior else ()
 
@@ -271,11 +271,11 @@ class Model(Grouped, Spelt):
         """Raise a DataError for impossible rows; subclasses check more than the support."""
 
     def traced(self, position: jax.Array, batch: Batch | None) -> jax.Array:
-        """The density whose trace identifies the model: the log posterior at a flat position."""
+        """The density whose JAX program identifies the model: the log posterior at a flat position."""
         return log_posterior(self, flat=True)(position, batch)
 
     def computed(self, params: PyTree, key: jax.Array, rows: PyTree) -> list:
-        """The values of all functions of the model but its density; their trace identifies the model.
+        """The values of all functions of the model but its density; their JAX program identifies the model.
 
         Args:
             rows: (y, given) of a few rows, with a leading axis; None without data.
@@ -308,7 +308,7 @@ class Model(Grouped, Spelt):
         return jax.vmap(one)(rows)
 
 
-# The first living model of each form: the programs of all models of that form are compiled for it.
+# By form (``_form``), the first living model of that form, for which the programs of all such models are compiled.
 _of_form: weakref.WeakValueDictionary[Hashable, Model] = weakref.WeakValueDictionary()
 
 

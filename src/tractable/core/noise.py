@@ -19,16 +19,16 @@ TAIL = (
 )  # fmt: skip
 MOST = 1 << 32  # a key gives fewer numbers than this, as the counter has 32 bits
 LARGE = 1 << 14  # this many numbers or more are drawn in pairs
-EVEN = 2048  # a loop divided among cores keeps its vector instructions only over multiples of this length
+EVEN = 2048  # a loop divided among cores uses vector instructions only if its length is a multiple of this
 COSINE = [(-1) ** k * (math.pi / 2) ** (2 * k) / math.factorial(2 * k) for k in range(7)]  # cos(πx/2) in powers of x²
 
 
 def normal(key: jax.Array, shape: tuple[int, ...], dtype: DTypeLike | None = None) -> jax.Array:
     """Independent standard normals.
 
-    In single precision with Threefry keys, they come from Giles' inverse error function (2012), with one logarithm each
-    and at most 5.4 sds from 0, or, if there are LARGE or more, from ``in_pairs``. Otherwise ``jax.random.normal`` draws
-    them.
+    In single precision with Threefry keys, LARGE or more numbers come from ``in_pairs``. Fewer come from Giles' inverse
+    error function (2012), with one logarithm each; they are at most 5.4 sds from 0. In all other cases
+    ``jax.random.normal`` draws them.
     """
     if not cheap(key, shape, dtype):
         return jax.random.normal(key, shape, dtype)

@@ -63,7 +63,7 @@ class Prior:
         """The bijection from the reals to the support of each parameter, in the order of the leaves."""
         if not self.prior_is_callable:
             traced = any(isinstance(a, Tracer) for a in jax.tree.leaves(self.prior))
-            # Bounds that are arrays are subtracted here. Within a trace the cached result would belong to the trace.
+            # ``biject_to`` computes with bounds that are arrays. During a trace, JAX would tie the result to the trace.
             with contextlib.nullcontext() if traced else jax.ensure_compile_time_eval():
                 return [biject_to(d.support) for d in jax.tree.leaves(self.prior, is_leaf=is_distribution)]
         count = len(jax.tree.leaves(self.position))
@@ -85,7 +85,7 @@ class Prior:
 
     @property
     def real(self) -> np.ndarray:
-        """``unbounded`` for each of the d unconstrained numbers, (d,)."""
+        """For each of the d unconstrained numbers, whether its parameter is ``unbounded``, (d,)."""
         sizes = [int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(self.space.shapes)]
         return np.repeat(self.unbounded, sizes)
 
@@ -141,7 +141,7 @@ class Prior:
 
     @CachedProperty
     def fixed(self) -> np.ndarray:
-        """Which of the k numbers are constants of their support, such as the diagonal of a correlation matrix, (k,)."""
+        """Which of the k numbers are constant on their support, such as the diagonal of a correlation matrix, (k,)."""
         if len(self.names) == self.space.size:
             return np.zeros(len(self.names), bool)
         places = jnp.asarray(np.random.default_rng(0).standard_normal((3, self.space.size)))
@@ -165,6 +165,6 @@ class Prior:
         return jax.tree.map(lambda d, p: jnp.sum(d.log_prob(p)), self.prior, params, is_leaf=is_distribution)
 
     def log_priors(self, params: PyTree, unconstrained: PyTree) -> list[jax.Array]:
-        """log p(θ_i) plus the log-determinant of each leaf θ_i, which has a prior of its own."""
+        """For each leaf θ_i, which has a prior of its own, log p(θ_i) plus the log-determinant of its bijection."""
         jacobians, terms = self._jacobians(unconstrained, params), self._log_priors(params)
         return [a + b for a, b in zip(jax.tree.leaves(terms), jax.tree.leaves(jacobians), strict=True)]

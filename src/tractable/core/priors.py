@@ -11,7 +11,7 @@ from tractable.core.tree import PyTree
 
 
 def is_distribution(x: object) -> bool:
-    """Whether ``x`` is a distribution: ``is_leaf`` of pytrees of distributions, which are themselves pytrees."""
+    """Whether ``x`` is a distribution; an ``is_leaf`` for pytrees of distributions, as each is itself a pytree."""
     return isinstance(x, Distribution)
 
 

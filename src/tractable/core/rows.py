@@ -18,10 +18,10 @@ from tractable.core.tree import PyTree
 from tractable.core.words import Spelt
 
 Labels = Sequence | np.ndarray  # the label of each row's group
-RESIDENT = 4 << 30  # most bytes of data that are held in memory by default
+RESIDENT = 4 << 30  # largest number of bytes of data that are held in memory by default
 SHUFFLE = 20_140  # the seed of the one shuffle of the rows, which belongs to the data and not to a run
-SKETCH = 4096  # most groups in a sketch of the data
-EVENLY = 10_000  # rows drawn in proportion to unequal weights
+SKETCH = 4096  # largest number of groups that ``Data.sketched`` returns
+EVENLY = 10_000  # number of rows that ``Data.equally_counted`` chooses in proportion to unequal weights
 
 
 class Data(Spelt):
@@ -37,8 +37,8 @@ class Data(Spelt):
             2 counts as two rows, a row of weight 0 as none. By default every row counts once. Minibatches draw all rows
             equally often, and a prediction for a row does not depend on the row's weight.
         group: (N,) the label or number of each row's group, for a model with ``local``; the rows of a group need not be
-            neighbours. A datum is then a whole group: ``size``, the N of a sum and the n of a batch count groups.
-            Every group takes as much memory as the largest.
+            neighbours. A datum is then a whole group: N (the attribute ``size``) and the size of a batch count groups.
+            Every group takes as much memory as the largest group.
         missing: "raise" refuses rows with NaN or infinite numbers; "drop" leaves these rows out; "keep" accepts NaN,
             for models of missing numbers (``latent.mixture.with_missing``), and refuses infinite numbers.
         allow_empty: accept N = 0, for which the posterior is the prior.
@@ -149,7 +149,7 @@ class Data(Spelt):
         return self.rows[1]
 
     def members(self) -> "Data":
-        """The rows of all groups as single data, in their original order."""
+        """The rows of all groups as Data without groups, in their original order."""
         if self.numbers is None:
             return self
         where = np.unravel_index(self._in_order(self.numbers), self.numbers.shape)
@@ -169,7 +169,7 @@ class Data(Spelt):
 
     @property
     def total(self) -> int | float:
-        """Σ_n w_n; N where every row counts once."""
+        """Σ_n w_n; N if every row counts once."""
         return self.size if self.weights is None else float(np.sum(self.weights))
 
     def take(self, index: np.ndarray | jax.Array | list | slice) -> "Data":
@@ -184,7 +184,7 @@ class Data(Spelt):
     def equally_counted(self, count: int = EVENLY) -> "Data":
         """Rows that all count once, from which a method finds a starting point; rows of weight zero are left out.
 
-        Where weights differ, ``count`` rows are chosen in proportion to their weights.
+        If the weights differ, ``count`` rows are chosen in proportion to their weights, so a row may be chosen twice.
         """
         if self.weights is None:
             return self
@@ -198,7 +198,7 @@ class Data(Spelt):
         return Data(*jax.tree.map(lambda a: np.asarray(a[indices]), self.rows), missing=self.missing)
 
     def sketched(self, count: int = SKETCH) -> "Data":
-        """At most ``count`` random groups, weighted so that their sum estimates the sum over all groups.
+        """At most ``count`` random groups, with weights so that sums over them estimate sums over all groups.
 
         A run uses them to find a starting point and the curvature. Data without groups are returned as they are.
         """
@@ -220,8 +220,8 @@ class Data(Spelt):
         """All rows on the device in their original order: (y, given), or ``Weighted`` if the data have weights."""
         if not self.resident:
             raise DataError(
-                f"This method looks at all {self.size} rows at every step, {self.nbytes / 2**30:.1f} GiB. "
-                "Use one that takes minibatches (SGLD, SGHMC), or Data(..., resident=True) if memory allows."
+                f"This method looks at all {self.size} rows at every step, {self.nbytes / 2**30:.1f} GiB. Use a method "
+                "that takes minibatches, such as SGLD, or Data(..., resident=True) if memory allows."
             )
         return self.first()
 
@@ -236,7 +236,7 @@ class Data(Spelt):
         return rows if self.weights is None else Weighted(rows[0], rows[1], change(self.weights))
 
     def windows(self, width: int) -> PyTree:
-        """The rows in shuffled order on the device, with the first ``width`` repeated, so that a batch is a slice."""
+        """The rows in shuffled order on the device, then the first ``width`` again, so that every batch is a slice."""
         kind = width, jnp.result_type(float).name
         if kind not in self._shuffled:
             order = np.random.default_rng(SHUFFLE).permutation(self.size)
@@ -290,9 +290,9 @@ def labels_of(source: Labels, size: int, what: str = "Data(group=...)") -> np.nd
 
 
 def gathered(rows: PyTree, weights: np.ndarray | None, groups: np.ndarray) -> tuple[PyTree, np.ndarray, np.ndarray]:
-    """Rows by group, every leaf (groups, members, ...); the sorted labels; the rows' numbers, −1 for padding.
+    """Rows by group, every leaf (groups, members, ...); the sorted labels; and row numbers (groups, members).
 
-    Padding repeats a group's first row, which has a finite density, and counts 0 times.
+    Row numbers are −1 for padding. Padding repeats a group's first row, which has a finite density, and counts 0 times.
     """
     labels, index, sizes = np.unique(groups, return_inverse=True, return_counts=True)
     most, count = int(sizes.max(initial=0)), len(groups)

@@ -6,7 +6,7 @@ import numpy as np
 def moments(columns: np.ndarray, weight: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
     """Mean and sd of each column of (n, d), whose rows have weights (n,).
 
-    Each column is first divided by the power of two above its largest number, which changes no digit. Without the
+    Each column is first divided by the power of two above its largest number, which needs no rounding. Without the
     division, squares of numbers above 1e154 would be infinite, and squares of numbers below 1e-162 would be 0. The sd
     of equal numbers is 0.
 

@@ -21,12 +21,12 @@ def constant(step_size: float | jax.Array) -> Schedule:
 def polynomial(a: float, b: float, gamma: float = 0.55) -> Schedule:
     """ε_t = a (b + t)^−γ (Welling & Teh 2011, section 4).
 
-    The drift is ε/2 times the gradient and the noise variance is ε, so ε is twice BlackJAX's step size.
+    In SGLD the drift is ε/2 times the gradient and the noise variance is ε, so ε is twice BlackJAX's step size.
 
     Args:
         a: scale, > 0.
         b: offset in steps, > 0. The step size falls only once t is of the order of b: with b = 10⁸ and 10⁶ steps the
-            step size is nearly constant, and so is its bias.
+            step size is nearly constant, and the bias that it causes in the draws hardly falls.
         gamma: decay γ in (½, 1], where Σ ε_t = ∞ and Σ ε_t² < ∞.
 
     Raises:

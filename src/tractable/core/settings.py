@@ -133,7 +133,7 @@ def range_of(hint: object) -> Range | None:
 
 
 def _alternatives(hint: object) -> list[Range]:
-    """The ranges of a union's members; [] if a member states none."""
+    """The ranges of a union's members; [] if a member states no range."""
     kind, members = get_origin(hint), get_args(hint)
     if kind is Annotated:
         base, note = members[:2]

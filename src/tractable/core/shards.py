@@ -18,7 +18,7 @@ from tractable.core.sealed import read_sealed
 
 MANIFEST = "manifest.json"
 KIND = "tractable shards"
-MAPPED = 256  # most files mapped at a time; a process may have about a thousand files open
+MAPPED = 256  # largest number of files mapped at a time; a process may have about a thousand files open
 
 
 class Shard(NamedTuple):
@@ -281,15 +281,16 @@ def roles(folder: Path) -> tuple[Any, Any, Any] | None:
 
 
 def last_apart(rows: Rows, share: float) -> tuple[Rows, Rows | None]:
-    """The rows without the last files, and the rows of the last files, about ``share`` of all; None for a single file.
+    """The rows of all but the last files, and those of the last files, about ``share`` of all; or (all rows, None).
 
-    The last files are a random part of the rows if ``pack`` wrote them.
+    All rows come back if they are not in several files, or if ``share`` is 0. The last files are a random part of the
+    rows if ``pack`` wrote them.
     """
     if not isinstance(rows, Sharded) or len(rows.shards) < 2 or share == 0:
         return rows, None
     last = min(max(1, round(share * len(rows.shards))), len(rows.shards) - 1)
-    halves = (rows.shards[:-last], rows.shards[-last:])
-    first, rest = (Sharded(half, rows.shape[1:], rows.dtype, rows.sound, rows.shuffled) for half in halves)
+    parts = (rows.shards[:-last], rows.shards[-last:])
+    first, rest = (Sharded(part, rows.shape[1:], rows.dtype, rows.sound, rows.shuffled) for part in parts)
     return first, rest
 
 

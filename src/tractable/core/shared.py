@@ -22,8 +22,8 @@ from tractable.core.errors import CheckpointError, TractableError
 from tractable.core.tree import PyTree
 from tractable.core.words import check_spelling
 
-# The modules whose functions a saved folder may name, by the names in folders. These names never change, so that code
-# can move while the folders' format stays the same.
+# The modules whose functions a saved folder may name. Keys are the module names that are written in folders; they never
+# change, so that folders keep their format if code moves. Values are where the modules are now.
 FACTORIES = {
     f"tractable.models.{name}": f"tractable.{place}"
     for name, place in {
@@ -46,7 +46,7 @@ FACTORIES = {
         "variational_regression": "latent.variational_regression",
     }.items()
 }
-FEW = 1 << 14  # on at most so many numbers, a program without a long loop takes less time to run than to compile
+FEW = 1 << 14  # on at most this many numbers, a program without a long loop takes less time to run than to compile
 # XLA options on CPUs. COMPILE_FAST halves the time to compile, and loops run up to a quarter slower. COMPILE_FASTEST
 # takes a fifth of the time to compile and runs at a third of the speed. Both may round differently.
 COMPILE_FAST = {"xla_cpu_use_fusion_emitters": False}
@@ -132,9 +132,9 @@ class Compiled(Generic[T]):
 
     A program on few numbers takes longer to compile than to run, and is compiled with the XLA options ``if_few``, such
     as COMPILE_FAST or COMPILE_FASTEST. Donated arrays are memory for results, so they do not count here: otherwise a
-    longer run could get other options, and other bits. Programs with a ``placement`` that divides rows among devices
-    never use ``if_few``, because the number of rows on a device depends on the number of devices, and the bits of the
-    results must not.
+    longer run could get other options, and results that differ in the last bits. Programs with a ``placement`` that
+    divides rows among devices never use ``if_few``: the number of rows on a device depends on the number of devices,
+    but results must not, to the last bit.
     """
 
     def __init__(
@@ -160,7 +160,7 @@ class Compiled(Generic[T]):
 
     @functools.cached_property
     def _if_few(self) -> Callable[..., T]:
-        """The program with those of the options ``if_few`` that the installed XLA knows; made when first used."""
+        """The program compiled with the options ``if_few`` that the installed XLA knows; made when first used."""
         return self._jit(compiler_options={k: v for k, v in self._options.items() if k not in _unknown()})
 
     def traced(self, *args: object, **kwargs: object) -> ClosedJaxpr:
@@ -188,7 +188,7 @@ def compiled(
 
 @functools.cache
 def _unknown() -> frozenset[str]:
-    """Those of the options above that the installed XLA refuses: new releases of XLA drop some options."""
+    """The options in COMPILE_FASTEST that the installed XLA refuses: new releases of XLA drop some options."""
 
     def accepts(**options: object) -> bool:
         try:
@@ -229,7 +229,7 @@ def _no_tuple(value: object) -> bool:
 
 
 def recipe(result: object) -> dict[str, object] | None:
-    """The function of the library and its arguments that made an object, for JSON; None if unknown."""
+    """The library's function that made an object, and its arguments, as JSON can hold them; None if unknown."""
     if result not in _makers:
         return None
     factory, given = _makers[result]

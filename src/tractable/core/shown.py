@@ -6,11 +6,11 @@ from collections.abc import Callable
 # Control characters except line ends and tabs: those of ASCII and Latin 1, and those that change the writing direction.
 CONTROL = re.compile("[\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f\\u200e\\u200f\\u2028-\\u202e\\u2066-\\u2069]")
 
-makers: list[Callable[[object], str]] = []  # at most one function that returns HTML; ``pages`` adds it when imported
+makers: list[Callable[[object], str]] = []  # at most one function that returns HTML, which ``tractable`` adds
 
 
 def as_html(self: object) -> str | None:
-    """HTML for ``_repr_html_``; None if ``pages`` is not imported, so that a notebook shows text."""
+    """HTML for ``_repr_html_``; None, so that a notebook shows text, if there is no function that makes HTML."""
     return makers[0](self) if makers else None
 
 

@@ -14,7 +14,7 @@ from tractable.core.tree import PyTree
 
 
 class Expected(NamedTuple):
-    """The result of an E-step: sums over rows, so that the sums of parts of the data add up."""
+    """The result of an E-step: sums over rows, so that the results of parts of the data can be added."""
 
     statistics: PyTree  # Σ_n w_n E[T(x_n, z)]
     log_likelihood: Any  # () Σ_n w_n log p(x_n | θ), in nats
@@ -73,7 +73,7 @@ def accumulate(
         return e_step(theta, Batch(rows, weights, size))
 
     def part(start: jax.Array) -> tuple[Expected, None]:
-        # The last chunk starts earlier, to be full, and masks the rows that are already counted: no padded copy.
+        # The last chunk starts earlier, so that it is full without padding, and masks rows that were already counted.
         first = jnp.minimum(start, size - chunk)
         here = jax.tree.map(lambda a: jax.lax.dynamic_slice_in_dim(a, first, chunk), (rows, weights))
         mask = jnp.where(first + jnp.arange(chunk) >= start, here[1], 0)

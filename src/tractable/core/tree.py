@@ -23,7 +23,7 @@ def row_shapes(arrays: PyTree, *size: int) -> PyTree:
 
 
 def normal_like(key: jax.Array, tree: PyTree, count: int) -> PyTree:
-    """Standard normal noise of the tree's shapes for ``count`` steps, a leading axis of every leaf."""
+    """Standard normal noise of the tree's shapes for ``count`` steps; every leaf has a leading axis ``count``."""
     leaves, treedef = jax.tree.flatten(tree)
     sizes = [int(np.prod(leaf.shape)) for leaf in leaves]
     dtype = jnp.result_type(*leaves)
@@ -69,7 +69,7 @@ def total(tree: PyTree) -> jax.Array:
 def summed(part: Callable[[PyTree], tuple[PyTree, PyTree]], over: PyTree) -> tuple[PyTree, PyTree]:
     """The sum of the first results of ``part(x)`` over the entries x of ``over``, and the second results, stacked.
 
-    The sum is compensated (Kahan 1965): in float32 thousands of terms lose no more digits than one.
+    The sum is compensated (Kahan 1965): its rounding error is about that of one addition, even with thousands of terms.
     """
 
     def add(carry: tuple[PyTree, PyTree], x: PyTree) -> tuple[tuple[PyTree, PyTree], PyTree]:
@@ -105,7 +105,7 @@ def names(tree: PyTree, labels: Mapping[str, Sequence[str]] | None = None) -> li
     """A name for each number, such as ``w[0, 1]``, in the order of ``ravel_pytree``.
 
     Args:
-        labels: the names of a leaf's numbers, by the leaf's name, in place of such names.
+        labels: for a leaf's name, the names of its numbers, which replace names such as ``w[0, 1]``.
     """
     out, labels = [], labels or {}
     for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]:

@@ -55,7 +55,7 @@ def find(kind: str, name: str, known: Mapping[str, T]) -> T:
 
 
 def removed(**instead: str) -> Callable[[T], T]:
-    """A decorator that stores, by removed argument, the sentence about what to pass instead."""
+    """A decorator that stores, for each removed argument, a sentence about what to pass instead."""
 
     def mark(function: T) -> T:
         vars(function)["removed"] = instead
@@ -98,7 +98,7 @@ class _SignatureOfInit:
 class Spelt:
     """Base of classes whose constructors suggest the right spelling of an argument, as ``spelt`` does for functions."""
 
-    removed: ClassVar[Mapping[str, str]] = NOTHING  # by removed argument, the sentence about what to pass instead
+    removed: ClassVar[Mapping[str, str]] = NOTHING  # for each removed argument, what to pass instead
     __signature__ = _SignatureOfInit()  # else inspect would show the signature of __new__
 
     def __new__(cls: type[Self], *args: object, **named: object) -> Self:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 RUNS = r"[=+\-@\t\r]"  # first characters of a cell that a spreadsheet may run as a formula
-NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?$"  # a cell that is never run, even with a sign
+NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?$"  # a number: never run, even if it begins with a sign
 
 
 def refuse_links(path: Path) -> None:
@@ -68,7 +68,7 @@ def write_synced(path: Path, content: bytes | memoryview) -> None:
 
 
 def write_table(path: str | Path, table: "pd.DataFrame", *, index: bool = False) -> None:
-    """Write a table atomically: as Parquet if the suffix is .parquet, else as CSV without cells that a program runs."""
+    """Write a table atomically: as Parquet if the suffix is .parquet, else as CSV with no cell that a program runs."""
     if Path(path).suffix == ".parquet":
         file = BytesIO()
         table.to_parquet(file, index=index)

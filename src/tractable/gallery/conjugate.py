@@ -89,7 +89,7 @@ def normal_mean(y: Numbers, noise_sd: Real, prior_mean: Real, prior_sd: Real) ->
     positive(noise_sd=noise_sd, prior_sd=prior_sd)
     y = np.asarray(y, np.float64)
     precision = 1 / prior_sd**2 + y.size / noise_sd**2
-    # y is centred on the prior mean, so that no digits are lost if the mean is far from zero.
+    # y is centred on the prior mean, so that rounding errors stay small if the mean is far from zero.
     z = y - prior_mean
     shift = float(z.sum() / noise_sd**2 / precision)
     log_evidence = (

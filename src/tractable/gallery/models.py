@@ -111,7 +111,7 @@ def _standardised(data: Data, by: Data, outputs: bool = True) -> Data:
 def _held_out(data: Data, outputs: bool = False) -> tuple[Data, Data]:
     """Four fifths of the rows to fit, and one fifth held out.
 
-    The inputs, and the outputs if ``outputs``, are standardised by the rows to fit.
+    The inputs, and the outputs if ``outputs``, are standardised with mean and sd of the rows to fit.
     """
     train, rest = data.split(0.2)
     return _standardised(train, train, outputs), _standardised(rest, train, outputs)
