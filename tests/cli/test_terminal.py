@@ -2,6 +2,8 @@
 
 import re
 import shutil
+import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +11,7 @@ import pandas as pd
 import pytest
 from commands import run
 
+from tractable.cli import main
 from tractable.cli.terminal import Terminal
 from tractable.core import sealed
 from tractable.core.errors import CheckpointError, DataError, RunError, TractableWarning
@@ -114,3 +117,15 @@ def test_forged_folders(fitted, tmp_path, case):
     assert found.exit_code in (0, 3), found.output
     assert_harmless(found.stdout + found.stderr)
     assert printable(f"a note{text}") in found.stderr and printable(f"R-hat{text}") in found.stdout
+
+
+def test_the_version_and_an_output_whose_reader_has_stopped(capsys, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["tractable", "--version"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert not ended.value.code and capsys.readouterr().out == f"tractable {version('tractable')}\n"
+    # Rich and click end with 1 where the pipe was closed.
+    monkeypatch.setattr("tractable.cli.app.app", lambda: sys.exit(1))
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 0

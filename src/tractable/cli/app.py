@@ -2,9 +2,10 @@
 
 import functools
 from collections.abc import Callable, Mapping
+from importlib.metadata import version
 from inspect import Parameter, Signature
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
@@ -14,11 +15,25 @@ from tractable.cli.terminal import FAULT, Terminal, as_options, line, notes, say
 Given = Mapping[str, Any]  # a command's options by name, and under "notes" the notes that it has printed so far
 app = typer.Typer(
     name="tractable",
-    help="Approximate Bayesian inference, with posteriors that say how far they can be trusted.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        line(f"tractable {version('tractable')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _program(
+    _version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Approximate Bayesian inference, with posteriors that say how far they can be trusted."""
 
 
 def command(parameters: list[Parameter]) -> Callable:
@@ -38,8 +53,8 @@ def command(parameters: list[Parameter]) -> Callable:
             except TractableError as error:
                 say(as_options(str(error)), "red")
                 raise typer.Exit(FAULT) from None
-            except BrokenPipeError:  # the program that reads the output has closed it
-                raise
+            except BrokenPipeError:  # the program that reads the output, such as ``head``, has read enough
+                raise typer.Exit from None
             except OSError as error:
                 say(f"{error}. Correct this, or choose another folder or file.", "red")
                 raise typer.Exit(FAULT) from None
