@@ -20,8 +20,8 @@ WORK_ON_MANY = 1.5e10  # the same for a sample of many rows, whose operations ru
 SHARE = 0.25  # a verification may also use this share of the run's own work, if that is more
 FAR_BELOW = 100.0  # nats; the end of a climb this far below the highest end is no second mode
 LEAST_ROWS = 1 << 14  # minimum number of rows in a sample
-# Number of draws at which a sample's log density is compared with that of all rows, and largest sd of the difference (in
-# nats) for which the sample is used.
+# Number of draws at which a sample's log density is compared with that of all rows, and the largest sd of the
+# difference, in nats, for which the sample is used.
 COMPARED_DRAWS, UNLIKE = 16, 0.2
 LEAST_ON_ALL = 30  # number of gradients on all rows that a verification by a sample takes, except those for a curvature
 
