@@ -36,7 +36,7 @@ MODES = 8  # maximum number of modes examined
 # Two ends closer than this are the same mode: in nats, and in posterior sds (root mean square over parameters).
 SAME_MODE = 0.1
 NEGLIGIBLE = 12.0  # nats; a mode whose log mass is this far below the largest is left out
-LEAST_FALL, MOST_FALL = 0.15, 3.0  # nats by which log p should fall within one sd of a mode; a normal's falls by 0.5
+LEAST_FALL, MOST_FALL = 0.15, 3.0  # nats by which log p should fall at one sd from a mode; a normal's falls by 0.5
 MODE_WIDTHS = (1.0, 0.1, 0.01)  # widths that are tried for a mode, as shares of the posterior's width
 FLAT = 1e-6  # smallest over largest eigenvalue of a mode's curvature, below which it is a ridge or a plateau
 
@@ -220,7 +220,7 @@ def climb(
         accept = new_value >= value[active] + 1e-4 * step_length * gain
         memory.keep(active[accept], (new - old)[accept], (up - new_slope)[accept])
         to_come[active] = gain
-        floor = np.maximum(GAIN / 10, 1e-6 * (1 + np.abs(value[active])))  # a gain below this is rounding error
+        floor = np.maximum(GAIN / 10, 1e-6 * (1 + np.abs(value[active])))  # a smaller gain is negligible, or rounding
         updated = active[accept]
         x[updated], value[updated], slope[updated] = new[accept], new_value[accept], new_slope[accept]
         length[active] = np.where(accept, 1.0, 0.3 * step_length)

@@ -20,7 +20,7 @@ NO_ROWS = np.zeros(0)  # stands for a missing array
 class Sandwich(NamedTuple):
     """A lower and an upper bound of the mean of log p(x) over rows simulated from the model, in nats per row."""
 
-    lower: float  # mean over rows of log (1/K) Σ_k w_k, h_k ~ q(h | x)
+    lower: float  # mean over rows of log (1/K) Σ_k w_k, with w_k = p(x, h_k)/q(h_k | x) and h_k ~ q(h | x)
     upper: float  # mean of log (1/(K + 1)) (w* + Σ_k w_k); w* is the weight of the h from which x was simulated
     gap: float  # upper − lower
     error: float  # standard error of the gap, over rows

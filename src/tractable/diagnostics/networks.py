@@ -39,7 +39,7 @@ AGREE, MOVES, WIDTHS = "predictions agree", "predictions moved", "widths"  # nam
 
 
 def side_of(learnt: Learnt, chains: slice = slice(None)) -> Side:
-    """The run's ``Side``: draws of the network's weights (resampled if weighted), and the model that predicts with them."""
+    """The run's ``Side``: draws of the weights, resampled if draws are weighted, and the model that predicts."""
     belief, model = learnt.belief, learnt.method.predictive(learnt.model, learnt.belief)
     if belief.positions is None:
         return Side(model, np.asarray(belief.position)[None])

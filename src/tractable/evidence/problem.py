@@ -31,7 +31,7 @@ class Problem(NamedTuple):
     data: Data | None
     targets: Targets  # the density of the parameters, or, at a given θ, of every row's z; rows on one device
     posterior: Posterior | None = None
-    z: PyTree = None  # exact draws of every row's z
+    z: PyTree = None  # one exact draw of every row's z, or None
     placement: OneDevice = ONE_DEVICE  # the devices of the rows
     seed: int = 0
 
