@@ -34,7 +34,7 @@ PAIRS, NUMBERS = 64, 1 << 22  # maximum number of pairs of draws by which varian
 # Factors by which q's variances may differ from optimal ones: up to SUITED in every array is trust; more than UNTRAINED
 # over all arrays together is reject.
 SUITED, UNTRAINED = 1.5, 4.0
-SIGMAS = 2.58  # standard errors of a 99 % interval
+SIGMAS = 2.58  # half the width of a 99 % interval, in standard errors
 AGREE, MOVES, WIDTHS = "predictions agree", "predictions moved", "widths"  # names of checks
 
 

@@ -29,7 +29,7 @@ LEVEL = 0.9  # probability of the region of highest density whose coverage is ch
 # nats; log densities this close are ties. If a simulated y equals the observed y, their log densities usually differ by
 # less: one of DRAWS draws is left out, for the simulated y only.
 TIE = 2 / DRAWS
-SIGMAS = 2.58  # standard errors of a 99 % interval
+SIGMAS = 2.58  # half the width of a 99 % interval, in standard errors
 COVERED, MISSED = 0.05, 0.15  # error of the coverage beyond chance: up to COVERED is trust, up to MISSED is caution
 # Absolute surprise (unexpected loss of log density) beyond chance, in nats per row: up to SURPRISE is trust, up to
 # SURPRISED is caution.

@@ -19,7 +19,7 @@ from tractable.diagnostics.weights import shares
 
 LEAST_ESS = 200  # minimum effective sample size of the weights, and minimum number of draws, for a comparison
 FREEDOM = 4.0  # degrees of freedom of the t's from which places are drawn
-KERNELS = 30  # number of local t's in every round except the first
+KERNELS = 30  # number of local t's (each around a single place) in every round except the first
 ROUNDS = 4  # number of rounds; twice as many if some parameter has a long tail
 LOW = 6  # maximum number of parameters for which local and very wide proposals are used
 ADAPTED = 20  # maximum number of parameters for which a covariance is estimated from the weighted places
