@@ -176,7 +176,7 @@ class Calibration:
         draws: L.
         index: (n,) indices of the runs.
         effective: (n,) number of nearly independent draws of each run; if it is below L, the truth was ranked among
-            so many draws.
+            only that many draws.
         failures: error messages of the runs that failed, by index.
         method: the method's name.
         asked: the requested number of runs.
