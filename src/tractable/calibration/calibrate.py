@@ -46,14 +46,18 @@ if TYPE_CHECKING:
     import pandas as pd
 
 FORM = 2  # version of a checkpoint's contents
-LEAST = 20  # fewest runs: with fewer, even ranks that are all 0 say little
-DOUBTED, REJECTED = 0.05, 0.01  # adjusted p-values below which the verdict is at most "caution", and "reject"
+LEAST = 20  # smallest number of runs that may be requested; 20 runs give the bias of a mean only to ± 0.44 sd
+# Below an adjusted p-value of DOUBTED the verdict is "caution"; below REJECTED it is "reject", if the error is large.
+DOUBTED, REJECTED = 0.05, 0.01
 # Errors that count as small: bias of a mean in sds, ratio of sds, and distance between ECDFs; a mean that is 0.2 sd off
 # causes a distance of 0.08.
 BIAS, RATIO, GAP = 0.2, 1.25, 0.08
-NORMAL, CLEAR = 1.96, 2.576  # standard errors: half a 95 % interval; beyond which a report names a bias or a wrong sd
-FAILED = 0.05  # share of runs that may fail, or be ranked among too few draws, without a caution or reject
-NAMED, PANELS = 8, 4  # most quantities in a report, and in a plot
+# Standard errors: NORMAL is half the width of a 95 % interval; a report names a bias or a wrong sd beyond CLEAR.
+NORMAL, CLEAR = 1.96, 2.576
+# Largest share of runs that may fail before the verdict is "reject", and largest share that may have fewer nearly
+# independent draws than requested before it is "caution".
+FAILED = 0.05
+NAMED, PANELS = 8, 4  # maximum number of doubtful quantities that a report names, and of quantities that a plot shows
 
 
 @ending()
@@ -82,15 +86,16 @@ def calibrate(
     Args:
         model: a model with a prior of proper distributions and a likelihood.
         method: a method whose posteriors have draws.
-        data_like: an example of the data: as many rows are drawn, at the same ``given``, with NaN where its y has NaN.
+        data_like: an example of the data. As many rows are drawn, at the same ``given``; y is NaN where its y is.
         runs: n ≥ 20. With 100 runs, 85 of 100 calibrations detect a mean that is 0.4 sd off; with 200 runs all do. A
             mean that is 0.2 sd off is detected by 28 of 100 with 100 runs, by 54 with 200, and by 88 with 400.
         draws: L, the number of draws among which θ* is ranked, evenly chosen from a run's draws. If a run has fewer
             nearly independent draws than L, θ* is ranked among as many as it has.
-        quantities: further f by name: ``(params, y) -> number``, or ``(params, y, x)`` where the data have ``given``.
+        quantities: more functions f by name: ``(params, y) -> number``; ``(params, y, x)`` if the data have ``given``.
         seed: the seed of all randomness. Run i depends on the seed and on i only, not on the process that runs it.
-        n_jobs: number of processes, as joblib counts them, over its backend (``joblib.parallel_config``): loky by
-            default, threading, dask. Each process compiles once. None means 1 unless such a configuration is set.
+        n_jobs: number of processes, counted as in joblib (−1 means all cores), on the backend that is set by
+            ``joblib.parallel_config``: loky by default, threading or dask. Each process compiles once. None means 1
+            unless such a configuration is set.
         progress: as for ``infer``.
         checkpoint: a folder, in which runs are saved as they end. A calibration that was killed continues from there,
             with the same ranks; a finished one continues if ``runs`` is larger.
@@ -171,7 +176,7 @@ class Calibration:
         draws: L.
         index: (n,) indices of the runs.
         effective: (n,) number of nearly independent draws of each run; if it is below L, the truth was ranked among
-            so many draws.
+            only that many draws.
         failures: error messages of the runs that failed, by index.
         method: the method's name.
         asked: the requested number of runs.
@@ -195,12 +200,12 @@ class Calibration:
 
     @functools.cached_property
     def p_values(self) -> np.ndarray:
-        """(q,) p-values: how often the ECDF of uniform ranks is as far from uniform (``calibration.ranks.p_value``)."""
+        """(q,) p-values: the probability that uniform ranks have an ECDF at least as far from uniform as these."""
         return np.array([p_value(column, self.draws) for column in self.ranks.T])
 
     @functools.cached_property
     def adjusted(self) -> np.ndarray:
-        """(q,) p-values adjusted for all quantities (Holm 1979): under uniform ranks P(the least < α) ≤ α."""
+        """(q,) p-values adjusted for all quantities (Holm 1979): under uniform ranks P(smallest < α) ≤ α."""
         steps = self.p_values[self.order] * np.arange(len(self.names), 0, -1)
         return np.minimum(np.maximum.accumulate(steps), 1)[np.argsort(self.order)]
 
@@ -225,7 +230,7 @@ class Calibration:
 
     @property
     def order(self) -> list[int]:
-        """The indices of the quantities, that with the least p-value first."""
+        """The indices of the quantities in order of their p-values; the smallest is first."""
         return np.argsort(self.p_values, kind="stable").tolist()
 
     def report(self) -> Report:
@@ -238,8 +243,8 @@ class Calibration:
         n, q, least = self.runs, len(self.names), self.order[0]
         reach, spread = NORMAL / math.sqrt(n), 100 * math.expm1(NORMAL / math.sqrt(2 * n))
         few, failed = int(np.sum(self.effective < self.draws)), len(self.failures)
-        text = f"is the least of {counted(q, 'p-value')}, that of {self.names[least]}, adjusted for their number; with "
-        text += f"uniform ranks it is below {DOUBTED} in 1 of 20 calibrations, and below {REJECTED} in 1 of 100"
+        text = f"is the smallest of {counted(q, 'p-value')}, that of {self.names[least]}, adjusted for their number; "
+        text += f"with uniform ranks it is below {DOUBTED} in 1 of 20 calibrations, and below {REJECTED} in 1 of 100"
         verdict = max(self.verdicts, key=ORDER.index)
         checks = [Check("uniform ranks", float(self.adjusted[least]), verdict, text)]
         for i in [i for i in self.order if self.verdicts[i] != "trust"][:NAMED]:
@@ -251,7 +256,7 @@ class Calibration:
             text = f"are not ranked; the verdict is about the others. First error: {next(iter(self.failures.values()))}"
             checks.append(Check("failed runs", failed, verdict, text))
         verdict = "trust" if few <= FAILED * n else "caution"
-        text = f"is the least in a run; {counted(few, 'run')} had fewer than the {self.draws} draws that are ranked"
+        text = f"nearly independent draws in the worst run; {counted(few, 'run')} had fewer than {self.draws}"
         checks.append(Check("effective draws", float(np.min(self.effective)), verdict, text))
         if self.interrupted:
             checks.append(Check("interrupted", n, "caution", f"of {self.asked} runs had ended at the interruption"))
@@ -290,7 +295,7 @@ class Calibration:
     __repr__ = __str__
 
     def plot(self, path: str | pathlib.Path) -> None:
-        """Plot the histogram and the ECDF of the ranks of up to four quantities, those with the least p-values.
+        """Plot the histogram and the ECDF of the ranks of up to four quantities, those with the smallest p-values.
 
         Args:
             path: path of the image; its suffix gives the format.
@@ -305,7 +310,7 @@ class Calibration:
         write_figure(path, canvas)
 
     def save(self, path: str | pathlib.Path) -> None:
-        """Write the calibration into a folder that ``Calibration.load`` reads, and ``summary.csv``; no pickles."""
+        """Write the calibration and ``summary.csv`` into a folder for ``Calibration.load``; nothing is pickled."""
         entries = {each.name: getattr(self, each.name) for each in fields(self)}
         arrays = {name: entries.pop(name) for name in ("ranks", "index", "effective")}
         files.save(pathlib.Path(path) / "calibration", arrays, entries, step=0)
@@ -453,11 +458,12 @@ def _quantities(
 def count_independent(posterior: Posterior, values: np.ndarray, weights: np.ndarray) -> float:
     """The number of nearly independent draws, for the worst of the quantities (chain, draw, q).
 
-    Independent draws count (Σw)²/Σw². For chains this is multiplied by half the share that the bulk or tail ESS
-    (effective sample size) has in the number of draws: the remaining neighbours have a correlation of about e⁻⁴. A
-    quantity that is the same for all draws does not count.
+    If draws are independent, their number is (Σw)²/Σw². For chains this is multiplied by ESS / (2 · number of draws),
+    with the smaller of bulk and tail ESS (effective sample size). If a chain is thinned to that many draws, neighbours
+    have a correlation of about e⁻⁴. A quantity that is the same for all draws is left out.
     """
-    counts = weights.any(0)  # draws of weight 0 are from the exploring part of a cycle, and do not count
+    # In cyclical SGMCMC, draws from the exploring part of a cycle have weight 0; they do not count.
+    counts = weights.any(0)
     values, weights = values[:, counts], weights[:, counts]
     share = float(np.sum(weights) ** 2 / np.sum(weights**2) / weights.size)
     method, varies = posterior.method, np.ptp(values, axis=(0, 1)) > 0

@@ -1,8 +1,9 @@
-"""Ranks of the truth among draws of the posterior, which are uniform over simulated data where inference is right.
+"""Ranks of the truth among draws of the posterior: over simulated data sets they are uniform if inference is right.
 
 If θ* ~ p(θ), y ~ p(y|θ*) and θ₁ … θ_L ~ p(θ|y) are independent, then r = #{f(θ_l, y) < f(θ*, y)} is uniform on 0 … L
 for any f, with ties broken at random (Cook, Gelman & Rubin 2006; Talts et al. 2018; Modrák et al. 2023, theorem 1). An
-ECDF is the empirical distribution function of such ranks.
+ECDF is the empirical distribution function of such ranks. Where ``runs`` and ``draws`` are numbers, ``runs`` is n, the
+number of ranks, and ``draws`` is L.
 """
 
 import functools
@@ -114,7 +115,7 @@ def _coverage(allowed: np.ndarray, runs: int, draws: int) -> float:
 
 
 class Shape(NamedTuple):
-    """The normal error that explains ranks: the draws come from N(b, s²) where the posterior is N(0, 1)."""
+    """The bias and sd that would explain the ranks if the posterior were N(0, 1) and the draws came from N(b, s²)."""
 
     sd_ratio: float  # s; below 1 the draws are too narrow, and the histogram of ranks has the form ∪
     sd_error: float  # standard error of log s
@@ -128,12 +129,12 @@ def shape(ranks: np.ndarray, draws: int) -> Shape:
         E r/L = Φ(h),    E r(r − 1)/(L(L − 1)) = Φ(h) − 2 T(h, a),    h = −b/√(1 + s²),    a = s/√(2 + s²)
 
     T is Owen's function (Owen 1956). The two moments are the probabilities that one draw, and that two draws, are below
-    the truth, whatever L is. s is limited to 0.05 … 20. Standard errors are by the jackknife. If the error differs
-    between data sets, b is the average bias, and the variation of the bias lowers s.
+    the truth, whatever L is. s is limited to 0.05 … 20. Standard errors are by the jackknife. If the bias differs
+    between data sets, b is its average, and its variation lowers s.
     """
     pairs = np.stack([ranks / draws, ranks * (ranks - 1.0) / (draws * (draws - 1))])
     total, others = pairs.sum(1, keepdims=True), max(1, len(ranks) - 1)
-    # The moments over all runs, and, for the jackknife, over all runs but each one.
+    # The moments over all runs; then, for the jackknife, over all runs except one, with each run left out in turn.
     one, two = np.concatenate([total / len(ranks), (total - pairs) / others], 1)
     edge = 0.5 / pairs.size / draws
     h = scipy.special.ndtri(np.clip(one, edge, 1 - edge))

@@ -27,7 +27,7 @@ class Cost(NamedTuple):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Belief:
-    """The common interface of beliefs; fields that a kind does not use keep their defaults.
+    """The common interface of beliefs; fields that a subclass does not use keep their defaults.
 
     Attributes:
         positions: (chain, draw, d) draws, or None.
@@ -35,7 +35,7 @@ class Belief:
         info: traces of the run, each (chain, draw) or (start, step); "held-out scores" is (evaluation, 2), the step and
             the score.
         weights: weights of the draws, (chain, draw); None if all are equal.
-        network: weights φ of an inference network, or None.
+        network: weights φ of an inference network (see ``Coded``), or None.
         thin: steps per stored draw, or per value of an optimisation's traces.
     """
 
@@ -81,7 +81,7 @@ class Belief:
         return mean, np.sqrt(np.average(np.square(flat - mean), axis=0, weights=weights))
 
     def sample(self, model: Model, values: np.ndarray, key: jax.Array, n: int) -> np.ndarray:
-        """(n, k) draws, resampled by weight with replacement; a point is repeated."""
+        """(n, k) draws, resampled with replacement in proportion to their weights; a point is repeated."""
         flat = values.reshape(-1, values.shape[-1])
         weights = None if self.weights is None else jax.device_put(self.weights.ravel() / self.weights.sum())
         return flat[np.asarray(jax.random.choice(key, len(flat), (n,), p=weights))]
@@ -192,7 +192,7 @@ class Fitted(Belief):
         return f"q with {self.count} draws"
 
     def moments(self, model: Model, values: np.ndarray) -> Pair:
-        """The exact moments of q for unbounded parameters, and the moments of its draws for the others."""
+        """The exact moments of q for unbounded parameters, and the moments of its draws for bounded parameters."""
         flat = values.reshape(-1, values.shape[-1]).astype(np.float64)
         if not len(flat):
             return super().moments(model, values)
@@ -247,5 +247,5 @@ def weighted_quantiles(values: np.ndarray, levels: list[float], weights: np.ndar
 
 
 def point_belief(position: np.ndarray, info: dict[str, np.ndarray], found: dict[str, Any]) -> Point:
-    """A maximum, with its standard errors if ``found`` has them."""
+    """A maximum, with its covariance and observed information if ``found``, the run's results by name, has them."""
     return Point(position=position, info=info, covariance=found.get("covariance"), information=found.get("information"))

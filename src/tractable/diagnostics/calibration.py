@@ -253,7 +253,7 @@ def _normalised(weights: Numbers | None, draws: np.ndarray, shape: tuple[int, ..
 
 
 def _classified(probabilities: Numbers, labels: Numbers) -> tuple[np.ndarray, np.ndarray]:
-    """Class probabilities (n, C) and labels (n,) as arrays; DataError where they are not valid."""
+    """Class probabilities (n, C) and labels (n,) as arrays; raises DataError if they are not valid."""
     p, y = np.asarray(probabilities, np.float64), np.asarray(labels)
     if p.ndim != 2 or y.shape != p.shape[:1] or not len(y):
         raise DataError(f"Expected probabilities (n, C) and labels (n,); got {p.shape} and {y.shape}.")

@@ -12,7 +12,7 @@ CLOSE = 1e-6  # iterations stop when no point's probability changes by more than
 
 
 def complete(draws: jax.Array, y: jax.Array, key: jax.Array) -> jax.Array:
-    """A row's y (2,); for a censored row, a random one of the predicted draws (s, 2) that lie between its bounds.
+    """A row's y (2,); for a censored row, a random choice among the predicted draws (s, 2) between its bounds.
 
     The values filled in follow the predictive distribution, so that checks for observed rows apply to censored rows
     too. If no draw lies between the bounds, the nearest draw is taken.
@@ -29,7 +29,7 @@ def crps(y: np.ndarray, draws: np.ndarray, weights: np.ndarray) -> np.ndarray:
         ∫_{−∞}^{a} F(t)² dt + ∫_b^∞ (1 − F(t))² dt,   y between a and b
 
     CRPS is the continuous ranked probability score. The first integral is 0 if the lower bound a is infinite, the
-    second if the upper bound b is. If a = b, the score is the usual CRPS.
+    second if the upper bound b is. If a = b, y is observed, and the score is that of ``crps_draws``.
     """
     observed, finite_bounds = seen(y), known(y)
     y = np.where(finite_bounds, y, middle(y)[:, None])

@@ -22,17 +22,21 @@ START_WIDTHS = (3.0, 5.0, 8.0, 12.0, 30.0, 5.0, 8.0, 12.0, 300.0)  # sds of star
 # For a density without a prior to draw from, every EXAMPLE_EVERY-th distant start lies near the model's example: each
 # unconstrained number within ±BEGIN of the example's. Chains start there too.
 EXAMPLE_EVERY, BEGIN = 8, 1.0
-SCREENED, FEW_NUMBERS = 512, 6  # number of screened points; four times as many for up to FEW_NUMBERS parameters
-NEIGHBOURS = 6  # number of nearest points that a screened point must exceed to become a start
+# Number of random points that are screened for starts: points of high density become starts. For many starts and up to
+# FEW_NUMBERS parameters, four times as many are screened.
+SCREENED, FEW_NUMBERS = 512, 6
+NEIGHBOURS = 6  # number of nearest points whose density a screened point must exceed to become a start
 INNER_WIDTHS = (1.0, 0.7, 1.0, 0.4, 1.0, 0.2)  # sds of points drawn inside the posterior, in posterior sds
 DISTANCES = (3.0, 5.0, 8.0, 12.0, 18.0, 26.0)  # posterior sds from the centre to the modes that distant points seek
-LIFTED = 20  # maximum number of steps of a climb on p/q, the density over the posterior's normal approximation
-SHELL, FROM_SHELL = 128, 8  # points in a shell (all about equally far from the centre); most outliers taken from one
+LIFTED = 20  # maximum number of steps of a climb on p/q, with q the posterior's normal approximation
+# Number of points in a shell (all about equally far from the centre), and maximum number of outliers from one shell.
+SHELL, FROM_SHELL = 128, 8
 SAME_DIRECTION = 0.9  # cosine of the angle between two points, above which they lie in the same direction
 MODES = 8  # maximum number of modes examined
-SAME_MODE = 0.1  # two ends closer than this, in nats and in posterior sds per parameter, are the same mode
+# Two ends closer than this are the same mode: in nats, and in posterior sds (root mean square over parameters).
+SAME_MODE = 0.1
 NEGLIGIBLE = 12.0  # nats; a mode whose log mass is this far below the largest is left out
-LEAST_FALL, MOST_FALL = 0.15, 3.0  # nats by which log p should fall one sd from a mode; a normal's falls by 0.5
+LEAST_FALL, MOST_FALL = 0.15, 3.0  # nats by which log p should fall at one sd from a mode; a normal's falls by 0.5
 MODE_WIDTHS = (1.0, 0.1, 0.01)  # widths that are tried for a mode, as shares of the posterior's width
 FLAT = 1e-6  # smallest over largest eigenvalue of a mode's curvature, below which it is a ridge or a plateau
 
@@ -100,7 +104,7 @@ def _shell_outliers(
     target: Target, rows: PyTree, generator: np.random.Generator, centre: np.ndarray, root: np.ndarray,
     widths: np.ndarray, best: int,
 ) -> np.ndarray:  # fmt: skip
-    """The ``best`` (best, d) of random points whose density is unusually high for their distance from the centre.
+    """Random points (best, d) whose density is unusually high for their distance from the centre (outliers).
 
     One point is drawn for each of ``widths`` (in posterior sds). The gradient alone cannot find a narrow mode: outside
     it, the gradient is that of the wide mode around it. A normal density is constant on a shell of points that are
@@ -121,9 +125,9 @@ def _shell_outliers(
 
 
 def _best_per_direction(x: np.ndarray, places: np.ndarray, excess: np.ndarray, best: int) -> np.ndarray:
-    """(best,) of ``places``, which are indices into x (n, d): first the highest ``excess`` of each direction.
+    """Chooses ``best`` of ``places``, which are indices into x (n, d): first the highest ``excess`` in each direction.
 
-    When every direction has given one point, each gives its second highest, and so on until ``best`` are chosen.
+    When one point of every direction has been chosen, the second highest of each direction follow, and so on.
     """
     directions = x[places] / np.linalg.norm(x[places], axis=1, keepdims=True)
     unused, free, choices = np.ones(len(places), bool), np.ones(len(places), bool), []
@@ -204,19 +208,19 @@ def climb(
             break
         old, up = x[active], slope[active]
         direction = memory.direction(active, up)
-        gain = np.sum(direction * up, 1)  # expected, by the slope
+        gain = np.sum(direction * up, 1)  # the gain that the slope predicts for a full step
         downhill = ~(gain > 0)
         direction[downhill], gain[downhill] = up[downhill], np.sum(up[downhill] ** 2, 1)
         # The step's length is limited, because a nearly flat density would suggest a very long step. The limit is the
         # distance from the centre plus 5 √d. On p/q it is one sd: where p falls more slowly than q, p/q rises for ever.
-        reach = 1.0 if lift else 5 * np.sqrt(size) + np.linalg.norm(old, axis=1)
-        step_length = np.minimum(length[active], reach / np.maximum(np.linalg.norm(direction, axis=1), 1e-30))
+        limit = 1.0 if lift else 5 * np.sqrt(size) + np.linalg.norm(old, axis=1)
+        step_length = np.minimum(length[active], limit / np.maximum(np.linalg.norm(direction, axis=1), 1e-30))
         new = old + step_length[:, None] * direction
         new_value, new_slope = look(new)
         accept = new_value >= value[active] + 1e-4 * step_length * gain
         memory.keep(active[accept], (new - old)[accept], (up - new_slope)[accept])
         to_come[active] = gain
-        floor = np.maximum(GAIN / 10, 1e-6 * (1 + np.abs(value[active])))  # a gain below this is rounding error
+        floor = np.maximum(GAIN / 10, 1e-6 * (1 + np.abs(value[active])))  # a smaller gain is negligible, or rounding
         updated = active[accept]
         x[updated], value[updated], slope[updated] = new[accept], new_value[accept], new_slope[accept]
         length[active] = np.where(accept, 1.0, 0.3 * step_length)
@@ -293,7 +297,10 @@ def modes(target: Target, rows: PyTree, ends: Ends, root: np.ndarray) -> list[Mo
 
 
 def places_met(ends: Ends, root: np.ndarray) -> np.ndarray:
-    """For every end of a climb, (s,) the index of the highest end within half the posterior's radius √d (in sds)."""
+    """(s,) for every end of a climb, the index of the highest end in its group.
+
+    From the highest end down, each end without a group starts one with all such ends closer than √d/2 posterior sds.
+    """
     white = ends.positions @ np.linalg.inv(root).T
     highest = np.full(len(white), -1)
     for i in np.argsort(-ends.values):
@@ -325,7 +332,7 @@ def _mode(target: Target, rows: PyTree, position: np.ndarray, value: float, widt
         mode = _normal(position, value, curvature)
         if mode is not None and falls_as_normal(target, rows, mode):
             slope = target.look(rows, mode.position[None])[1][0]
-            # The gain in nats that a Newton step would still bring. In a curvature ridge a climb may stop too early.
+            # The gain in nats that a Newton step would still bring. On a curved ridge a climb may stop too early.
             if float(np.sum(np.square(mode.root.T @ slope))) / 2 < SAME_MODE:
                 return mode
     return None
@@ -338,7 +345,8 @@ def _normal(position: np.ndarray, value: float, curvature: np.ndarray) -> Mode |
     scale = np.sqrt(np.maximum(np.abs(np.diag(curvature)), 1e-300))
     with np.errstate(over="ignore"):
         correlation = curvature / np.outer(scale, scale)
-    # A correlation cannot exceed 1, so larger entries are no maximum. LAPACK might also fail to find their eigenvalues.
+    # A correlation cannot exceed 1, so with larger entries this is no maximum. LAPACK might also fail to find the
+    # eigenvalues of such a matrix.
     if not np.max(np.abs(correlation)) <= 2:
         return None
     values, basis = np.linalg.eigh(correlation)

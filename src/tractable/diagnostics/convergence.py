@@ -98,10 +98,10 @@ def _rhat(draws: np.ndarray) -> np.ndarray:
 
 
 def effective(draws: np.ndarray) -> np.ndarray:
-    """The effective sample size (k,) of m chains of n draws (k, chain, draw): n m / (1 + 2 Σ ρ_t), ≤ n m log₁₀ n m.
+    """The effective sample size (k,) of m chains of n draws (k, chain, draw): n m / (1 + 2 Σ ρ_t), ≤ n m log₁₀(n m).
 
     The autocorrelations ρ_t are summed in pairs ρ_2j + ρ_2j+1. The sum ends at the first pair that is not positive, and
-    a pair larger than the one before it is replaced by that one (Geyer 1992).
+    a pair larger than the pair before it is replaced by the pair before it (Geyer 1992).
     """
     draws = np.asarray(draws, np.float64)
     _, chains, count = draws.shape

@@ -42,7 +42,7 @@ def digits_check(data: Data | None) -> list[Check]:
     if not name:
         return []
     sentence = (
-        f"standard errors of the mean between neighbouring 32-bit numbers, in {name} ({middle:.3g} ± {sd:.3g}), which "
-        "is too far from zero: subtract its mean, or use 64 bits, jax.config.update('jax_enable_x64', True)"
+        f"standard errors of the mean lie between two neighbouring 32-bit numbers of {name} ({middle:.3g} ± {sd:.3g}): "
+        "they are too far from zero. Subtract their mean, or call jax.config.update('jax_enable_x64', True) for 64 bits"
     )
     return [Check("digits", ratio, "caution", sentence)]

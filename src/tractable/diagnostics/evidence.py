@@ -20,7 +20,7 @@ NO_ROWS = np.zeros(0)  # stands for a missing array
 class Sandwich(NamedTuple):
     """A lower and an upper bound of the mean of log p(x) over rows simulated from the model, in nats per row."""
 
-    lower: float  # mean over rows of log (1/K) Σ_k w_k, h_k ~ q(h | x)
+    lower: float  # mean over rows of log (1/K) Σ_k w_k, with w_k = p(x, h_k)/q(h_k | x) and h_k ~ q(h | x)
     upper: float  # mean of log (1/(K + 1)) (w* + Σ_k w_k); w* is the weight of the h from which x was simulated
     gap: float  # upper − lower
     error: float  # standard error of the gap, over rows
@@ -51,7 +51,7 @@ class Evidence(NamedTuple):
         log_weights: (S,) log weights; the estimate is the log of the weights' mean (before smoothing). For Laplace they
             are the weights of its normal. At a given θ they are (N, S), and the estimate is the sum over rows of the
             log mean weights. Empty if only the weights' sums were kept.
-        reverse_log_weights: (S,) or (N, S), of the backward run; None without one.
+        reverse_log_weights: (S,) or (N, S) log weights of the backward run; None without a backward run.
         method: the method's name.
         seconds: wall time, including compilation; 0 if the posterior's own run made the estimate.
         log_evidence, error, effective: (N,) for every row, log p(x_n|θ), its standard error by the delta method (too
@@ -117,8 +117,8 @@ def of_rows(
         row_sums: each row's log mean weight, standard error and effective sample size.
         draws: number of weights per row.
         checks: further checks to report.
-        good: the smallest effective sample sizes of every row's weights for trust and for caution; None if ``checks``
-            already test them.
+        good: for trust and for caution, the effective sample size that every row's weights must have at least; None if
+            ``checks`` already test it.
         upper: an upper bound to use in place of the one from the estimate's own error.
         log_weights, back: log weights of the run, and of a backward run, for the result.
     """

@@ -17,12 +17,14 @@ STEP = 0.5  # posterior sds over which gradients are compared to measure a curva
 def sample_rows(
     target: Target, data: Data | None, rows: PyTree, centre: np.ndarray, root: np.ndarray, count: int, seed: int
 ) -> PyTree:
-    """A weighted sample of ``count`` rows, and its ``Anchor``: together, the rows that an anchored ``Target`` takes.
+    """A weighted sample of ``count`` rows, and its ``Anchor`` (a correction of its log density).
+
+    A ``Target`` with ``anchored=True`` takes this pair as its rows.
 
     Near its maximum, the log likelihood of N rows is quadratic up to terms of order N^(−1/2). The anchor corrects the
     sample's log density so that it has the value, gradient and curvature of all rows at ``centre``. The sample then
     estimates only the small terms that are left, as in Bardenet, Doucet & Holmes (2017). Far from the posterior the
-    sample only serves to search for other modes, and is not corrected.
+    sample only serves to search for other modes, and the correction fades out.
     """
     assert data is not None  # callers sample only where there are rows
     indices = np.sort(np.random.default_rng(seed).choice(data.size, count, replace=False))

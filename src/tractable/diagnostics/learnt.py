@@ -62,7 +62,7 @@ class Learnt:
     @property
     def curve(self) -> Curve | None:
         """The objective by step, and the held-out rows' score; None for methods that optimise nothing."""
-        climbs = self.found.get("climb")  # here if the method's other traces are those of draws
+        climbs = self.found.get("climb")  # traces of an optimisation, if those in ``info`` are of draws
         return Curve.of({"objective": pad_traces(climbs)} if climbs else self.info, self.thin)
 
     @property
@@ -72,7 +72,7 @@ class Learnt:
 
     @property
     def phi(self) -> PyTree:
-        """Weights of a ladder's inference network."""
+        """Weights of a ladder's inference network (a ladder is a model of hidden layers)."""
         return self.belief.network
 
     @property
@@ -165,10 +165,11 @@ class Learnt:
     def diagnose(self, values: np.ndarray, fixed: np.ndarray | None = None) -> Diagnosed:
         """The same diagnostics of values (chain, draw, k) computed from draws; ``fixed`` (k,) marks constant ones."""
         if self.weights is not None and len(np.unique(self.weights)) == 2 and np.min(self.weights) == 0:
-            values = values[:, self.weights.all(0)]  # weight 0 marks the exploring part of a cycle: these are no draws
+            # In cyclical SGMCMC, draws from the exploring part of a cycle have weight 0; they do not count.
+            values = values[:, self.weights.all(0)]
         return diagnose(values, fixed)
 
     @functools.cached_property
     def predicted_bias(self) -> Predicted | None:
-        """How much step size and gradient noise change each marginal sd; None for methods without that bias."""
+        """How much step size and gradient noise change the draws' covariance; None for methods without that bias."""
         return self.method.predicted_bias(self)

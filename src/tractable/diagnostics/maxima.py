@@ -29,7 +29,7 @@ def curvature(
 
 
 def agreement(found: dict[str, Any], starts: int, near: str, below: float) -> list[Check]:
-    """Checks how many of ``starts`` ended within ``near`` of the best one; the worst ended ``below`` under it."""
+    """Checks how many of ``starts`` ended within ``near`` of the best one, where the worst ended ``below`` lower."""
     if starts == 1:
         return []
     count = found["starts that agree"]

@@ -51,7 +51,7 @@ def check_maximum(subject: Subject, view: View, modes: list[Mode]) -> Check:
 def check_visits(subject: Subject, modes: list[Mode], reweighed: Reweighed | None) -> Check:
     """Compares each mode's share of the mass with its share of the draws."""
     if not modes:
-        return Check("modes", 0.0, "trust", "no climb from an overdispersed start ended at a maximum that is not flat")
+        return Check("modes", 0.0, "trust", "no climb from an overdispersed start ended at a peaked maximum")
     masses = np.array([m.log_mass for m in modes])
     share = np.exp(masses - masses.max())
     share /= share.sum()

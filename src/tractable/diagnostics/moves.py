@@ -36,7 +36,7 @@ def move(
 ) -> Moved:  # fmt: skip
     """Runs HMC from each of (c, d) draws, in coordinates in which the posterior under test has unit covariance.
 
-    ``root`` is a root (d, d) of its covariance, or its sds (d,) if there are too many parameters for a matrix.
+    ``root`` is a root (d, d) of that posterior's covariance, or its sds (d,) if a matrix would be too large.
 
     If the draws are from the target, HMC leaves their moments unchanged. A change shows in which direction the draws
     are wrong ("targeted accuracy diagnostic", Wang, Kasprzak & Huggins 2023).
@@ -56,16 +56,16 @@ def move(
     size = 1.2 * draws.shape[1] ** -0.25
     while True:  # search for the step size; each try starts at the draws, and only the last try's end state is kept
         steps = max(3, min(longest, math.ceil(0.5 * math.pi / size)))
-        blocks, state_after, rate = _run_block(look, state, size, steps, generator)
+        positions, state_after, rate = _run_block(look, state, size, steps, generator)
         if rate >= ACCEPTED or size < SMALLEST:
             break
         size *= 0.5
-    after = [blocks]
+    after = [positions]
     if rate >= ACCEPTED:
         after = []
         for _ in range(COUNTED):
-            blocks, state_after, rate = _run_block(look, state_after, size, steps, generator)
-            after.append(blocks)
+            positions, state_after, rate = _run_block(look, state_after, size, steps, generator)
+            after.append(positions)
     return Moved(place(np.concatenate(after)), rate)
 
 

@@ -31,13 +31,15 @@ SEEN = 1000  # number of rows from which a gradient's work is measured, if the d
 DRAWS = 200  # maximum number of draws of a chain that R-hat uses
 NINE_IN_TEN, MIXED, DISAGREE = 0.9, 1.05, 1.2  # quantile of the rows' R-hat; its limits for trust and for caution
 PAIRS, NUMBERS = 64, 1 << 22  # maximum number of pairs of draws by which variances are checked, and of numbers in them
-SUITED, UNTRAINED = 1.5, 4.0  # factors by which q's variances may differ from optimal ones: up to SUITED is trust
-SIGMAS = 2.58  # standard errors of a 99 % interval
+# Factors by which q's variances may differ from optimal ones: up to SUITED in every array is trust; more than UNTRAINED
+# over all arrays together is reject.
+SUITED, UNTRAINED = 1.5, 4.0
+SIGMAS = 2.58  # half the width of a 99 % interval, in standard errors
 AGREE, MOVES, WIDTHS = "predictions agree", "predictions moved", "widths"  # names of checks
 
 
 def side_of(learnt: Learnt, chains: slice = slice(None)) -> Side:
-    """Draws of the network's weights, and the model that predicts from them; weighted draws are resampled."""
+    """The run's ``Side``: draws of the weights, resampled if draws are weighted, and the model that predicts."""
     belief, model = learnt.belief, learnt.method.predictive(learnt.model, learnt.belief)
     if belief.positions is None:
         return Side(model, np.asarray(belief.position)[None])
@@ -58,7 +60,7 @@ def look(
     Args:
         learnt: the result of the run.
         thorough: whether there is no limit on work.
-        allowed, share: the work may be ``allowed`` operations, or this share of the run's own work if that is more.
+        allowed, share: the checks may take ``allowed`` operations, or this share of the run's own work if that is more.
         again: repeats the run with another seed.
         by_rows: whether held-out rows check the predictions too.
     """
@@ -117,7 +119,7 @@ def _widths(learnt: Learnt, data: Data, affordable: float) -> list[Check]:
     by_array = {name: _ratio(part) for name, part in zip(names, np.split(parts, cuts, axis=1), strict=True)}
     worst = max(by_array, key=lambda name: by_array[name][1])
     (ratio, factor), (_, overall) = by_array[worst], _ratio(parts)
-    sentence = f"variance of q over that which maximises the ELBO, in {worst}, where it differs most; 1 is optimal"
+    sentence = f"variance of q divided by the ELBO's optimal variance, in {worst}, where they differ most; 1 is optimal"
     if overall > UNTRAINED:
         return [Check(WIDTHS, ratio, "reject", f"{sentence}: q is not trained; use more steps (steps=, epochs=)")]
     verdict, remedy = ("trust", "") if factor <= SUITED else ("caution", ": use more steps (steps=, epochs=)")
@@ -125,9 +127,9 @@ def _widths(learnt: Learnt, data: Data, affordable: float) -> list[Check]:
 
 
 def _ratio(parts: np.ndarray) -> tuple[float, float]:
-    """The ratio of the sums of (pair, weights, 2) parts, and the factor ≥ 1 by which it surely differs from 1.
+    """The ratio of the sums of (pair, weights, 2) parts, and the factor ≥ 1 by which it differs from 1 at least.
 
-    That factor belongs to the number nearest to 1 in the ratio's 99 % interval.
+    With x the number nearest to 1 in the ratio's 99 % interval, the factor is the larger of x and 1/x.
     """
     terms, noise = parts.mean(1).T
     ratio = float(terms.mean() / noise.mean())
@@ -136,7 +138,7 @@ def _ratio(parts: np.ndarray) -> tuple[float, float]:
 
 
 def _agree(first: Side, second: Side, given: PyTree, seed: int, names: str, remedy: str) -> Check:
-    """Checks the distance between two sides' predictions; ``names`` says which sides they are."""
+    """Checks the distance between the predictions of two sets of draws; ``names`` describes the sets."""
     result = agreement(first, second, given, seed)
     verdict = result.verdict()
     sentence = f"total variation between the predictions of {names}, mean over rows; 0 if they agree"

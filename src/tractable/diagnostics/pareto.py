@@ -13,7 +13,7 @@ def smooth(log_weights: np.ndarray, efficiency: float = 1.0) -> tuple[np.ndarray
     """Replaces the largest weights of every row by quantiles of a generalised Pareto distribution fitted to them.
 
     Args:
-        log_weights: (r, s), finite, up to a constant.
+        log_weights: (r, s), finite; each row may have an arbitrary constant added.
         efficiency: effective draws per draw, in (0, 1].
 
     Returns:

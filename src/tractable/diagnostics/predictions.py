@@ -19,17 +19,21 @@ from tractable.diagnostics.censoring import complete
 
 HELD_OUT = "held-out surprise"  # name of a check that is made whenever rows are held out
 ROWS = 100  # maximum number of rows at which two sides are compared
-CLOSE = 10_000  # number of first rows from which these are taken, if the data are on file
+CLOSE = 10_000  # number of first rows from which the ROWS rows are taken, if the data are on file
 MOST_SCORED = 1000  # maximum number of held-out rows that are scored
 DRAWS = 100  # maximum number of draws of the weights that each side uses
 # Limits on the total variation. Between two normals it is 0.08 if their means differ by 0.2 sd, and 0.11 if the ratio
 # of their sds is 4/5.
 TRUST_UP_TO, REJECT_ABOVE = 0.08, 0.24
 LEVEL = 0.9  # probability of the region of highest density whose coverage is checked
-TIE = 2 / DRAWS  # nats; log densities this close are ties (leaving out a draw changes those of equal y by less)
-SIGMAS = 2.58  # standard errors of a 99 % interval
+# nats; log densities this close are ties. If a simulated y equals the observed y, their log densities usually differ by
+# less: one of DRAWS draws is left out, for the simulated y only.
+TIE = 2 / DRAWS
+SIGMAS = 2.58  # half the width of a 99 % interval, in standard errors
 COVERED, MISSED = 0.05, 0.15  # error of the coverage beyond chance: up to COVERED is trust, up to MISSED is caution
-SURPRISE, SURPRISED = 0.1, 0.5  # nats per row; the same limits for the surprise (the unexpected loss of log density)
+# Absolute surprise (unexpected loss of log density) beyond chance, in nats per row: up to SURPRISE is trust, up to
+# SURPRISED is caution.
+SURPRISE, SURPRISED = 0.1, 0.5
 
 
 class Side(NamedTuple):

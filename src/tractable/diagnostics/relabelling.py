@@ -47,7 +47,7 @@ def labels(model: LatentModel, rows: PyTree, positions: np.ndarray) -> np.ndarra
 
 @compiled("model")
 def mean_allocations(model: LatentModel, rows: PyTree, params: PyTree, weights: jax.Array) -> jax.Array:
-    """The average Σ_s w_s p(z | x_n, θ_s) of every row, (n, m), over parameters θ with a leading axis (s,)."""
+    """The average Σ_s w_s p(z | x_n, θ_s) of every row, (n, m) for m values of z, over θ with a leading axis (s,)."""
     x = rows[0] if rows[1] is None else rows
     if model.responsibilities is None:
         raise ModelError("allocations() expects a model whose z has few values; use paths() to draw other z.")

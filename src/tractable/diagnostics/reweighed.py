@@ -19,15 +19,17 @@ from tractable.diagnostics.weights import shares
 
 LEAST_ESS = 200  # minimum effective sample size of the weights, and minimum number of draws, for a comparison
 FREEDOM = 4.0  # degrees of freedom of the t's from which places are drawn
-KERNELS = 30  # number of local t's in every round except the first
+KERNELS = 30  # number of local t's (each around a single place) in every round except the first
 ROUNDS = 4  # number of rounds; twice as many if some parameter has a long tail
 LOW = 6  # maximum number of parameters for which local and very wide proposals are used
 ADAPTED = 20  # maximum number of parameters for which a covariance is estimated from the weighted places
 LONG = 15.0  # kurtosis above which a parameter has a long tail; some proposals are then put far out in that tail
-QUANTILES = (0.5, 0.84, 0.995)  # of the density x² p(log x) of a distance x, between which its log slope is measured
-FAR_OUT = 30  # minimum number of places beyond the middle quantile for measuring that slope
-# A variance is taken to be infinite if the FURTHEST most distant places have less than LITTLE of the mass, and the
-# slope of log(x² p(log x)) in log x among twice as many such places is still above FALLING.
+# A variance is the integral of x² p(log x) over log x, with x the distance from the mean. The slope of log(x² p(log x))
+# in log x is measured between these QUANTILES of the variance, if at least FAR_OUT places lie between the last two.
+QUANTILES = (0.5, 0.84, 0.995)
+FAR_OUT = 30
+# A variance is taken to be infinite if the 2 · FURTHEST most distant places have less than LITTLE of the mass, and the
+# slope of log(x² p(log x)) in log x among these places is still above FALLING.
 FURTHEST, LITTLE, FALLING = 100, 1e-6, -0.3
 
 
@@ -167,8 +169,8 @@ def _next_proposals(
     """The next round's t's, fitted to the weighted places, and whether some parameter has a long tail.
 
     One t has the places' mean and covariance. In few dimensions there are also local t's around random places. In more
-    than ``ADAPTED`` dimensions, the first t stays as it is: a covariance fitted to places lies close around these very
-    places, so that their weights would be too small.
+    than ``ADAPTED`` dimensions, the first t stays as it is: a t with a covariance fitted to places would be too close
+    around these places, and their weights would be too small.
     """
     size, count = positions.shape[1], len(positions)
     # Each weight is limited to 1/(2 √count) of the sum, so that no single place decides where the next t's are.
@@ -230,8 +232,8 @@ def _beyond(distance: np.ndarray, w: np.ndarray) -> float:
 
     For a tail P(x > c) ~ c^−α, log(x² p(log x)) has the slope 2 − α in log x. The slope is measured between two parts
     of the variance: from its 50 % to its 84 % quantile, and from there to its 99.5 % quantile. The share is infinite
-    if the density does not fall, or if too few places lie so far out. For a t with 2.5 degrees of freedom, the places'
-    own variance is too small by 5 to 10 %, and so is this share.
+    if the density does not fall, or if too few places lie so far out. For a t with 2.5 degrees of freedom the share is
+    5 to 10 %: the places' own variance is too small by this much.
 
     Args:
         distance: (n,) distances of the places from the mean, in one parameter.

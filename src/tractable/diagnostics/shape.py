@@ -141,8 +141,8 @@ def prefers_moved(by_moves: Compared, by_weights: Compared | None, shape: float,
     They decide if there is no comparison by weights. Otherwise ``shape``, the weights' k-hat, matters:
 
     - Large k-hat, no chains: the worse verdict counts, because each estimate may miss an error.
-    - Small k-hat, and chains or an error beyond the limit by the weights: again the worse verdict counts. Moves that
-      show no error may have stayed in the mode where they began.
+    - Small k-hat, and either chains or weights that show an error beyond the limit: again the worse verdict counts.
+      Moves that show no error may have stayed in the mode where they began.
     - All other cases: moved draws decide, unless their own verdict is "caution".
     """
     if by_weights is None:

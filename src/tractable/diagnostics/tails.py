@@ -18,7 +18,8 @@ SLOWEST = -0.9  # d log p / d log r above which the mass along a ray is infinite
 PLATEAU_DEPTH = 100.0  # nats; chains never reach a plateau this far below the posterior's centre
 NARROW = 24  # maximum number of parameters for which valleys are followed
 VALLEY_RADII = (2.0, 4.0, 8.0, 12.0, 16.0, 20.0, 28.0, 40.0)  # distances at which valleys are evaluated, in sds
-LEAST_RADIUS_BLURRED, LEAST_RADIUS = 4.0, 12.0  # sds that a valley must reach to count, if rounding ends it, or if not
+# Smallest distances, in sds, to which a valley must be followed to count: if rounding errors end it, and otherwise.
+LEAST_RADIUS_BLURRED, LEAST_RADIUS = 4.0, 12.0
 COMMON_RADIUS = 20.0  # sds to which every valley is followed
 SLOWING = -30.0  # d log p / d log r above which a valley is followed beyond COMMON_RADIUS: it may still become flat
 NEWTON = 3  # number of Newton steps of the other parameters at each distance

@@ -57,8 +57,8 @@ class Target(NamedTuple):
 
     def __call__(self, position: jax.Array, rows: PyTree) -> jax.Array:
         if self.anchored:
-            some, anchor = rows
-            return self._replace(anchored=False)(position, some) + anchor(position)
+            sample, anchor = rows
+            return self._replace(anchored=False)(position, sample) + anchor(position)
         if self.prior or rows is None:
             batch = None if rows is None else whole(rows)
             return log_posterior(self.model, flat=True, jacobian=self.jacobian)(position, batch)

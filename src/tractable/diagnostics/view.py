@@ -20,15 +20,17 @@ WORK_ON_MANY = 1.5e10  # the same for a sample of many rows, whose operations ru
 SHARE = 0.25  # a verification may also use this share of the run's own work, if that is more
 FAR_BELOW = 100.0  # nats; the end of a climb this far below the highest end is no second mode
 LEAST_ROWS = 1 << 14  # minimum number of rows in a sample
-COMPARED_DRAWS, UNLIKE = 16, 0.2  # draws at which a sample's density is compared with that of all rows; limit in nats
-LEAST_ON_ALL = 30  # gradients on all rows that a verification by a sample takes, except those for a curvature
+# Number of draws at which a sample's log density is compared with that of all rows, and the largest sd of the
+# difference, in nats, for which the sample is used.
+COMPARED_DRAWS, UNLIKE = 16, 0.2
+LEAST_ON_ALL = 30  # number of gradients on all rows that a verification by a sample takes, except those for a curvature
 
 
 class Size(NamedTuple):
     """How much work verification does."""
 
     starts: int  # number of climbs
-    points: int  # points that are searched for outliers, inside the posterior, and as many around it
+    points: int  # points drawn inside the posterior, and as many distant ones; outliers of the density start climbs
     places: int  # draws in each round of importance sampling
     walkers: int  # draws moved by Hamiltonian Monte Carlo
 
@@ -78,7 +80,7 @@ class View(NamedTuple):
 
 
 def affordable(learnt: Learnt, target: Target, rows: PyTree) -> Size | None:
-    """The largest size that takes at most a quarter of the run's work or about two seconds; None if none fits."""
+    """The largest size that takes at most a quarter of the run's work or about two seconds; None if no size fits."""
     work = gradient_work(target, rows)
     if MANY.gradients * work <= WORK / 10:
         return MOST if MOST.gradients * work <= WORK / 5 and learnt.model.space.size > FEW_NUMBERS else MANY
@@ -121,7 +123,7 @@ def view_all(subject: Subject, target: Target, climbed: Target, rows: PyTree, si
 def view_few(subject: Subject, target: Target, climbed: Target, rows: PyTree, few: Few) -> tuple[Check, View | None]:
     """Checks whether a sample of the rows represents all rows, and returns its density; None if it does not.
 
-    From the highest points at which climbs end on the sample, they continue on all rows. If several modes remain, the
+    From the highest ends of climbs on the sample, the climbs continue on all rows. If several modes remain, the
     view has all rows, because the modes' masses must be compared.
     """
     centre, root = subject.centre, subject.root

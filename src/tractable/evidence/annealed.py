@@ -92,13 +92,13 @@ def next_beta(log_ratios: ArrayLike, beta: float, share: float = 0.5) -> float:
 
         (Σ w)² / (S Σ w²) ≥ share
 
-    See Zhou, Johansen & Aston 2016; the draws have equal weights before. Draws with r = −∞ are left out, because their
-    weight is 0 at every β' > β.
+    Before the step the draws have equal weights (Zhou, Johansen & Aston 2016). Draws with r = −∞ are left out, because
+    their weight is 0 at every β' > β.
 
     Args:
         log_ratios: (S,), r at draws of f_β; at least one is finite.
         beta: β, in [0, 1).
-        share: the effective sample size over S, in (0, 1).
+        share: the effective sample size divided by S, in (0, 1).
 
     >>> next_beta(np.zeros(10), 0.0)
     1.0

@@ -1,6 +1,6 @@
 """Annealed importance sampling from base to target and back, and the pilot run that chooses its temperatures.
 
-Both serve one target or many.
+Both work for one target, and for many targets (one for each row) at once.
 """
 
 import functools
@@ -56,8 +56,8 @@ def both_ways(
         settings: the method's settings.
         ladder: the temperatures.
         keys: keys of the forward and the backward run.
-        exact: gives the exact draws, after the forward run, or None if it was interrupted; None if there is no
-            backward run.
+        exact: a function that returns the exact draws, called after the forward run; it returns None if it was
+            interrupted. ``exact`` is None if there is no backward run.
         watch: reports progress, and says when to stop.
 
     Returns:
@@ -124,8 +124,8 @@ def pilot(targets: Targets, settings: Annealing, key: jax.Array, watch: Watch) -
     falls to half, and resamples the particles. Then it moves them, while the step size adapts to the target acceptance
     probability. Temperatures are finally spaced evenly within the stages.
 
-    If there are many targets, only some of them get particles, and all share one ladder. The smallest of their next β
-    is then taken.
+    If there are many targets, only some of them get particles, and all targets share one ladder. At each stage the
+    smallest of these targets' next β is then taken.
     """
     count = settings.pilot
     if targets.many:
@@ -152,7 +152,8 @@ def pilot(targets: Targets, settings: Annealing, key: jax.Array, watch: Watch) -
         places, scale = jnp.asarray(particles.reshape(places.shape)), _root(particles.astype(np.float64))
         beta = new_beta
         for i in range(ROUNDS):
-            # ``run`` makes one backward step from β to β − 1, whose log weight is the log ratio at the particle's end.
+            # A backward ``run`` with the temperatures β − 1 and β moves the particles at β. The log weight of its one
+            # step is the log ratio at the particle's end point.
             one_step = TemperatureLadder(
                 jnp.array([beta - 1, beta], dtype), jnp.zeros(2, int), jnp.array([step], dtype),
                 jnp.asarray(scale[None], dtype),

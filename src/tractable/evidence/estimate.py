@@ -36,7 +36,7 @@ DEGREES = 5.0  # degrees of freedom of the Student t's that replace a prior that
 SPREAD = 32  # number of rows, and of draws for each row, from which the sds of z's prior are estimated
 CURVED = 100  # maximum number of coordinates of one row's z for which a curvature is computed
 LOOKED_AT = 100  # number of rows whose weights' tails are checked: those with the smallest effective sample sizes
-HEAVY = 0.05  # share of these rows that may have heavy tails by chance
+HEAVY = 0.05  # largest share of these rows that may have heavy tails by chance
 NO_WAY_BACK = "no exact posterior draws to run back from, so no upper bound"
 
 
@@ -86,7 +86,7 @@ def log_evidence(
     Args:
         model: a model with proper priors.
         data: Data or arrays; by default those of ``posterior``; None for a model without a likelihood.
-        method: one of these names; by default "annealed", or with ``theta`` "enumeration" if that is possible.
+        method: one of the names above; by default "annealed", or with ``theta`` "enumeration" if that is possible.
         theta: parameters of a ``LatentModel``, in the user's space.
         z: for "annealed" with ``theta``: the latent z that ``model.sample`` drew with these data, leading axis N ≥ 8.
         seed: seed of all random numbers.
@@ -94,8 +94,8 @@ def log_evidence(
             ``LowRank`` or ``Laplace``). For "annealed" it has draws from which to run back (from ``NUTS``, ``HMC``,
             ``MALA``, ``RandomWalk`` or ``Rejection``, whose draws are exact); by default NUTS makes them.
         progress: True, False, or ``(phase, done, of) -> None``; by default a bar on a terminal.
-        mesh: the devices over which rows are distributed, as for ``infer``; results have the same bits on any number of
-            devices. Optimisations, and pilot runs at a given ``theta``, run on one device.
+        mesh: the devices over which rows are distributed, as for ``infer``; results are the same to the last bit on any
+            number of devices. Optimisations, and pilot runs at a given ``theta``, run on one device.
         settings: settings of the method: ``draws`` (monte-carlo, importance, laplace), ``degrees`` (importance),
             ``starts`` (importance, laplace); ``chains``, ``temperatures``, ``transitions``, ``kernel``, ``reverse``,
             ``pilot`` (annealed). With ``theta``, draws (1000), starts (4), chains (32) and temperatures (100) are per
@@ -197,7 +197,7 @@ def by_importance(problem: Problem, watch: Watch) -> Evidence:
     if problem.targets.many:
         return _judge(problem, log_weights, [_tail_check(log_weights), *checks])
     raw, smooth_weights = importance.weigh(log_weights[0]), weights.smooth_tail(log_weights[0])
-    sentence = f"mean log weight ± {raw.error:.2g}: a lower bound of log p(y), by KL(q ‖ p) too low"
+    sentence = f"mean log weight ± {raw.error:.2g}: a lower bound of log p(y), too low by KL(q ‖ p)"
     result = _judge(problem, log_weights, [Check("ELBO", raw.elbo, "trust", sentence), *checks])
     estimate, error = log_mean(smooth_weights), relative_error(smooth_weights)
     lower, upper = min(stochastic_bound(log_weights[0]), estimate), estimate + error**2 / 2 + QUANTILE * error
@@ -348,7 +348,7 @@ def _judge(problem: Problem, log_weights: np.ndarray, checks: list[Check], good:
 
 
 def _tail_check(log_weights: np.ndarray) -> Check:
-    """Checks the share of many rows whose weights have a heavy tail.
+    """Checks for how many of the rows the weights have a heavy tail.
 
     The largest k-hat is not checked, because among many rows it is often large by chance.
     """

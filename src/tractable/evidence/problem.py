@@ -31,7 +31,7 @@ class Problem(NamedTuple):
     data: Data | None
     targets: Targets  # the density of the parameters, or, at a given θ, of every row's z; rows on one device
     posterior: Posterior | None = None
-    z: PyTree = None  # exact draws of every row's z
+    z: PyTree = None  # one exact draw of every row's z, or None
     placement: OneDevice = ONE_DEVICE  # the devices of the rows
     seed: int = 0
 
@@ -60,7 +60,7 @@ def problem_of_parameters(
 ) -> Problem:  # fmt: skip
     """The problem of log p(y) of a model; an error if model, data and posterior do not fit together."""
     if z is not None:
-        raise SettingsError("z= needs theta=: z are the causes that model.sample(key, theta, n) drew with the data.")
+        raise SettingsError("z= needs theta=: z is what model.sample(key, theta, n) drew together with the data.")
     method = "annealed" if method is None else method
     method_settings = settings_of(method, settings)
     data = None if data is None else as_data(data)
@@ -95,7 +95,7 @@ def _check_posterior(model: Model, data: Data | None, posterior: Posterior, meth
     if method == "importance" and not (posterior.fitted and posterior.fitted.q.whole):
         raise SettingsError(
             "method='importance' needs a q with a density over all parameters (MeanField, FullRank, LowRank, Laplace); "
-            f"got a posterior by {name}. Leave posterior= out for Student t's at the modes."
+            f"got a posterior by {name}. Without posterior=, draws are from Student t's at the modes."
         )
     exact = posterior.method.chained and not posterior.method.minibatch
     if method == "annealed" and not (exact and posterior.unconstrained is not None):
@@ -171,7 +171,7 @@ def _check_theta(model: LatentModel, theta: PyTree) -> None:
 
 
 def _check_causes(model: LatentModel, data: Data, theta: PyTree, method: str) -> None:
-    """Raises a ModelError unless z can be drawn, and its factors are scalars.
+    """Raises a ModelError unless z can be drawn, and log p(x|z, θ) and log p(z|θ) of a row are single numbers.
 
     For methods that move z by small steps, z must also be continuous.
     """

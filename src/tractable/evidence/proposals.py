@@ -92,7 +92,7 @@ class Mode(NamedTuple):
 
 
 def modes_of(model: Model, data: Data | None, key: jax.Array, count: int) -> list[Mode]:
-    """The distinct modes at which optimisations from random starts end; the largest mass (by Laplace) comes first."""
+    """The distinct modes at which optimisations from random starts end; that of largest mass (by Laplace) is first."""
     size = model.space.size
     if size > CURVED:
         raise ModelError(

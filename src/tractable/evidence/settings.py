@@ -33,7 +33,7 @@ class Importance(Way):
     Args:
         draws: S, the number of draws from q.
         degrees: degrees of freedom ν of q, which consists of Student t's if no posterior is given.
-        starts: number of optimisations that search for the modes around which q is made; at a given θ, for each row.
+        starts: number of optimisations that search for the modes around which q is made; at a given θ, per row.
     """
 
     draws: Annotated[int, at_least(100)] = 10_000

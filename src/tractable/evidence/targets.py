@@ -1,4 +1,4 @@
-"""Targets whose evidence is estimated: densities that are a base, from which draws can be made, times a ratio.
+"""Targets whose evidence is estimated: each is a base density, from which draws can be made, times a ratio.
 
 A target is the density of a model's parameters, or of the latent z (the "cause") of one row of a latent model.
 """
@@ -87,7 +87,7 @@ class Targets:
         return dataclasses.replace(self, rows=placed_rows)
 
     def ran(self, function: Callable, *args: PyTree, **static: Any) -> Any:
-        """The result of ``function(targets, *args, **static)``; some rows may be on devices of other processes."""
+        """The result of ``function(targets, *args, **static)``, also if some rows are on devices of other processes."""
         function = functools.partial(function, **static)
         return self.placement.run(function, self, *args)
 
@@ -138,9 +138,10 @@ class Targets:
             function: the function of one draw.
             key: key from which each draw gets its own.
             draws: number of draws for each target.
-            own: arguments for each target (leading axis N); for one target, or with ``each``, for each draw.
-            work: memory that a draw takes, as a multiple of the usual memory.
-            each: whether ``own`` has an axis of draws.
+            own: further arguments. For many targets they have the leading axis N, followed by an axis of draws if
+                ``each`` is True. For one target the leading axis is that of draws.
+            work: for many targets, the memory of a draw as a multiple of that of one evaluation of the density.
+            each: whether each draw of a target has its own arguments.
 
         Returns:
             All values, (N, draws, …) or for one target (draws, …), and the mean of the infos over draws and targets.

@@ -66,7 +66,7 @@ def log_weights(
         key: key of the draws.
         draws: number of draws for each target.
         propose: ``(q, key) -> (u, log q(u))``; None for draws from the base.
-        work: memory that a draw takes, as a multiple of the usual memory.
+        work: for many targets, the memory of a draw as a multiple of that of one evaluation of the density.
     """
 
     def log_weight(target: Target, key: jax.Array, own: PyTree) -> tuple[jax.Array, tuple]:
@@ -92,12 +92,12 @@ def finite_weights(targets: Targets, log_weights: Numbers) -> np.ndarray:
         return log_weights
     if targets.many:
         raise RunError(
-            f"The log likelihood of row {impossible[0]}, and of {len(impossible) - 1} more rows, was finite at no draw "
-            "of z, or infinite at one. Check that the rows are possible under theta; if they are, use more draws or "
-            "method='annealed'."
+            f"The log likelihood of {len(impossible)} of {len(largest)} rows (the first is row {impossible[0]}) was "
+            "finite at no draw of z, or +∞ at one. Check that the rows are possible under theta; if they are, use more "
+            "draws or method='annealed'."
         )
     raise RunError(
-        f"The mean weight is e^{largest[0]}: the log likelihood was finite at no draw, or infinite at one. Check that "
+        f"The mean weight is e^{largest[0]}: the log likelihood was finite at no draw, or +∞ at one. Check that "
         "the data are possible under the prior, with model.log_likelihoods at a draw of model.sample_prior."
     )
 
