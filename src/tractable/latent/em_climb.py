@@ -51,7 +51,7 @@ class Climbing(NamedTuple):
 
 
 class SavedAttempts:
-    """Saves and restores climbs whose failed starts are tried again.
+    """Saves and restores climbs, from all starts, and then from failed starts again in further attempts.
 
     Attributes:
         count: the number of attempts before this one.

@@ -99,7 +99,7 @@ class EM(Method):
         return initial_thetas(model, data, key, self.starts)
 
     def log_prior(self, model: Any) -> Callable | None:
-        """The log prior, if it is part of the climbed objective."""
+        """The log prior if it is part of the objective (``prior=True``), else None."""
         return model.log_prior if self.prior else None
 
     def halves(self, model: LatentModel) -> tuple[Callable, Callable]:

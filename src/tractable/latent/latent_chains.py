@@ -27,9 +27,9 @@ from tractable.mcmc.hamiltonian import hmc, nuts
 from tractable.mcmc.mala import mala
 from tractable.mcmc.random_walk import random_walk
 
-# Target acceptance rates of the kernels, for z in one dimension and in more. In one dimension MALA's usual rate, 0.574,
-# would need a step ε of 3.4 variances of z. From 4 variances on, a chain in a tail overshoots the bulk for ever. As the
-# sd of one datum's z is known only to about 25 %, a step that is meant to be 3.4 variances may be above 4.
+# Target acceptance rates of the kernels, for z in one dimension and in more. In one dimension MALA's standard rate,
+# 0.574, would need a step ε of 3.4 variances of z. From 4 variances on, a chain in a tail overshoots the bulk for ever.
+# As the sd of one datum's z is known only to about 25 %, a step that is meant to be 3.4 variances may be above 4.
 TARGET_RATES = {"mala": (0.8, 0.574), "random-walk": (0.44, 0.3), "hmc": (0.8, 0.8), "nuts": (0.8, 0.8)}
 LEAPFROGS = 5  # leapfrog steps of a move of HMC
 DEPTH = 6  # largest depth of NUTS's trees

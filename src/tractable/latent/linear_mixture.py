@@ -36,7 +36,7 @@ class Moments(NamedTuple):
     count: Any  # (K,), T = 1
     first: Any  # (K, d), T = y
     second: Any = ()  # T = y yᵀ: full (K, d, d), tied (d, d); y²: (K, d); |y|²: (K,)
-    frame: Any = ()  # the Frame multiplied by Σ_n w_n: so sums of statistics that are computed at one θ have it too
+    frame: Any = ()  # the Frame times Σ_n w_n, so that it can be summed over batches like the statistics
 
     def in_frame_of(self, other: "Moments") -> "Moments":
         """The same statistics in the frame of ``other``, so that statistics computed at different θ can be added.

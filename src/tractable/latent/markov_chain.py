@@ -214,7 +214,7 @@ class Chain(NamedTuple):
         least = self.emission.least_sd(theta.emission)
         if least > 2:
             return []
-        sentence = "least sd divided by its floor: a state collapsed onto equal steps, where the density is unbounded"
+        sentence = "smallest sd / its floor: a state collapsed onto equal steps, where the density is unbounded"
         return [Check("states at the floor", least, "reject", sentence)]
 
     def permute(self, theta: HiddenMarkov, order: jax.Array) -> HiddenMarkov:

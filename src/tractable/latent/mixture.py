@@ -49,7 +49,7 @@ def gaussian_mixture(
     component at a distance of a thousand sds from the centre then loses three of the seven decimal digits. Rounding
     errors of a full or tied covariance scale with its largest eigenvalue. If sds differ by a factor of a thousand or
     more, give ``em`` the steps of ``.climbed``, the same mixture with Cholesky roots in place of covariances; ``EM``
-    and ``OnlineEM`` use it always.
+    and ``OnlineEM`` always use it.
 
     Args:
         components: K ≥ 1.

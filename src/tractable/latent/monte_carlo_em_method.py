@@ -59,7 +59,7 @@ class MonteCarloEM(Method):
         prior: add log p(θ) to the objective; False climbs the likelihood alone. An M-step in closed form must maximise
             the same objective.
         bound: ``(params, datum) -> log M`` with M ≥ sup_z p(x | z, θ), for "rejection"; datum is y, or (y, x). The
-            smallest such M accepts the most proposals; a draw that exceeds the bound raises an error.
+            smallest such M accepts the largest share of proposals; a draw that exceeds the bound raises an error.
 
     It needs a ``LatentModel`` with ``latent`` and ``likelihood``, and rows in memory. Standard errors come from the
     observed information, by Louis's identity over the last draws. For every entry of θ,
@@ -74,7 +74,7 @@ class MonteCarloEM(Method):
         | Annotated[Callable, "a function log_density -> Kernel"]
     ) = "mala"
     draws: Annotated[
-        int, Range(f"a multiple of {CHAINS}, the chains of a datum", lambda s: is_whole(s) and s % CHAINS == 0)
+        int, Range(f"a multiple of {CHAINS}, the number of chains per datum", lambda s: is_whole(s) and s % CHAINS == 0)
     ] = 8
     most: Count = 1024
     warmup: Annotated[int, at_least(0)] = 200
@@ -97,7 +97,7 @@ class MonteCarloEM(Method):
             )
 
     def log_prior(self, model: Any) -> Callable | None:
-        """The log prior, if it is part of the climbed objective."""
+        """The log prior if it is part of the objective (``prior=True``), else None."""
         return model.log_prior if self.prior else None
 
     def sampler(self, model: LatentModel) -> Sampler:

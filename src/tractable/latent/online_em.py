@@ -71,7 +71,7 @@ class OnlineEM(Method):
     prior: bool = True
 
     def log_prior(self, model: Any) -> Callable | None:
-        """The log prior, if it is part of the climbed objective."""
+        """The log prior if it is part of the objective (``prior=True``), else None."""
         return model.log_prior if self.prior else None
 
     def schedule(self) -> Callable:

@@ -168,7 +168,7 @@ class Layout(NamedTuple):
     """The settings of a linear system, and its computations."""
 
     known: LinearGaussian  # NaN where learnt; where initial_noise is None, z_1 has the noise of later steps
-    rows: Regression
+    rows: Regression  # the regression of the M-step, with a row for each of z_1, z_t and x_t's numbers
     features: int | None
     length: int | None  # of the sequences that the model draws
 
