@@ -115,7 +115,7 @@ def online_em(
     if step_size is None:
         step_size = schedules.polynomial(1.0, 1.0, 0.6)
     gamma = step_size if callable(step_size) else lambda t: jnp.asarray(step_size, jnp.result_type(float))
-    second = gamma(jnp.array(1))  # weight of the second batch, the first that is averaged
+    second = gamma(jnp.array(1))  # weight of the second batch, the first that is averaged with another
     if not isinstance(second, Tracer) and not 0 < second <= 1:
         raise SettingsError(f"online_em(step_size=...) is in (0, 1], the share of the newest batch; got {second:.3g}.")
 
@@ -152,7 +152,7 @@ def expected(
 ) -> Expected:  # fmt: skip
     """One E-step over rows on file or in NumPy arrays, chunk by chunk; NumPy adds the chunks' sums in float64.
 
-    It takes one pass over the file, and memory O(chunk). A chunk is read while JAX still computes the one before.
+    It takes one pass over the file, and memory O(chunk). A chunk is read while JAX still computes the sums of the chunk before.
 
     Args:
         e_step: ``(theta, batch) -> Expected``; the same function is compiled only once.

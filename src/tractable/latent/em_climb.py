@@ -87,7 +87,7 @@ def settled(
     """The gain still to come, and whether it is small.
 
     Gains that shrink by a factor r at every step will add r/(1 − r) times the last one. The objective is a sum over
-    ``size`` rows of about a nat each, so it has their rounding errors even where the sum is near 0.
+    ``size`` rows of about a nat each, so it has these terms' rounding errors even if the sum is near 0.
     """
     rate = jnp.clip(gain / jnp.where(before > 0, before, jnp.inf), 0, 0.999)
     rate = jnp.where(before > 0, rate, 0.999)
@@ -232,7 +232,7 @@ def segment(
 def _objectives(
     method: Any, model: Model, placement: OneDevice, size: int, rows: PyTree, mask: jax.Array | None, thetas: PyTree
 ) -> jax.Array:
-    """The objective that EM climbs, at every θ, (start,)."""
+    """The objective that EM maximises, at every θ, (start,)."""
     e_step, prior = _e_step(method, model, placement), method.log_prior(model)
     batch = whole(rows) if mask is None else Batch(rows, mask, size)
 

@@ -34,9 +34,9 @@ START_ROWS = 10_000  # if data are on file, about so many of their rows are read
 CONDITION = 1e10  # condition number up to which the inverse of an information matrix is trusted
 RETRIES = 2  # how often starts that end with a collapsed component are tried again (docs/decisions/039)
 SAME = 1e-3  # nats (natural logarithms) per datum within which two maxima count as one
-FAR = 1e-2  # nats per datum; if one more step gains more, the result is rejected
+FAR = 1e-2  # nats per datum; if one more step at the end gains more, the result is rejected
 FALL = {"float32": 1e-5, "float64": 1e-10}  # a fall by less than this share of the objective is a rounding error
-INFORMATION_WORK = 1 << 31  # rows × parameters² up to which standard errors are computed
+INFORMATION_WORK = 1 << 31  # largest product rows × parameters² for which standard errors are computed
 
 
 @dataclass(frozen=True, kw_only=True)

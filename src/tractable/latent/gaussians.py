@@ -39,7 +39,7 @@ class Setting(NamedTuple):
     If squares were summed about one origin, a component's variance would be the difference of two numbers that are
     (distance/sd)² times as large, where distance is that of its mean from the origin. Rounding errors of a matrix scale
     with its largest eigenvalue. So rows and statistics are expressed in the *frame* of each component, coordinates
-    y = L⁻¹ (x − m) about its mean and in units of its root covariance L (``linear_mixture.Frame``). An M-step then
+    y = L⁻¹ (x − m), where m is its mean and L the root of its covariance (``linear_mixture.Frame``). An M-step then
     multiplies the root by a factor near the identity. In single precision a distance of a thousand sds, or sds that
     differ by a factor of a thousand, then cost three of the seven decimal digits and not six (docs/decisions/038).
     """

@@ -33,7 +33,7 @@ from tractable.mcmc.random_walk import random_walk
 TARGET_RATES = {"mala": (0.8, 0.574), "random-walk": (0.44, 0.3), "hmc": (0.8, 0.8), "nuts": (0.8, 0.8)}
 LEAPFROGS = 5  # leapfrog steps of a move of HMC
 DEPTH = 6  # largest depth of NUTS's trees
-CANDIDATES = 32  # draws of p(z | θ) from which a chain's starting point is chosen
+CANDIDATES = 32  # number of draws of p(z | θ) from which a chain's starting point is chosen
 SHAPE, STEP = 1, 2  # what a warm-up tunes: ε and the scales of the moves, or ε alone
 FORGETTING = 0.6  # κ of the Robbins–Monro steps t^−κ in log ε
 

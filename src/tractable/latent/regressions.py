@@ -25,7 +25,7 @@ class Residuals(NamedTuple):
     regressors: Any  # (m, e, e) of g gᵀ, with the weights of each of the m regressions
     cross: Any  # (m, e) of ε gᵀ
     square: Any  # (m,) of ε²
-    count: Any  # (m,) of 1
+    count: Any  # (m,) the sums of the weights alone
     frame: Any  # (m, e) weight · β, which can be added over sequences as the sums can
     weight: Any  # () total weight of the sequences
 
