@@ -152,7 +152,7 @@ def expected(
 ) -> Expected:  # fmt: skip
     """One E-step over rows on file or in NumPy arrays, chunk by chunk; NumPy adds the chunks' sums in float64.
 
-    It takes one pass over the file, and memory O(chunk). A chunk is read while JAX still computes the sums of the chunk before.
+    It takes one pass over the file, and memory O(chunk). A chunk is read while JAX computes the chunk before.
 
     Args:
         e_step: ``(theta, batch) -> Expected``; the same function is compiled only once.
