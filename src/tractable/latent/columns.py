@@ -1,4 +1,4 @@
-"""Checks of rows (n, d), and rows minus a centre: near 0, single precision keeps more of their digits."""
+"""Checks of rows (n, d), and rows minus a centre: near 0, numbers in single precision have smaller rounding errors."""
 
 import jax
 import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""Models for ``CoordinateAscent``: given z, their posterior has a closed form."""
+"""Models for ``CoordinateAscent``: if z is known, or there is no z, their q(θ) has a closed form."""
 
 import math
 from typing import Any, NamedTuple
@@ -59,13 +59,13 @@ def normal_gamma(mean: Real = 0.0, strength: Real = 1.0, shape: Real = 1.0, rate
         q(μ) = N(m, 1/(λ_n E[τ])),  m = (λ₀ μ₀ + Σ x)/λ_n,  λ_n = λ₀ + n
         q(τ) = Gamma(a₀ + (n + 1)/2, b₀ + ½ E[Σ (x − μ)² + λ₀ (μ − μ₀)²])
 
-    The M-step computes the fixed point of both updates in closed form: E[τ] is A/B as in the exact posterior
-    (``normal_gamma_posterior``), where A = a₀ + n/2. The lower bound on the log evidence (ELBO) is
-    below it by
+    The M-step computes the fixed point of both updates in closed form: E[τ] is A/B, as in the exact posterior
+    (``normal_gamma_posterior`` gives A and B). Whatever the data, the ELBO (a lower bound on the log evidence) is
+    below the log evidence by
 
-        log Γ(A) − log Γ(A + ½) + A log((A + ½)/A) + ½ log(A + ½) − ½  > 0,
+        log Γ(A) − log Γ(A + ½) + A log((A + ½)/A) + ½ log(A + ½) − ½  > 0,    A = a₀ + n/2.
 
-    whatever the data. Bishop 2006, section 10.1.3.
+    Bishop 2006, section 10.1.3.
 
     Args:
         mean: μ₀.
@@ -74,7 +74,7 @@ def normal_gamma(mean: Real = 0.0, strength: Real = 1.0, shape: Real = 1.0, rate
 
     Returns:
         A ConjugateModel with λ ``NormalAndGamma`` and θ ``Normal``, for rows (n,). The same arguments give the same
-        one.
+        object.
 
     Raises:
         ModelError: a setting is out of range. DataError: rows are not (n,).
@@ -110,7 +110,7 @@ def normal_gamma(mean: Real = 0.0, strength: Real = 1.0, shape: Real = 1.0, rate
         count, first, second = jax.tree.map(jnp.asarray, statistics)
         total = strength + count
         shift = first / total
-        # The minimum of Σ (x − μ)² + λ₀ (μ − μ₀)² over μ. To its mean under q(μ), the variance of q(μ) adds 1/E[τ].
+        # The minimum of Σ (x − μ)² + λ₀ (μ − μ₀)² over μ. The mean of this sum under q(μ) is larger by 1/E[τ].
         square = jnp.maximum(second - total * shift**2, 0)
         exact_shape, exact_rate = shape + count / 2, rate + square / 2
         tau = exact_shape / exact_rate

@@ -35,7 +35,7 @@ class Conjugate:
         m_step: ``statistics -> lambda``, the λ of the optimal q(θ) given these statistics.
         divergence: ``lambda -> ()``, KL(q(θ; λ) ‖ p(θ)) ≥ 0, nats.
         sample: ``(key, lambda, n) -> θ`` with a leading axis of n, independent draws from q(θ; λ).
-        mean: ``lambda -> θ``, the means of q; in place of a covariance's mean, the inverse of the mean precision.
+        mean: ``lambda -> θ``, the means under q; for a covariance, the inverse of the mean of its precision instead.
         predictive_log_prob: ``(lambda, x) -> (n,)``, log ∫ p(x_n | θ) q(θ; λ) dθ, nats.
         prior: the prior's λ, in NumPy's float64. For a mixture it is no starting point: all its components are equal,
             and would stay equal.
@@ -61,7 +61,7 @@ class ConjugateModel(LatentModel):
     """A latent model whose q(θ; λ) has a closed form. It has a prior density too, so that any method can learn it.
 
     Attributes:
-        conjugate: the closed forms, a ``Conjugate``.
+        conjugate: the closed-form functions, a ``Conjugate``.
         first: ``(key, rows) -> λ``, a starting point; by default the prior's λ.
     """
 
@@ -74,7 +74,7 @@ class ConjugateModel(LatentModel):
         cls: type[Self], conjugate: Conjugate, log_prob: OfRows, position: PyTree, support: PyTree, log_prior: Callable,
         first: Callable | None = None, **others: Any,
     ) -> Self:  # fmt: skip
-        """The model with these closed forms and densities.
+        """The model with these closed-form functions and densities.
 
         Args:
             log_prob: ``(θ, rows) -> (n,)``, log p(x_n | θ), nats.
@@ -114,17 +114,18 @@ def dirichlet_divergence(concentration: jax.Array, prior: jax.Array) -> jax.Arra
 
 
 def log_normal_of_unknown_precision(distance: jax.Array, variance: jax.Array, shape: Number, rate: Number) -> jax.Array:
-    """log ∫ N(off; 0, variance + 1/τ) Gamma(τ; shape, rate) dτ, nats; a Student t if the variance is 0.
+    """log ∫ N(distance; 0, variance + 1/τ) Gamma(τ; shape, rate) dτ, nats; a Student t if the variance is 0.
 
     By the trapezoid rule in log τ, whose error is below 1e-9 for a shape of ½ or more.
 
     Args:
-        distance: (n,), from the mean.
+        distance: (n,), each number minus its mean.
         variance: (n,), ≥ 0, added to the noise variance 1/τ.
         shape: (), a.
         rate: (), b.
     """
-    # The integrand is below e⁻⁴⁰ of its peak beyond ``reach`` to the left of the peak, and log(1 + reach) to the right.
+    # The integrand is below e⁻⁴⁰ times its peak at points more than ``reach`` to the left of the peak, or more than
+    # log(1 + reach) to the right of it.
     reach = 40 / shape + 9 / jnp.sqrt(shape)
     high = jnp.log(shape / rate) + jnp.log1p(reach)
     low = jnp.log(shape) - jnp.log(rate + distance**2 / 2) - reach  # a row far from the mean moves the peak to the left

@@ -30,7 +30,7 @@ from tractable.latent.online_em import OnlineEM, run_epochs
 
 @dataclass(frozen=True, kw_only=True)
 class CoordinateAscent(EM):
-    """q(θ) q(z) for a conjugate-exponential model: each factor is optimal, given the other, in closed form.
+    """q(θ) q(z) for a conjugate-exponential model: the optimum of each factor given the other has a closed form.
 
         q(z) ∝ exp E_q(θ)[log p(x, z | θ)],   q(θ) ∝ p(θ) exp E_q(z)[log p(x, z | θ)]
 
@@ -42,12 +42,13 @@ class CoordinateAscent(EM):
         batch_size: rows per step; None takes all rows. With batches this is stochastic variational inference (Hoffman
             et al. 2013): natural-gradient steps λ ← (1 − γ_t) λ + γ_t λ̂_t with γ_t = (1 + t)^−0.6, for ``epochs``
             passes; ``steps`` and ``tolerance`` are then unused.
-        epochs: passes over the data, with batches.
-        draws: independent draws of θ from q in the posterior.
+        epochs: passes over the data; used only with batches.
+        draws: number of independent draws of θ from q that the posterior holds.
         Other fields are as for ``EM``; ``prior``, ``inner`` and ``optimizer`` are unused here.
 
-    The model must have closed forms: ``models.bayesian_gaussian_mixture``, ``models.bayesian_linear_regression``,
-    ``models.normal_gamma``, or your own ``ConjugateModel``. Every step reads rows on file once.
+    The model must have a q(θ) in closed form: ``models.bayesian_gaussian_mixture``,
+    ``models.bayesian_linear_regression``, ``models.normal_gamma``, or your own ``ConjugateModel``. Every step reads
+    rows on file once.
     """
 
     label: ClassVar[str] = "cavi"
@@ -91,7 +92,7 @@ class CoordinateAscent(EM):
         return Outcome(Draws(positions=np.asarray(positions)[None]), figures, seconds, reached.interrupted)
 
     def follow(self, session: Session) -> tuple[Any, Data, Any, Reached, dict[str, float]]:
-        """The same results as ``climb``, by minibatches; one exact step over all rows improves each end point of q."""
+        """What ``climb`` returns, but by minibatches; one exact step over all rows then improves each q at its end."""
         model, data = self.needed(session.model), session.data
         start_time = time.perf_counter()
         first = self.begin(model, data, session.key)

@@ -90,7 +90,7 @@ def online_em(
     e_step: Callable, m_step: Callable, step_size: float | schedules.Schedule | None = None, patience: int = 5, *,
     example: Batch, log_prior: Callable | None = None,
 ) -> Kernel:  # fmt: skip
-    """Online EM: statistics are averaged over minibatches, and θ maximises given them.
+    """Online EM: statistics are averaged over minibatches, and an M-step makes θ from the average.
 
         S ← (1 − γ_t) S + γ_t (N/n) s̄_t(θ),    θ ← m_step(S) from batch ``patience`` on
 
@@ -115,7 +115,7 @@ def online_em(
     if step_size is None:
         step_size = schedules.polynomial(1.0, 1.0, 0.6)
     gamma = step_size if callable(step_size) else lambda t: jnp.asarray(step_size, jnp.result_type(float))
-    second = gamma(jnp.array(1))  # weight of the second batch, the first that is averaged
+    second = gamma(jnp.array(1))  # weight of the second batch, the first that is averaged with another
     if not isinstance(second, Tracer) and not 0 < second <= 1:
         raise SettingsError(f"online_em(step_size=...) is in (0, 1], the share of the newest batch; got {second:.3g}.")
 
@@ -152,7 +152,7 @@ def expected(
 ) -> Expected:  # fmt: skip
     """One E-step over rows on file or in NumPy arrays, chunk by chunk; NumPy adds the chunks' sums in float64.
 
-    It takes one pass over the file, and memory O(chunk). A chunk is read while JAX still computes the one before.
+    It takes one pass over the file, and memory O(chunk). A chunk is read while JAX computes the chunk before.
 
     Args:
         e_step: ``(theta, batch) -> Expected``; the same function is compiled only once.
@@ -181,7 +181,8 @@ def expected(
     total, working = None, None  # NumPy adds a chunk's sums while JAX computes those of the next chunk
     for start in range(0, data.size, chunk):
         stop = min(start + chunk, data.size)
-        # Rows before ``start``, with mask 0, fill up the last chunk: all chunks have one shape and are compiled once.
+        # The last chunk is filled up with rows before ``start``, of mask 0: so all chunks have the same shape, and the
+        # E-step is compiled only once.
         rows = jax.tree.map(lambda a, stop=stop: np.asarray(a[stop - chunk : stop]), data.rows)
         mask = np.zeros(chunk, dtype)
         mask[chunk - (stop - start) :] = 1 if weights is None else np.asarray(weights[start:stop])
@@ -192,7 +193,7 @@ def expected(
 
 
 def _no_noise(key: jax.Array, count: int, state: PyTree, batch: Batch | None = None) -> jax.Array:
-    """An empty block of noise with the usual leading axis: EM draws nothing."""
+    """Noise without numbers, (count, 0): kernels with noise return ``count`` blocks of it, but EM draws nothing."""
     return jnp.zeros((count, 0))
 
 

@@ -1,7 +1,7 @@
-"""EM's climbs from start to end, on rows in memory or on file, on one device or many; they are saved on the way.
+"""EM's climbs, on rows in memory or on file, on one device or many; they are saved on the way.
 
-All starts climb side by side. In memory a compiled loop takes ``SEGMENT`` steps between two returns to Python; on
-file a step is one pass over the file.
+A climb is the steps of EM from one start, a starting θ, to its end. All climbs run side by side. In memory a compiled
+loop takes ``SEGMENT`` steps between two returns to Python; on file a step is one pass over the file.
 """
 
 import dataclasses
@@ -24,8 +24,8 @@ from tractable.engine.placement import OneDevice
 from tractable.latent.em import chunked, em, expected
 
 SEGMENT = 25  # steps between two returns to Python
-# Gains up to so many units in the last digit of the objective count as rounding errors: usually, and after a step that
-# lowered the objective (docs/decisions/039).
+# A gain of at most so many units in the last digit of the objective counts as a rounding error: FALLEN units if this
+# step or the step before lowered the objective, otherwise ROUNDING units (docs/decisions/039).
 ROUNDING, FALLEN = 8, 64
 
 
@@ -39,19 +39,19 @@ class Reached(NamedTuple):
 
 
 class Climbing(NamedTuple):
-    """The state of climbs; all leaves but the last lead with an axis of starts."""
+    """The state of climbs; all leaves except ``time`` have a leading axis of starts."""
 
     states: PyTree  # of the kernel ``em``
     good: PyTree  # the last θ with a finite objective
     gain: jax.Array  # of the last step
     to_come: jax.Array  # nats still to gain, by Aitken's extrapolation
-    little: jax.Array  # whether to_come is small; a climb ends where it is twice in a row, as once may be chance
+    little: jax.Array  # whether to_come is small; a climb ends if it is small twice in a row, as once may be chance
     done: jax.Array  # whether the climb has ended
     time: jax.Array  # () steps so far
 
 
 class SavedAttempts:
-    """Saves and restores climbs whose failed starts are tried again.
+    """Saves and restores climbs, from all starts, and then from failed starts again in further attempts.
 
     Attributes:
         count: the number of attempts before this one.
@@ -87,7 +87,7 @@ def settled(
     """The gain still to come, and whether it is small.
 
     Gains that shrink by a factor r at every step will add r/(1 − r) times the last one. The objective is a sum over
-    ``size`` rows of about a nat each, so it has their rounding errors even where the sum is near 0.
+    ``size`` rows of about a nat each, so it has these terms' rounding errors even if the sum is near 0.
     """
     rate = jnp.clip(gain / jnp.where(before > 0, before, jnp.inf), 0, 0.999)
     rate = jnp.where(before > 0, rate, 0.999)
@@ -142,7 +142,7 @@ def _with_objective(climbs: Climbing, values: np.ndarray) -> Climbing:
 
 
 def _in_memory(method: Any, model: Model, session: Session) -> tuple[Callable, Callable]:
-    """For rows in memory: ``now -> (now, trace)``, which takes up to SEGMENT steps, and ``thetas -> objectives``."""
+    """For rows in memory: ``climbs -> (climbs, trace)`` takes up to SEGMENT steps; and ``thetas -> objectives``."""
     placement, size, steps = session.placement, session.data.size, jnp.array(method.steps)
     rows, mask = placement.rows_and_counts(session.data)
     method = dataclasses.replace(method, steps=1, starts=1)  # fields that the compiled program does not use
@@ -153,7 +153,7 @@ def _in_memory(method: Any, model: Model, session: Session) -> tuple[Callable, C
 
 
 def _on_file(method: Any, model: Model, session: Session) -> tuple[Callable, Callable]:
-    """The same for rows on file: a step is one pass over the file for all starts, summed in double precision."""
+    """As ``_in_memory``, for rows on file: a step is one pass over the file for all starts, in double precision."""
     e_step, m_step = method.halves(model)
     e_steps, m_steps = jax.vmap(session.placement.sum_rows(e_step), (0, None)), jax.jit(jax.vmap(m_step))
     prior, judge = method.log_prior(model), jax.jit(functools.partial(_judge, tolerance=method.tolerance))
@@ -205,7 +205,10 @@ def segment(
     method: Any, model: Model, placement: OneDevice, size: int, rows: PyTree, mask: jax.Array | None, climbs: Climbing,
     last: jax.Array,
 ) -> tuple[Climbing, jax.Array]:  # fmt: skip
-    """The state after up to SEGMENT steps, at step ``last`` or the end of all climbs; and objectives (start, step)."""
+    """The state after SEGMENT steps, or earlier if step ``last`` or the end of all climbs comes first.
+
+    The second result is the objectives (start, step).
+    """
     kernel = em(_e_step(method, model, placement), method.halves(model)[1], method.log_prior(model))
     batch = whole(rows) if mask is None else Batch(rows, mask, size)
     count, total = climbs.done.shape[0], jnp.sum(batch.counted(jnp.ones_like(batch.mask)))
@@ -229,7 +232,7 @@ def segment(
 def _objectives(
     method: Any, model: Model, placement: OneDevice, size: int, rows: PyTree, mask: jax.Array | None, thetas: PyTree
 ) -> jax.Array:
-    """The objective that EM climbs, at every θ, (start,)."""
+    """The objective that EM maximises, at every θ, (start,)."""
     e_step, prior = _e_step(method, model, placement), method.log_prior(model)
     batch = whole(rows) if mask is None else Batch(rows, mask, size)
 
@@ -243,15 +246,15 @@ def _objectives(
 def _e_step(method: Any, model: Model, placement: OneDevice) -> Callable:
     """The E-step of all rows. Sums in closed form are taken chunk by chunk, on each device over its own rows.
 
-    Without a closed form, the statistics are the rows with their responsibilities, and the compiler divides the sum Q
-    over the devices.
+    Without a closed form, the statistics are the rows with their responsibilities. The M-step's objective, Q(θ), is a
+    sum over these rows, which the compiler divides over the devices.
     """
     e_step = method.halves(model)[0]
     return placement.sum_rows(chunked(e_step, method.chunk)) if method.exact(model) else e_step
 
 
 def with_retries(reached: Reached, again: Reached, use_new: np.ndarray) -> Reached:
-    """The climbs ``reached``, in which those of a second attempt, ``again``, replace the starts in ``use_new``."""
+    """The climbs of a second attempt, ``again``, for the starts where ``use_new`` is True; elsewhere ``reached``."""
 
     def pick(old: jax.Array, new: jax.Array) -> jax.Array:
         return jnp.where(jnp.asarray(use_new).reshape(-1, *[1] * (old.ndim - 1)), new, old)

@@ -30,13 +30,13 @@ from tractable.latent.em_climb import FALLEN, ROUNDING, Reached, SavedAttempts, 
 from tractable.latent.gradient_em import by_enumeration, expected_log_joint, gradient_m_step
 
 CHUNK = 1 << 14  # rows at a time in an E-step
-START_ROWS = 10_000  # about so many rows of data on file give a starting point
+START_ROWS = 10_000  # if data are on file, about so many of their rows are read to make a starting point
 CONDITION = 1e10  # condition number up to which the inverse of an information matrix is trusted
 RETRIES = 2  # how often starts that end with a collapsed component are tried again (docs/decisions/039)
 SAME = 1e-3  # nats (natural logarithms) per datum within which two maxima count as one
-FAR = 1e-2  # nats per datum; if one more step gains more, the result is rejected
+FAR = 1e-2  # nats per datum; if one more step at the end gains more, the result is rejected
 FALL = {"float32": 1e-5, "float64": 1e-10}  # a fall by less than this share of the objective is a rounding error
-INFORMATION_WORK = 1 << 31  # rows × parameters² up to which standard errors are computed
+INFORMATION_WORK = 1 << 31  # largest product rows × parameters² for which standard errors are computed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,11 +45,13 @@ class EM(Method):
 
         E:  S = Σ_n E[T(x_n, z) | x_n, θ]        M:  θ' = argmax Q(·; S)
 
-    No step lowers the objective. EM converges at a rate equal to the share of information that z hides, which is slow
-    where components overlap. It finds a local maximum, so it climbs from several starts, all in one compiled program.
+    No step lowers the objective. Near a maximum, a step multiplies the distance to it by up to the share of information
+    that z hides, so EM is slow where components overlap. It finds a local maximum, so it climbs from several starts,
+    all in one compiled program.
 
     Args:
-        starts: climbs from different starting points; the result is the best, and the report says whether they agree.
+        starts: number of climbs, each from another starting point; the result is the end of the best climb, and the
+            report says whether the climbs agree.
         steps: largest number of steps of a climb.
         tolerance: the climb ends when the gain still to come, by Aitken's extrapolation of the last gains, is below
             this share of the objective twice in a row.
@@ -97,11 +99,11 @@ class EM(Method):
         return initial_thetas(model, data, key, self.starts)
 
     def log_prior(self, model: Any) -> Callable | None:
-        """The log prior, if it is part of the climbed objective."""
+        """The log prior if it is part of the objective (``prior=True``), else None."""
         return model.log_prior if self.prior else None
 
     def halves(self, model: LatentModel) -> tuple[Callable, Callable]:
-        """E-step and M-step: the model's own, or by enumeration and gradient."""
+        """E-step and M-step: the model's own, or an E-step that enumerates z and an M-step by gradient."""
         if model.halves is not None:
             return model.halves
         prior, steps, sums = self.log_prior(model), (self.inner, self.optimizer), model.sums
@@ -115,7 +117,7 @@ class EM(Method):
         return by_enumeration(sums.log_prob, sums.responsibilities, sums.causes), m_step
 
     def climb(self, session: Session) -> tuple[Any, Data, Any, Reached, dict[str, float]]:
-        """The model, its rows, the mean subtracted from them (or None), the climbs' end points, and seconds."""
+        """The model, its rows, the mean subtracted from them (or None), the climbs' end points, and the time taken."""
         model = self.needed(session.model).climbed
         data, offset = subtract_mean(model, session.data)
         session = session._replace(data=data)
@@ -169,7 +171,7 @@ class EM(Method):
             remainder = figures["L-BFGS adds"] / size
             verdict = "trust" if remainder <= SAME else "caution" if remainder <= FAR else "reject"
             idle = figures["M-steps without gain"]
-            refused = f"; {idle} of {figures['steps']} M-steps found no step that did not lower Q" if idle else ""
+            refused = f"; in {idle} of {figures['steps']} M-steps, all steps would have lowered Q" if idle else ""
             sentence = f"nats per datum that one M-step by L-BFGS adds at the optimiser's end point{refused}"
             out.append(Check("L-BFGS adds", remainder, verdict, sentence))
         to_come = figures["to come"] / size
@@ -226,7 +228,7 @@ def initial_thetas(model: LatentModel, data: Data, key: jax.Array, count: int) -
         if model.prior_is_callable or model.start is not None:
             positions = starts(model, data, key, count)
             return jax.vmap(model.params)(positions)
-        # The prior says where θ is likely to be, which the origin of the unconstrained space does not.
+        # A draw from the prior is a likely θ; points near the origin of the unconstrained space need not be likely.
         return _from_prior(model, chain_keys(key, count))
     return starting_points(model.steps.begin, data, key, count)
 
@@ -237,7 +239,7 @@ def _from_prior(model: LatentModel, keys: jax.Array) -> PyTree:
 
 
 def starting_points(begin: Callable[[jax.Array, PyTree], PyTree], data: Data, key: jax.Array, count: int) -> PyTree:
-    """The results of ``begin`` for ``count`` keys, with a leading axis of starts; of rows on file it gets a sample."""
+    """The results of ``begin`` for ``count`` keys, with a leading axis of starts; it gets a sample of rows on file."""
     sample = data if data.resident else data.take(slice(0, None, max(1, data.size // START_ROWS)))
     rows = jax.tree.map(np.asarray, sample.equally_counted().rows)
     rows = rows[0] if rows[1] is None else rows
@@ -247,7 +249,7 @@ def starting_points(begin: Callable[[jax.Array, PyTree], PyTree], data: Data, ke
 
 
 def conclude(method: EM, model: LatentModel, data: Data, reached: Reached) -> tuple[np.ndarray, dict, dict]:
-    """The best start's point, the traces, and figures for the report."""
+    """The end point of the best climb, the traces, and numbers for the report."""
     flat = np.asarray(_positions(model, reached.theta))
     inside = np.all(np.isfinite(flat), axis=1)
     best, figures = choose_best(reached._replace(objective=np.where(inside, reached.objective, -np.inf)), model, data)
@@ -262,19 +264,19 @@ def conclude(method: EM, model: LatentModel, data: Data, reached: Reached) -> tu
 
 @compiled("model")
 def _positions(model: LatentModel, thetas: PyTree) -> jax.Array:
-    """The starts' θ as unconstrained numbers (start, d), in the model's canonical order."""
+    """The climbs' θ as unconstrained numbers (start, d). Among equal maxima, the model's ``canonical`` picks the θ."""
     canonical = model.symmetry.canonical
     return jax.vmap(model.position_of)(thetas if canonical is None else jax.vmap(canonical)(thetas))
 
 
 @compiled("model")
 def shift_point(model: LatentModel, point: jax.Array, offset: jax.Array) -> jax.Array:
-    """The point (d,) that stands for the same model of the rows plus ``offset``."""
+    """The point (d,) of the θ that gives rows plus ``offset`` the density that ``point`` gives the rows."""
     return model.position_of(model.shifted(model.params(point), offset))
 
 
 def choose_best(reached: Reached, model: Any, data: Data) -> tuple[int, dict[str, Any]]:
-    """The index of the best start, and figures for the report."""
+    """The index of the best climb, and numbers for the report."""
     values = np.where(np.isfinite(reached.objective), reached.objective, -np.inf)
     if not np.any(np.isfinite(values)):
         _expect_finite(data)
@@ -312,7 +314,7 @@ def model_checks(posterior: Learnt) -> list[Check]:
 
 
 def _gain_to_come(gains: np.ndarray, objective: float, size: int | float) -> float:
-    """Nats still to come, by Aitken's extrapolation of the last two gains; 0 if the last is a rounding error."""
+    """Nats still to come, by Aitken's extrapolation of the last two gains; 0 if the last gain is a rounding error."""
     if len(gains) < 2:
         return math.inf if len(gains) else 0.0
     before, last = gains[-2:]

@@ -54,7 +54,7 @@ class Moments(NamedTuple):
     count: Any  # (K, d); for vectors (K,)
     first: Any  # (K, d) x − m
     second: Any  # (K, d) (x − m)²; for vectors (K, d, d)
-    frame: Any  # (K, d) weight · m, so that it adds up over sequences like the sums
+    frame: Any  # (K, d) weight · m, which can be added over sequences as the sums can
     weight: Any  # () total weight of the sequences
 
     def in_frame_of(self, other: "Moments") -> "Moments":
@@ -99,9 +99,9 @@ class Emission:
         return () if self.features is None else (self.features,)
 
     def flat(self, leaf: ArrayLike, rank: int = 2) -> jax.Array:
-        """A leaf of θ as (1, K, d), with axes of length 1 appended for sequences."""
-        spread = jnp.asarray(leaf).reshape(1, self.states, -1)
-        return spread.reshape(spread.shape + (1,) * (rank - 2))
+        """A leaf of θ as (1, K, d), or (1, K, d, 1) if ``rank`` is 3, for several sequences."""
+        array = jnp.asarray(leaf).reshape(1, self.states, -1)
+        return array.reshape(array.shape + (1,) * (rank - 2))
 
     def shaped(self, leaf: jax.Array) -> jax.Array:
         """An array (K, d) in the shape of a leaf of θ."""
@@ -116,7 +116,9 @@ class Emission:
         raise NotImplementedError
 
     def sums(self, theta: PyTree, x: jax.Array, share: jax.Array, weight: jax.Array) -> PyTree:
-        """The sums that ``m_step`` needs, from weighted p(z | x), (T, K, …), of sequences of total weight ``weight``.
+        """The sums that ``m_step`` needs, from ``share``, which is the weighted p(z | x), (T, K, …).
+
+        The total weight of the sequences is ``weight``.
 
         By default these are ``Counts``: how often each number was observed, and the sum of its values.
         """
@@ -160,10 +162,10 @@ class Emission:
         return chosen, 0.8 * near + 0.2 * random
 
     def check(self, x: np.ndarray) -> None:
-        """Raise a DataError if no state can emit the steps (N, d); NaN marks a missing number."""
+        """Raise a DataError if some of the steps (N, d) cannot be emitted by any state; NaN marks a missing number."""
 
     def least_sd(self, theta: PyTree) -> float:
-        """The least sd of all states divided by the floor of sds; ∞ for families without an sd."""
+        """The smallest sd of all states divided by the floor (the least sd allowed); ∞ for families without an sd."""
         return np.inf
 
 

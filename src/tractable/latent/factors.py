@@ -54,9 +54,10 @@ def factor_analysis(features: int, rank: int, floor: Real = 1e-12, centre: Numbe
     Args:
         features: d ≥ 1, columns of x.
         rank: q in 1..d.
-        floor: > 0, least noise variance: the likelihood is unbounded where z explains a column fully (a Heywood case).
-        centre: (d,), such as the data's mean, subtracted from x first so that single precision keeps its digits; 0 by
-            default.
+        floor: > 0, the smallest noise variance allowed: where z explains a column fully (a Heywood case), the
+            likelihood is unbounded without it.
+        centre: (d,), such as the data's mean, subtracted from x first, so that rounding errors are small in single
+            precision; 0 by default.
 
     Returns:
         A ``LatentModel`` of ``Loadings`` whose ``noise`` is (d,).
@@ -74,7 +75,7 @@ def factor_analysis(features: int, rank: int, floor: Real = 1e-12, centre: Numbe
 def probabilistic_pca(features: int, rank: int, floor: Real = 1e-12, centre: Numbers | None = None) -> LatentModel:
     """Probabilistic principal components: the same noise in every column, so that ``noise`` is ().
 
-        p(x | θ) = N(x; μ, W Wᵀ + σ² I);    M-step: as factor analysis, σ² the mean of ψ
+        p(x | θ) = N(x; μ, W Wᵀ + σ² I);    M-step: as in factor analysis, with σ² the mean of ψ
 
     EM converges to ``probabilistic_pca_maximum``. Arguments and errors are those of ``factor_analysis``.
 
@@ -90,15 +91,15 @@ def probabilistic_pca_maximum(x: Numbers, rank: int, weights: np.ndarray | None 
         W = U_q (Λ_q − σ² I)^½,    σ² = (1/(d − q)) Σ_{j > q} λ_j
 
     U and Λ are the eigenvectors and eigenvalues of the covariance (with divisor n), in descending order. Tipping &
-    Bishop 1999, eqs. 7 and 8. All rotations of W are equally likely; this one has orthogonal columns, and
-    the largest entry of each column is positive.
+    Bishop 1999, eqs. 7 and 8. All rotations of W have the same likelihood. This one has orthogonal columns,
+    and the entry of largest size in each column is positive.
 
     Args:
         x: (n, d); weights: (n,), each ≥ 0, all 1 by default.
         rank: q in 1..d−1.
 
     Raises:
-        DataError: x is not (n, d). ModelError: the rank leaves no direction to the noise.
+        DataError: x is not (n, d). ModelError: the rank leaves no direction for the noise.
     """
     x = np.asarray(x, np.float64)
     if x.ndim != 2 or x.shape[0] < 1:
@@ -116,7 +117,7 @@ def probabilistic_pca_maximum(x: Numbers, rank: int, weights: np.ndarray | None 
 
 
 class Setting(NamedTuple):
-    """The settings of a factor model, and its closed forms."""
+    """The settings of a factor model, and its closed-form functions."""
 
     features: int  # d
     rank: int  # q
@@ -130,7 +131,7 @@ class Setting(NamedTuple):
 
     @functools.lru_cache(maxsize=128)  # noqa: B019
     def model(self) -> LatentModel:
-        """The model; equal settings give the same one."""
+        """The model; equal settings give the same object."""
         features, rank, _, _, isotropic = self
         position = Loadings(np.zeros(features), np.eye(features, rank), np.ones(() if isotropic else features))
         return LatentModel.from_steps(
@@ -151,7 +152,8 @@ class Setting(NamedTuple):
         root = inverse_root(inner)
         covariance = jnp.matmul(root.T, root, precision="highest")
         means = jnp.matmul(deviation, jnp.matmul(scaled, covariance, precision="highest"), precision="highest")
-        # xᵀ Σ⁻¹ x is a sum of squares, of the residual and of E[z | x]; Woodbury's difference would lose digits.
+        # xᵀ Σ⁻¹ x is a sum of squares, of the residual and of E[z | x]; Woodbury's difference has larger rounding
+        # errors.
         residual = deviation - jnp.matmul(means, theta.loadings.T, precision="highest")
         square = jnp.sum(residual**2 / noise[None, :], axis=1) + jnp.sum(means**2, axis=1)
         log_det = jnp.sum(jnp.log(noise)) - 2 * jnp.sum(jnp.log(jnp.diagonal(root)))

@@ -10,8 +10,9 @@ missing step has b_t = 1: it is summed over. Arrays are (T, K) for one sequence,
 sequences is last because a processor computes neighbours on the last axis together. Baum et al. 1970; Rabiner 1989,
 section III.
 
-On a CPU the steps run one after another, 20 ns each for five states; products of matrices in parallel (Särkkä &
-García-Fernández 2021) would be slower on few cores. On an accelerator they take log T steps (docs/decisions/040).
+On a CPU the steps run one after another, 20 ns each for five states. On an accelerator, products of the steps' matrices
+are computed in parallel, in log T rounds (Särkkä & García-Fernández 2021); on few cores that would be slower
+(docs/decisions/040).
 """
 
 import functools
@@ -24,8 +25,8 @@ import jax.numpy as jnp
 from tractable.core.tree import PyTree
 
 UNROLLED = 16  # states up to which a step's sums are unrolled, which is faster than products of small matrices
-LONG = 256  # steps from which an accelerator runs them in parallel
-ROOM = 1 << 28  # most numbers that the steps in parallel may hold in memory
+LONG = 256  # number of steps from which an accelerator runs them in parallel
+ROOM = 1 << 28  # largest number of entries of all the steps' matrices for which the steps run in parallel
 
 
 class Passes(NamedTuple):
@@ -55,7 +56,7 @@ def forward(
     Args:
         initial: (K,) π; transition: (K, K) A, its rows sum to 1.
         b: (T, K, …) densities, up to a factor per step.
-        parallel: whether to multiply matrices in log T steps; by default chosen by device and size.
+        parallel: whether to multiply the steps' matrices in parallel; by default device and size decide.
     """
     first = jnp.broadcast_to(_expand(initial, b.ndim - 1), b.shape[1:])
     if runs_in_parallel(b, parallel):
@@ -114,7 +115,7 @@ def smooth(
 def smooth_in_pieces(
     initial: jax.Array, transition: jax.Array, log_b: Callable, pieces: PyTree, sums_of_piece: Callable
 ) -> tuple:
-    """Sums over all pieces, p(z_1 | x), and log p(x), by passes over pieces of consecutive steps that fit a cache.
+    """Sums over all pieces, p(z_1 | x), and log p(x), by passes over pieces: consecutive steps that fit a CPU's cache.
 
     The backward pass recomputes the α of each piece from the piece's start. So besides the data only one piece is in
     memory (docs/decisions/040).
@@ -180,7 +181,7 @@ def moves(transition: jax.Array, passes: Passes, counted: jax.Array) -> jax.Arra
 
 
 def viterbi(initial: jax.Array, transition: jax.Array, log_b: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """The likeliest path of states 0 … K − 1, (T, …), and log p(x, path), (…). Of equal states it takes the lowest."""
+    """The likeliest path of states 0 … K − 1, (T, …), and log p(x, path), (…). Among ties it takes the lowest state."""
     log_a = _expand(jnp.log(transition), log_b.ndim)
 
     def step(best: jax.Array, log_b: jax.Array) -> tuple[jax.Array, jax.Array]:

@@ -1,4 +1,4 @@
-"""The closed forms of a mixture of normals, for complete rows and for rows with missing numbers."""
+"""The closed-form functions of a mixture of normals, for complete rows and for rows with missing numbers."""
 
 from collections.abc import Callable
 from functools import lru_cache, partial
@@ -34,14 +34,14 @@ class Gaussians(NamedTuple):
 
 
 class Setting(NamedTuple):
-    """The settings of a mixture of normals, and its closed forms.
+    """The settings of a mixture of normals, and its closed-form functions.
 
     If squares were summed about one origin, a component's variance would be the difference of two numbers that are
     (distance/sd)² times as large, where distance is that of its mean from the origin. Rounding errors of a matrix scale
-    with its largest eigenvalue. So rows and statistics are expressed in the frame of each component
-    (``linear_mixture.Frame``), and an M-step multiplies the covariance's root by a factor near the identity. In single
-    precision a distance of a thousand sds, or sds that differ by a factor of a thousand, then cost three of seven
-    digits and not six (docs/decisions/038).
+    with its largest eigenvalue. So rows and statistics are expressed in the *frame* of each component, coordinates
+    y = L⁻¹ (x − m), where m is its mean and L the root of its covariance (``linear_mixture.Frame``). An M-step then
+    multiplies the root by a factor near the identity. In single precision a distance of a thousand sds, or sds that
+    differ by a factor of a thousand, then cost three of the seven decimal digits and not six (docs/decisions/038).
     """
 
     components: int  # K
@@ -70,7 +70,7 @@ class Setting(NamedTuple):
 
     @lru_cache(maxsize=128)  # noqa: B019
     def mixture(self) -> LatentModel:
-        """The mixture; equal settings give the same one."""
+        """The mixture; equal settings give the same object."""
         position, support = self.example()
         tied = self.covariance == "tied"
         model = self.family(lambda theta: jnp.log(theta.weights) - 0.5 * self.features * LOG_2PI).model(
@@ -93,9 +93,10 @@ class Setting(NamedTuple):
         )  # fmt: skip
 
     def climbed(self, make: Callable[["Setting"], LatentModel]) -> Climbed | None:
-        """The same mixture with roots in place of covariances, which EM climbs; None if it has no matrices to replace.
+        """The same mixture with Cholesky roots in place of covariances; EM takes its steps on the roots.
 
-        Both have the same unconstrained position. ``LatentModel.climbed`` adds the starting points and checks.
+        It is None if the covariances are not matrices. Both mixtures have the same unconstrained position.
+        ``LatentModel.climbed`` adds the starting points and checks.
         """
         if self.rooted or not is_matrix(self.covariance):
             return None
@@ -124,7 +125,7 @@ class Setting(NamedTuple):
         return Frame(means - self.centre.astype(means.dtype), roots)
 
     def to_frame(self, frame: Frame, x: jax.Array) -> jax.Array:
-        """Rows (n, d), minus the centre already, in the frame of every component: y (K, d, n)."""
+        """Rows (n, d), from which the centre is already subtracted, in the frame of every component: y (K, d, n)."""
         if not is_matrix(self.covariance):
             return (x.T[None] - frame.means[:, :, None]) / frame.roots[:, :, None]
         inverses = inverse(frame.roots)
@@ -157,7 +158,7 @@ class Setting(NamedTuple):
         return Moments(count, first, self.pooled(second), frame)
 
     def pooled(self, second: jax.Array) -> jax.Array:
-        """Second moments (K, ...), summed over components if these share a covariance, or over columns if these do."""
+        """Second moments (K, ...), summed over components if "tied", or over columns if "spherical"."""
         over = {"tied": 0, "spherical": 1}.get(self.covariance)
         return second if over is None else jnp.sum(second, axis=over)
 
@@ -197,7 +198,7 @@ class Setting(NamedTuple):
         return Gaussians(count / jnp.sum(count), means, self.covariances(spread, roots))
 
     def covariances(self, spread: jax.Array, roots: jax.Array) -> jax.Array:
-        """Covariances (or their roots) in the units of x, with the floor, from those in units of a frame's roots."""
+        """Covariances (or their roots) in the units of x, plus the floor; ``spread`` is in units of a frame's roots."""
         if self.covariance == "spherical":
             return roots[:, 0] ** 2 * spread / self.features + self.floor
         if self.covariance == "diagonal":
@@ -205,13 +206,13 @@ class Setting(NamedTuple):
         return self._matrices(spread.reshape(-1, self.features, self.features), roots).reshape(spread.shape)
 
     def _matrices(self, spread: jax.Array, roots: jax.Array) -> jax.Array:
-        """L V Lᵀ + floor I for matrices V; if ``rooted``, its root, which is L times that of V + floor L⁻¹L⁻ᵀ."""
+        """L V Lᵀ + floor I for matrices V; if ``rooted``, its root: L times the root of V + floor L⁻¹L⁻ᵀ."""
         unit = jnp.eye(self.features, dtype=spread.dtype)[None]
         if not self.rooted:
             return congruence(roots, spread) + self.floor * unit
         inverses = inverse(roots)
         spread = spread + self.floor * jnp.matmul(inverses, jnp.swapaxes(inverses, 1, 2), precision="highest")
-        # In some directions a component of few rows has no variance but rounding errors, which may be negative.
+        # In some directions a component of few rows has no variance, only rounding errors, which may be negative.
         largest = jnp.max(jnp.diagonal(spread, axis1=1, axis2=2), axis=1)[:, None, None]
         spread = spread + 4 * self.features * jnp.finfo(spread.dtype).eps * largest * unit
         return jnp.matmul(roots, cholesky(spread), precision="highest")
@@ -234,7 +235,7 @@ class Setting(NamedTuple):
         x, shares = linear_mixture.cluster_rows(key, rows, components)
         count = shares.sum(0)
         means = shares.T @ x / count[:, None]
-        # Small clusters have no covariance of their own: all start with the pooled one within clusters.
+        # A small cluster does not determine a covariance: all components start with the pooled one within clusters.
         residuals = x - shares @ means
         pooled = residuals.T @ residuals / len(x) + floor * np.eye(features)
         pooled[np.diag_indices(features)] += 1e-3 * x.var(0)

@@ -57,7 +57,7 @@ def expected_log_joint(log_joint: Callable, data: CompleteData) -> Callable:
 
 
 def climb_by_lbfgs(value: Callable, start: jax.Array, steps: int) -> jax.Array:
-    """The point that ``steps`` of L-BFGS reach from ``start`` (d,), or ``start`` if the value is higher there."""
+    """The point that ``steps`` steps of L-BFGS reach from ``start`` (d,), or ``start`` if the value is higher there."""
     optimizer = optax.lbfgs()
 
     def downhill(position: jax.Array) -> jax.Array:
@@ -77,11 +77,11 @@ def climb_by_lbfgs(value: Callable, start: jax.Array, steps: int) -> jax.Array:
 
 
 def climb_by_optax(value: Callable, start: jax.Array, steps: int, optimizer: optax.GradientTransformation) -> jax.Array:
-    """The point that ``steps`` of an optax optimiser reach from ``start`` (d,); no step lowers the value.
+    """The point that an optax optimiser reaches from ``start`` (d,) in ``steps`` steps; none of them lowers the value.
 
     A step that would lower the value, or make it NaN, is rejected, and the following steps are half as long. Each
-    accepted step doubles their length again, up to the optimiser's own. The optimiser's state is updated in either
-    case.
+    accepted step doubles their length again, up to what the optimiser proposes. The optimiser's state is updated in
+    either case.
     """
     transformation = optax.with_extra_args_support(optimizer)
 
@@ -104,7 +104,7 @@ def climb_by_optax(value: Callable, start: jax.Array, steps: int, optimizer: opt
 
 
 def by_enumeration(log_prob: Callable, responsibilities: Callable, values: PyTree) -> Callable:
-    """An E-step ``(theta, batch) -> Expected`` with ``CompleteData`` as statistics, for a z of few values (m, ...)."""
+    """An E-step ``(theta, batch) -> Expected`` whose statistics are ``CompleteData``, for ``values`` (m, ...) of z."""
 
     def e_step(theta: PyTree, batch: Batch) -> Expected:
         rows = observed(batch)

@@ -11,8 +11,8 @@ entries of z_{t+1}, and m is then an affine function of z_{t+1}. In the parallel
 state before x_t. A missing number is NaN; it is skipped, and so integrated out. No covariance is inverted, so p, q and
 r may be 0. Koopman & Durbin 2000; Durbin & Koopman 2012, section 6.4; Carter & Kohn 1994.
 
-On a CPU the steps run one after another; on an accelerator long sequences take log T steps (Särkkä & García-Fernández
-2021).
+On a CPU the steps run one after another; on an accelerator the steps of a long sequence run in parallel, in log T
+rounds (Särkkä & García-Fernández 2021).
 """
 
 from functools import partial
@@ -23,8 +23,8 @@ import jax.numpy as jnp
 
 from tractable.core.numbers import LOG_2PI
 
-LONG = 256  # steps from which an accelerator runs them in parallel
-UNROLLED = 8  # entries per step up to which the loop over them is unrolled
+LONG = 256  # number of steps from which an accelerator runs them in parallel
+UNROLLED = 8  # number of a vector's entries up to which the loop over them is unrolled
 
 Normal = tuple[jax.Array, jax.Array]  # mean and covariance
 
@@ -76,7 +76,7 @@ def filter_states(system: LinearGaussian, x: jax.Array, u: jax.Array, parallel: 
 
     Args:
         system: all leaves filled in.
-        parallel: whether to run in log T steps; by default device and length decide.
+        parallel: whether to run the steps in parallel; by default device and length decide.
     """
     x, drift = x - _level(system, u), _drift(system, u)
     if _is_parallel(x, parallel):
@@ -200,7 +200,7 @@ def _run_back(conditionals: Conditionals, parallel: bool) -> Normal:
 
 
 def _root(covariance: jax.Array) -> jax.Array:
-    """R, lower triangular, with R Rᵀ = covariance, which may be singular; each column conditions on one more entry."""
+    """R, lower triangular, with R Rᵀ = covariance, which may be singular; for each column one more entry is known."""
 
     def column(covariance: jax.Array, row: jax.Array) -> tuple[jax.Array, jax.Array]:
         variance = row @ covariance @ row
@@ -217,7 +217,7 @@ def _start(system: LinearGaussian) -> Normal:
 
 
 def _drift(system: LinearGaussian, u: jax.Array) -> jax.Array:
-    """B u_t, (T, d); that of the first step is unused."""
+    """B u_t, (T, d); the value at the first step is unused."""
     return u @ system.control.T
 
 
@@ -238,8 +238,8 @@ def _is_parallel(x: jax.Array, parallel: bool | None) -> bool:
 
 
 # The filter in parallel (Särkkä & García-Fernández 2021). An element stands for a run of steps: it has the distribution
-# of the run's last state given the state before the run, and the likelihood of that state. The elements of two
-# consecutive runs combine into that of both, and this operation is associative.
+# of the run's last state given the state before the run, and the likelihood of the state before the run. The elements
+# of two consecutive runs combine into the element of both, and this operation is associative.
 
 
 class _Element(NamedTuple):

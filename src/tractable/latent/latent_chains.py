@@ -27,13 +27,13 @@ from tractable.mcmc.hamiltonian import hmc, nuts
 from tractable.mcmc.mala import mala
 from tractable.mcmc.random_walk import random_walk
 
-# Target acceptance rates of the kernels, for z in one dimension and in more. In one dimension MALA's usual rate, 0.574,
-# would need a step ε of 3.4 variances of z. From 4 variances on, a chain in a tail overshoots the bulk for ever, and
-# the scale of one datum's z is known only to about 25 %.
+# Target acceptance rates of the kernels, for z in one dimension and in more. In one dimension MALA's standard rate,
+# 0.574, would need a step ε of 3.4 variances of z. From 4 variances on, a chain in a tail overshoots the bulk for ever.
+# As the sd of one datum's z is known only to about 25 %, a step that is meant to be 3.4 variances may be above 4.
 TARGET_RATES = {"mala": (0.8, 0.574), "random-walk": (0.44, 0.3), "hmc": (0.8, 0.8), "nuts": (0.8, 0.8)}
 LEAPFROGS = 5  # leapfrog steps of a move of HMC
 DEPTH = 6  # largest depth of NUTS's trees
-CANDIDATES = 32  # draws of p(z | θ) from which a chain's starting point is chosen
+CANDIDATES = 32  # number of draws of p(z | θ) from which a chain's starting point is chosen
 SHAPE, STEP = 1, 2  # what a warm-up tunes: ε and the scales of the moves, or ε alone
 FORGETTING = 0.6  # κ of the Robbins–Monro steps t^−κ in log ε
 
@@ -82,7 +82,7 @@ class ChainSampler(NamedTuple):
         return Chains(position, log_step, scale, jnp.zeros((), dtype))
 
     def room(self, theta: PyTree, rows: PyTree, most: int) -> Draws:
-        """An empty buffer with room for ``most`` draws."""
+        """An empty buffer with room for ``most`` draws of every chain."""
         space = self.space(theta, rows)
         shape = jax.eval_shape(lambda: self.begin(jax.random.key(0), theta, rows).position)
         z = jax.eval_shape(map_chains(lambda datum, u: space.constrain(theta, datum, u)), rows, shape)
@@ -166,7 +166,7 @@ class Run(NamedTuple):
 
 
 def proportions(run: Run, count: jax.Array | int) -> jax.Array:
-    """The sds of z over ``count`` steps, (n, k), divided by their geometric mean, since ε carries their size.
+    """The sds of z over ``count`` steps, (n, k), divided by their geometric mean, since ε has their common size.
 
     Each sd is taken over all chains of a datum: one chain alone would underestimate it in a direction in which its
     steps are too short.

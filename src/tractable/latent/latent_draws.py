@@ -28,7 +28,7 @@ class Chains(NamedTuple):
 class Draws(NamedTuple):
     """The draws of z given x so far."""
 
-    z: PyTree  # (room, n, C, ...)
+    z: PyTree  # (room, n, C, ...), where room is the largest number of draws per chain
     length: jax.Array  # () L ≤ room, draws of each of C chains; S = C L
 
 
@@ -45,7 +45,7 @@ class Sampler(NamedTuple):
 
     Attributes:
         begin: ``(key, theta, rows) -> Chains``.
-        room: ``(theta, rows, most) -> Draws`` of length 0 with room for ``most``.
+        room: ``(theta, rows, most) -> Draws`` without draws yet, with room for ``most`` of every chain.
         draw: ``(key, theta, chains, rows, draws, count, burn, tune) -> (Chains, Draws, DrawInfo)``: ``count`` more
             draws of every chain, after ``burn`` discarded steps. If ``tune`` is not 0, no draw is added and ε adapts
             at every step. The last three arguments may be traced.
@@ -104,7 +104,7 @@ def by_values(responsibilities: Callable, values: PyTree, chains: int) -> Sample
 
     def draw_once(key: jax.Array, theta: PyTree, rows: PyTree) -> tuple:
         shares = responsibilities(theta, rows)
-        logits = jnp.log(shares)[:, None, :]  # log 0 is never drawn
+        logits = jnp.log(shares)[:, None, :]  # a value of logit log 0 is never drawn
         index = jax.random.categorical(key, logits, axis=-1, shape=(shares.shape[0], chains))
         return jax.tree.map(lambda v: v[index], values), unbounded_info(jnp.ones((), shares.dtype), rows)
 
@@ -156,8 +156,8 @@ def sum_over_draws(function: Callable, draws: Draws) -> PyTree:
 
 def weighted_sum(weights: jax.Array, terms: jax.Array) -> jax.Array:
     """Σ_n w_n t_n; terms of weight 0 do not count, even if they are NaN."""
-    spread = jnp.expand_dims(weights, tuple(range(1, terms.ndim)))
-    return jnp.sum(jnp.where(spread > 0, spread * terms, 0), axis=0)
+    weights = jnp.expand_dims(weights, tuple(range(1, terms.ndim)))
+    return jnp.sum(jnp.where(weights > 0, weights * terms, 0), axis=0)
 
 
 def write(buffer: PyTree, values: PyTree, index: jax.Array, stored: jax.Array | int) -> PyTree:

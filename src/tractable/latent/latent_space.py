@@ -28,7 +28,7 @@ def latent_space(latent: Callable, log_joint: Callable, theta: PyTree, datum: Py
     Args:
         latent: ``(theta, datum) -> `` z's distribution, or a pytree of them.
         log_joint: ``(theta, datum, z) -> ()``, log p(x, z | θ).
-        theta, datum: examples, of which only the shapes matter.
+        theta, datum: examples; only their shapes matter.
 
     Raises:
         ModelError: z is discrete, or the log joint is not a scalar.

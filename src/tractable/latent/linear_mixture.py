@@ -17,7 +17,7 @@ from tractable.core.small import inverse
 from tractable.core.sums import Expected, MStep, OfRows, accumulate, drawn_by, observed
 
 Theta = TypeVar("Theta", bound=Any)  # with weights (K,), means (K, d), and perhaps covariances
-START_ROWS = 10_000  # most rows from which a starting point is made
+START_ROWS = 10_000  # largest number of rows from which a starting point is made
 # Rows that an E-step takes at a time: their intermediate arrays stay in the cache, which makes it three times as fast
 # (docs/decisions/038).
 BLOCK = 4096
@@ -26,8 +26,8 @@ BLOCK = 4096
 class Frame(NamedTuple):
     """Coordinates of each component: y = L⁻¹ (x − m), in which the component's rows have about mean 0 and sd 1."""
 
-    means: Any  # (K, d) m, about the centre
-    roots: Any  # L, of a covariance: full (K, d, d), tied (1, d, d); an sd: diagonal (K, d), spherical (K, 1)
+    means: Any  # (K, d) m, minus the model's centre
+    roots: Any  # L, roots of covariances, full (K, d, d) or tied (1, d, d); or sds, diagonal (K, d) or spherical (K, 1)
 
 
 class Moments(NamedTuple):
@@ -36,7 +36,7 @@ class Moments(NamedTuple):
     count: Any  # (K,), T = 1
     first: Any  # (K, d), T = y
     second: Any = ()  # T = y yᵀ: full (K, d, d), tied (d, d); y²: (K, d); |y|²: (K,)
-    frame: Any = ()  # a Frame times Σ_n w_n, so that statistics computed at one θ add up
+    frame: Any = ()  # the Frame times Σ_n w_n, so that it can be summed over batches like the statistics
 
     def in_frame_of(self, other: "Moments") -> "Moments":
         """The same statistics in the frame of ``other``, so that statistics computed at different θ can be added.
@@ -82,7 +82,7 @@ def congruence(matrices: jax.Array, inner: jax.Array) -> jax.Array:
 
 
 class Family(NamedTuple):
-    """A family of mixtures, whose densities and statistics use the same features of rows.
+    """A family of mixtures, whose densities and statistics use the same *features*, arrays computed from the rows.
 
     Attributes:
         clean: ``(rows, dtype) -> x``, which checks, centres and casts rows.
@@ -141,7 +141,7 @@ def normalise(logits: jax.Array, weights: jax.Array | None = None) -> tuple[jax.
 
 
 def complete_by(joint: OfRows) -> Callable[[PyTree, PyTree, jax.Array], jax.Array]:
-    """``Sums.complete`` of a mixture from ``joint``, which gives log π_k p(x_n | θ_k), (K, n)."""
+    """log p(x_n, z_n | θ) of a mixture, as ``Sums.complete``; ``joint`` gives log π_k p(x_n | θ_k), (K, n)."""
     return lambda theta, rows, z: jnp.take_along_axis(joint(theta, rows), z[None], axis=0)[0]
 
 

@@ -55,16 +55,17 @@ def hidden_markov(
 
     Args:
         states: K ≥ 1.
-        emission: "normal" (numbers independent given the state), "multivariate-normal", "poisson", "bernoulli" or
+        emission: "normal" (independent numbers given the state), "multivariate-normal", "poisson", "bernoulli" or
             "categorical".
         features: d numbers per step; None if a step is one number.
         classes: L for a "categorical" emission, whose x is 0 … L − 1.
         prior_counts: c ≥ 0; 0 for maximum likelihood.
         centre, scale: prior guesses of the location and spread of a normal emission's numbers. With both, means and
-            spreads have a prior worth c steps (``latent.emissions``), as NUTS and evidence need; without scale their
+            spreads have a prior worth c steps (``latent.emissions``), which NUTS and evidence need; without scale their
             prior is flat. For counts, centre is their expected mean, 1 by default.
-        floor: ≥ 0, least variance of a normal emission, in the units of x²: without it the likelihood is unbounded.
-        steps: T for sequences that the model draws itself (``model.sample``, ``tr.calibrate``); data must then have T.
+        floor: ≥ 0, smallest variance of a normal emission, in the units of x²: without it the likelihood is unbounded.
+        steps: T, length of the sequences that the model draws (``model.sample``, ``tr.calibrate``); the data must then
+            have the same T.
 
     Returns:
         A ``HiddenMarkovModel``, whose θ is a ``HiddenMarkov``. States are sorted by the share of time spent in them.
@@ -186,7 +187,7 @@ class DrawablePrior(ChainPrior):
 
 def shares(theta: HiddenMarkov) -> jax.Array:
     """The long-run share of time spent in each state, (K,), starting from π."""
-    # A chain that often stays in its state has the same shares, and no periods.
+    # A chain that stays in its state in half of the steps has the same shares; as it has no period, they converge.
     lazy = 0.5 * (theta.transition + jnp.eye(len(theta.initial), dtype=theta.transition.dtype))
 
     def square(_: ArrayLike, power: jax.Array) -> jax.Array:

@@ -21,10 +21,10 @@ from tractable.latent import forward_backward as fb
 from tractable.latent.emissions import Emission
 from tractable.latent.series import expect_sequences, in_groups, steps_of, up_to_last
 
-SMALL = 1280  # bytes per step up to which a CPU's loop over steps stays in one kernel, and is twice as fast
-LONG = 1 << 19  # densities in a group of sequences above which a CPU computes their steps in pieces
-PIECE = 1 << 14  # densities in a piece; a cache holds several arrays of this size
-ROOM = 1 << 27  # densities in a group of sequences on an accelerator
+SMALL = 1280  # bytes of one step's densities up to which a CPU's loop over steps is one kernel, and twice as fast
+LONG = 1 << 19  # number of densities (steps × states × sequences) above which a CPU computes the steps in pieces
+PIECE = 1 << 14  # number of densities in a piece; a cache holds several arrays of this size
+ROOM = 1 << 27  # largest number of densities in a group of sequences on an accelerator
 
 
 class HiddenMarkov(NamedTuple):
@@ -78,7 +78,7 @@ class Chain(NamedTuple):
         def of_all(theta: HiddenMarkov) -> Expected:
             return accumulate(of_group, theta, y, weights, self.lanes(y))
 
-        # A CPU computes several θ one after another: the loop of all at once would exceed ``SMALL`` bytes per step.
+        # A CPU computes several θ one after another: all together they would exceed ``SMALL`` bytes per step.
         return (jax.custom_batching.sequential_vmap(of_all) if jax.default_backend() == "cpu" else of_all)(theta)
 
     def e_step_in_pieces(self, theta: HiddenMarkov, rows: jax.Array, weights: jax.Array) -> Expected:
@@ -122,11 +122,11 @@ class Chain(NamedTuple):
         y, k = jax.tree.leaves(rows)[0], self.emission.states
         if jax.default_backend() != "cpu":
             return max(1, ROOM // (y.shape[1] * k))
-        side = SMALL // (k * jnp.dtype(jnp.result_type(float)).itemsize)
-        return side - side % 8 if side >= 8 else max(side, 4)
+        count = SMALL // (k * jnp.dtype(jnp.result_type(float)).itemsize)
+        return count - count % 8 if count >= 8 else max(count, 4)
 
     def by_group(self, function: Callable, rows: PyTree) -> PyTree:
-        """``function`` applied to groups of as many sequences as are computed in parallel."""
+        """The results of ``function`` for all sequences, computed by groups of ``lanes(rows)`` sequences."""
         rows = self._checked(rows)
         return in_groups(function, rows, self.lanes(rows))
 
@@ -214,7 +214,7 @@ class Chain(NamedTuple):
         least = self.emission.least_sd(theta.emission)
         if least > 2:
             return []
-        sentence = "least sd divided by its floor: a state collapsed onto equal steps, where the density is unbounded"
+        sentence = "smallest sd / its floor: a state collapsed onto equal steps, where the density is unbounded"
         return [Check("states at the floor", least, "reject", sentence)]
 
     def permute(self, theta: HiddenMarkov, order: jax.Array) -> HiddenMarkov:
@@ -223,7 +223,7 @@ class Chain(NamedTuple):
         return HiddenMarkov(theta.initial[order], theta.transition[order][:, order], emission)
 
     def sample(self, key: jax.Array, theta: HiddenMarkov, n: int) -> tuple[jax.Array, jax.Array]:
-        """n sequences of the length ``steps`` that the model was made with, and their states."""
+        """n sequences and their states; the length is the ``steps=`` that the model was made with."""
         return self.simulate(key, theta, n, self.length or 1)
 
     def simulate(self, key: jax.Array, theta: HiddenMarkov, n: int, length: int) -> tuple[jax.Array, jax.Array]:

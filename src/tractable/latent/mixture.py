@@ -45,10 +45,11 @@ def gaussian_mixture(
     is scikit-learn's ``reg_covar``, added after every M-step. Such an M-step is not the exact maximum, so the
     likelihood may fall a little.
 
-    Rows and statistics are expressed in each component's sds about its mean. In single precision, a component at a
-    distance of a thousand sds from the centre then loses three of seven digits. Rounding errors of a full or tied
-    covariance scale with its largest eigenvalue. If sds differ by a factor of a thousand or more, climb ``.climbed``,
-    the same mixture with Cholesky roots in place of covariances, as ``EM`` and ``OnlineEM`` do.
+    Rows and statistics are expressed as distances from each component's mean, in its sds. In single precision, a
+    component at a distance of a thousand sds from the centre then loses three of the seven decimal digits. Rounding
+    errors of a full or tied covariance scale with its largest eigenvalue. If sds differ by a factor of a thousand or
+    more, give ``em`` the steps of ``.climbed``, the same mixture with Cholesky roots in place of covariances; ``EM``
+    and ``OnlineEM`` always use it.
 
     Args:
         components: K ≥ 1.

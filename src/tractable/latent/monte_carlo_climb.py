@@ -28,9 +28,9 @@ from tractable.latent.latent_draws import Chains, DrawInfo, Draws
 from tractable.latent.monte_carlo_em import Improvement, improve
 
 CHAINS = 4  # chains per datum, whose spread gives the Monte-Carlo error
-STALL = 6  # steps at one S; if the later half of them gains as much as the earlier half, the gains are noise
-QUIET = 3  # steps in a row whose gains must be small, since one may be small by chance (Booth & Hobert 1999)
-TRIAL_ROWS = 1000  # rows at which a starting θ must have a finite density
+STALL = 6  # number of steps at one S; if the later half of them gains as much as the earlier half, gains are noise
+QUIET = 3  # a climb ends after so many small gains in a row, since one may be small by chance (Booth & Hobert 1999)
+TRIAL_ROWS = 1000  # number of first rows at which a starting θ must have a finite density
 
 
 class ClimbState(NamedTuple):
@@ -125,7 +125,10 @@ class Climb(NamedTuple):
         return self.add_draws(state, draws._replace(length=jnp.array(0)), state.length, self.method.burn)
 
     def step(self, state: ClimbState, draws: Draws, stop: Callable[[], bool]) -> tuple[ClimbState, Draws, bool]:
-        """One step of EM, in which S doubles until the gain is known well enough; and whether S may grow further."""
+        """The results of one step of EM, in which S doubles until the gain is known well enough.
+
+        The last result is whether S may grow further.
+        """
         z_level = NormalDist().inv_cdf(self.method.level)
         state, draws = self.redraw(state, draws)
         while True:
@@ -182,7 +185,7 @@ def double_draws(state: ClimbState) -> ClimbState:
 
 
 def stalled(gains: Sequence[float] | np.ndarray) -> bool:
-    """Whether the last ``STALL`` gains at one S are noise: their later half is no less than their earlier half."""
+    """Whether the last ``STALL`` gains at one S are noise: the later half adds up to no less than the earlier half."""
     if len(gains) < STALL:
         return False
     half = STALL // 2
@@ -222,7 +225,8 @@ def restore_states(
 def starting_thetas(method: Any, model: LatentModel, data: Data, key: jax.Array) -> PyTree:
     """The starting θ, with a leading axis of starts.
 
-    They are as for EM; where z cannot be summed out, they are drawn until the joint density is finite.
+    They are as for EM if z can be summed out, or if the model has a rule for them (``begin``). Otherwise each θ is
+    drawn until its joint density with the first rows is finite.
     """
     if model.steps.begin is not None or model.sums is not None:
         return initial_thetas(model, data, key, method.starts)

@@ -34,7 +34,7 @@ class Improvement(NamedTuple):
 
 
 class Information(NamedTuple):
-    """The draws' estimates of the curvature at φ, in the coordinates φ."""
+    """Estimates, from draws, of the curvature at φ, the unconstrained values of θ."""
 
     complete: jax.Array  # (d, d) E[−∂² log p(x, z)] − ∂² log p(θ), summed over data
     missing: jax.Array  # (d, d) Cov[∂ log p(x, z)]: observed = complete − missing
@@ -56,7 +56,9 @@ def drawn_statistics(statistics: Callable, rows: PyTree, weights: jax.Array, dra
 def drawn_m_step(
     log_joint: Callable, log_prior: Callable | None, constrain: Callable, unconstrain: Callable, steps: int = 10
 ) -> Callable:
-    """An M-step ``(theta, rows, weights, draws) -> theta'``: ``steps`` of L-BFGS up Q̂ + log p(θ), never downwards.
+    """An M-step ``(theta, rows, weights, draws) -> theta'``: ``steps`` steps of L-BFGS on Q̂ + log p(θ).
+
+    The result never lowers Q̂ + log p(θ).
 
     Args:
         log_joint: ``(theta, datum, z) -> ()``.
@@ -145,7 +147,7 @@ def observed_information(
     log_joint: Callable, log_prior: Callable | None, constrain: Callable, position: jax.Array, rows: PyTree,
     weights: jax.Array, draws: Draws,
 ) -> Information:  # fmt: skip
-    """The observed information by draws of z, from Louis's identity over z | x, θ.
+    """The observed information, estimated from draws of z by Louis's identity, where E and Cov are over z | x, θ.
 
         −∂² log p(x | θ) = E[−∂² log p(x, z | θ)] − Cov[∂ log p(x, z | θ)]
 

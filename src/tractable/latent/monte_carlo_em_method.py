@@ -30,13 +30,14 @@ class MonteCarloEM(Method):
 
         E:  z_ns ~ p(z | x_n, θ), s = 1 … S      M:  θ' = argmax (1/S) Σ_s Σ_n log p(x_n, z_ns | θ') + log p(θ')
 
-    Unlike exact EM, **a step may lower the objective**: with S fixed, θ wanders about the maximum for ever. So S
-    grows. A step is taken if its gain in Q, whose Monte-Carlo standard error is σ̂, has gain − z_level σ̂ > 0, where
-    z_level is the normal quantile of ``level``. Otherwise S doubles, the draws so far stay, and the step is repeated.
-    The climb ends when gain + z_level σ̂ < tolerance in three steps in a row (Caffo, Jank & Jones 2005). The gain is
-    measured on the draws that chose θ', so for a θ of d numbers it is too high by up to d/(2S) nats (natural
-    logarithms), which can hide errors where d is large. So S also doubles when the gains of six steps at one S stop
-    shrinking. At S = ``most`` the climb ends after three steps whose gains are within their noise.
+    Unlike exact EM, **a step may lower the objective**: with S fixed, θ wanders about the maximum for ever. So S grows.
+    Let gain be what a step adds to the function that the M-step maximises, σ̂ the gain's Monte-Carlo standard error,
+    and z_level the normal quantile of ``level``. A step is taken if gain − z_level σ̂ > 0. Otherwise S doubles, the
+    draws so far stay, and the step is repeated. The climb ends when gain + z_level σ̂ < tolerance in three steps in a
+    row (Caffo, Jank & Jones 2005). The gain is measured on the draws that chose θ', so for a θ of d numbers it is too
+    high by up to d/(2S) nats (natural logarithms), which can hide errors where d is large. So S also doubles when the
+    gains of six steps at one S stop shrinking. At S = ``most`` the climb ends after three steps whose gains are within
+    their noise.
 
     Args:
         kernel: how z is drawn given x: "mala", "random-walk", "hmc", "nuts" (four chains per datum, on unconstrained z,
@@ -47,23 +48,23 @@ class MonteCarloEM(Method):
         most: largest S; memory is O(rows · S).
         warmup: steps of the chains at the first θ, which tune their step size; these draws are thrown away.
         burn: steps of the chains at every new θ whose draws are thrown away.
-        steps: largest number of EM steps.
+        steps: largest number of EM steps of a climb.
         tolerance: nats of the whole objective (not per datum) that a step may still gain at the end, including the
             gain's error. Up to 1/(1 − r) times as much is left to climb, where r is the largest share of information
             that z hides. Where the objective is half a nat below its maximum, θ is one standard error off.
         level: confidence level of the one-sided bounds on the gain, in (0.5, 1).
-        starts: climbs from different starting points; the result is the best, and the report says whether they agree.
+        starts: number of climbs, each from another starting point; the result is the end of the best climb, and the
+            report says whether the climbs agree.
         inner: steps of L-BFGS in an M-step that has no closed form.
         prior: add log p(θ) to the objective; False climbs the likelihood alone. An M-step in closed form must maximise
             the same objective.
         bound: ``(params, datum) -> log M`` with M ≥ sup_z p(x | z, θ), for "rejection"; datum is y, or (y, x). The
-            smallest such M accepts the most proposals; a draw that exceeds the bound raises an error.
+            smallest such M accepts the largest share of proposals; a draw that exceeds the bound raises an error.
 
     It needs a ``LatentModel`` with ``latent`` and ``likelihood``, and rows in memory. Standard errors come from the
     observed information, by Louis's identity over the last draws. For every entry of θ,
-    ``found["monte carlo error"]`` is the sd of the end point over reruns with other random draws.
-    ``found["objective"]`` is NaN where z cannot be summed
-    out: ``tr.log_evidence`` estimates p(x | θ).
+    ``found["monte carlo error"]`` is the sd of the end point over reruns with other random draws. Where z cannot be
+    summed out, ``found["objective"]`` is NaN; ``tr.log_evidence`` estimates p(x | θ).
     """
 
     label: ClassVar[str] = "monte-carlo-em"
@@ -73,7 +74,7 @@ class MonteCarloEM(Method):
         | Annotated[Callable, "a function log_density -> Kernel"]
     ) = "mala"
     draws: Annotated[
-        int, Range(f"a multiple of {CHAINS}, the chains of a datum", lambda s: is_whole(s) and s % CHAINS == 0)
+        int, Range(f"a multiple of {CHAINS}, the number of chains per datum", lambda s: is_whole(s) and s % CHAINS == 0)
     ] = 8
     most: Count = 1024
     warmup: Annotated[int, at_least(0)] = 200
@@ -96,7 +97,7 @@ class MonteCarloEM(Method):
             )
 
     def log_prior(self, model: Any) -> Callable | None:
-        """The log prior, if it is part of the climbed objective."""
+        """The log prior if it is part of the objective (``prior=True``), else None."""
         return model.log_prior if self.prior else None
 
     def sampler(self, model: LatentModel) -> Sampler:
@@ -123,7 +124,10 @@ class MonteCarloEM(Method):
         return by_chains(self.kernel, z_of, model.log_joint, CHAINS)
 
     def m_step(self, model: LatentModel) -> Callable:
-        """``(theta, rows, weights, draws) -> theta'``: the model's own on the mean statistics, or by gradient."""
+        """``(theta, rows, weights, draws) -> theta'``.
+
+        It is the model's own M-step on the statistics' mean over draws, if the model has one; otherwise L-BFGS.
+        """
         maximise, statistics, *_ = model.steps
         if maximise is not None and statistics is not None:
             return lambda theta, rows, weights, draws: maximise(drawn_statistics(statistics, rows, weights, draws))

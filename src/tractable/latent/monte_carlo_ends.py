@@ -22,9 +22,9 @@ from tractable.latent.latent_draws import Draws
 from tractable.latent.monte_carlo_climb import End, ones
 from tractable.latent.monte_carlo_em import Information, bridge, observed_information
 
-# Nats (natural logarithms) by which the objective is below its maximum where θ is half a standard error off.
+# Nats (natural logarithms) by which the objective is below its maximum if θ is half a standard error from it.
 HALF = 0.125
-WORK = 1 << 36  # rows × draws × parameters up to which Louis's standard errors are computed
+WORK = 1 << 36  # largest product rows × draws × parameters for which Louis's standard errors are computed
 FEW = 20  # effective draws per datum below which the Monte-Carlo error itself is a guess
 
 
@@ -34,10 +34,10 @@ def checks(method: Any, figures: dict[str, Any], size: int | float) -> list[Chec
     # In the slowest direction a step gains a share 1 − r of what is left, where r is ``found["hidden"]``.
     remainder = figures["gain bound"] / (1 - figures.get("hidden", 0.0))
     verdict = "reject" if remainder > 4 else "trust" if settled and remainder <= HALF else "caution"
-    gain = f"nats at most, by the last gain; half a standard error is {HALF:g} nats. It ended: {figures['ended']}"
+    gain = f"nats at most, by the last gain; {HALF:g} is half a standard error of θ. It ended: {figures['ended']}"
     sizes = f"for each datum at the end; {method.draws} at the start, {method.most} at most"
     tolerance = f"{max(SAME * size, HALF):.3g} nats"
-    ridge = 1e-2 if "condition" in figures else math.inf  # not 1e-6 as for EM: by draws, eigenvalues are noisy
+    ridge = 1e-2 if "condition" in figures else math.inf  # not 1e-6 as for EM: eigenvalues from draws are noisy
     by_draws = "smallest eigenvalue of the observed information, by draws; above 0 at a proper maximum"
     return [
         Check("left to climb", remainder, verdict, gain),
@@ -86,7 +86,7 @@ def _bridge(model: LatentModel, first: PyTree, second: PyTree, rows: PyTree, one
 def conclude(
     method: Any, model: LatentModel, data: Data, rows: PyTree, ends: list[End]
 ) -> tuple[np.ndarray, dict, dict]:
-    """The best start's point, the traces, and figures for the report."""
+    """The end point of the best climb, the traces, and numbers for the report."""
     values, summed = _objectives(method, model, rows, ends), model.sums is not None
     if not np.any(np.isfinite(values)):
         raise RunError("None of the climbs ended at a finite objective. Is the likelihood bounded?")

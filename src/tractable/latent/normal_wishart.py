@@ -143,7 +143,7 @@ def _whitened(root: jax.Array, deviation: jax.Array) -> jax.Array:
 
 
 def _half(kind: str, features: int) -> float:
-    """The shape of a precision's Gamma for each degree of freedom."""
+    """The shape of a precision's Gamma distribution, divided by ν."""
     return 0.5 * (features if kind == "spherical" else 1)
 
 

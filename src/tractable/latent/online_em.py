@@ -1,4 +1,4 @@
-"""Online EM: running statistics of minibatches, and the θ that maximises given them."""
+"""Online EM: a running average of minibatches' statistics, and the θ that an M-step makes from it."""
 
 import math
 import time
@@ -36,7 +36,7 @@ from tractable.latent.em import expected, online_em
 
 @dataclass(frozen=True, kw_only=True)
 class OnlineEM(Method):
-    """Online EM: a running average of minibatches' sufficient statistics, and the θ that they give.
+    """Online EM: a running average of minibatches' sufficient statistics, and the θ that an M-step makes from it.
 
         S ← (1 − γ_t) S + γ_t (N/n) s̄_t(θ),   θ ← m_step(S),   γ_t = (1 + t)^−κ
 
@@ -46,11 +46,11 @@ class OnlineEM(Method):
 
     Args:
         batch_size: rows per step.
-        epochs: passes over the data; the last block of steps is completed.
+        epochs: passes over the data; the number of steps is rounded up to whole groups, as compiled loops take them.
         step_exponent: κ in (1/2, 1].
-        patience: batches before the first M-step: the statistics of few rows may have no maximum.
+        patience: number of batches before the first M-step: the statistics of few rows may have no maximum.
         average: False returns the last θ in place of the mean.
-        starts: climbs from different starting points, all at once; the result is the best.
+        starts: number of climbs from different starting points, all at once; the result is the end of the best climb.
         chunk: rows at a time in the exact E-steps at the end.
         prior: add log p(θ) to the objective; an M-step in closed form must maximise the same objective.
 
@@ -71,7 +71,7 @@ class OnlineEM(Method):
     prior: bool = True
 
     def log_prior(self, model: Any) -> Callable | None:
-        """The log prior, if it is part of the climbed objective."""
+        """The log prior if it is part of the objective (``prior=True``), else None."""
         return model.log_prior if self.prior else None
 
     def schedule(self) -> Callable:
@@ -160,11 +160,11 @@ class OnlineProgram(NamedTuple):
         return self.model.position_of(state.position)
 
     def values(self, position: jax.Array) -> jax.Array:
-        """The averaged values: the unconstrained position itself."""
+        """The values whose mean over steps is taken: the unconstrained position itself."""
         return position
 
     def weigh(self, info: dict[str, jax.Array]) -> None:
-        """None: all steps weigh the same."""
+        """None, which stands for equal weights of all steps."""
 
     def describe(self, position: jax.Array) -> str:
         return not_finite(self.model, position)
@@ -173,8 +173,8 @@ class OnlineProgram(NamedTuple):
 def _offset(model: LatentModel, data: Data) -> jax.Array | None:
     """The rows' mean, to be subtracted from them; None if the model has no ``shift`` that undoes this.
 
-    Far from 0 single precision loses digits. The mean is rounded to single precision, so that it does not depend on
-    the order of the rows.
+    Far from 0, rounding errors in single precision are larger. The mean is rounded to single precision, so that it does
+    not depend on the order of the rows.
     """
     if model.symmetry.shift is None or data.given is not None:
         return None
@@ -192,7 +192,7 @@ def _offset(model: LatentModel, data: Data) -> jax.Array | None:
 
 
 def _halves(model: LatentModel, offset: jax.Array | None) -> tuple[EStep, MStep]:
-    """E-step and M-step for rows minus the offset; raises ModelError unless the model has closed forms of both."""
+    """E-step and M-step for rows minus the offset; raises ModelError unless both have a closed form."""
     if model.halves is None:
         raise ModelError(
             "OnlineEM averages statistics, which only a model with e_step and m_step in closed form has: give "
@@ -259,7 +259,7 @@ def _m_step(model: LatentModel, offset: jax.Array | None, statistics: PyTree) ->
 def _judge_ends(
     method: OnlineEM, model: LatentModel, data: Data, offset: jax.Array | None, ends: np.ndarray
 ) -> tuple[np.ndarray, dict]:
-    """The best end point (d,), for centred rows, and figures for the report, such as its objective on all rows."""
+    """The best end point (d,), for centred rows, and numbers for the report, such as its objective on all rows."""
     e_step, _ = _halves(model, offset)
     prior = _prior_of_centred(model, offset, method.log_prior(model))
     if not np.any(np.all(np.isfinite(ends), axis=1)):

@@ -4,7 +4,7 @@
     s_i² ~ scaled inverse χ²(c, scale_i²)
 
 The M-step of a linear system (``state_space``) maximises over β and s. It uses expected products of the residuals of
-the current coefficients, so that a small noise keeps its digits in single precision.
+the current coefficients, so that in single precision a small noise variance has a small rounding error.
 """
 
 from typing import Any, NamedTuple
@@ -25,8 +25,8 @@ class Residuals(NamedTuple):
     regressors: Any  # (m, e, e) of g gᵀ, with the weights of each of the m regressions
     cross: Any  # (m, e) of ε gᵀ
     square: Any  # (m,) of ε²
-    count: Any  # (m,) of 1
-    frame: Any  # (m, e) weight · β, so that it adds up over sequences like the sums
+    count: Any  # (m,) the sums of the weights alone
+    frame: Any  # (m, e) weight · β, which can be added over sequences as the sums can
     weight: Any  # () total weight of the sequences
 
     @property
@@ -55,7 +55,7 @@ class Regression(NamedTuple):
     location: np.ndarray  # (m, e)
     counts: float  # c; 0 without prior
     scale: np.ndarray  # (m,)
-    floor: float  # ≥ 0, least variance
+    floor: float  # ≥ 0, smallest variance allowed
 
     def maximum(self, sums: Residuals) -> tuple[jax.Array, jax.Array]:
         """The β (m, e) and sds (m,) that maximise Q + log p(θ); their known entries come out with arbitrary values."""

@@ -17,7 +17,7 @@ from tractable.core.rows import Data
 from tractable.core.settings import expect_whole
 from tractable.core.tree import PyTree
 
-CHUNK = 1 << 22  # numbers of the sequences that are copied to float64 at a time
+CHUNK = 1 << 22  # how many numbers of the sequences are copied to float64 at a time
 
 
 def sequences(parts: Sequence[Any], given: Sequence[Any] | None = None) -> Data:

@@ -35,7 +35,7 @@ from tractable.latent.columns import check_sizes
 from tractable.latent.kalman import LinearGaussian
 from tractable.latent.regressions import Regression, Residuals, fill, learnt_entries, residuals
 
-ROOM = 1 << 23  # most numbers in a group of sequences
+ROOM = 1 << 23  # largest number of entries in the arrays of a group of sequences
 NOISES = ("initial_noise", "state_noise", "noise")
 
 
@@ -63,14 +63,14 @@ def linear_gaussian(
     without noise z determines these entries. Sequences are (n, T) or (n, T, p). NaN marks missing numbers and pads
     short sequences, so give ``tr.models.sequences([...])`` or ``tr.Data(y, missing="keep")``; a single series is
     ``sequences([y])``. EM is slow where the data hardly distinguish Q from R. In single precision it may then stop
-    short of the maximum, which its report says; in double precision (``jax_enable_x64``) it does not. Shumway &
+    short of the maximum, and its report says so; in double precision (``jax_enable_x64``) it does not. Shumway &
     Stoffer 1982.
 
     Args:
         latent: d ≥ 1, dimension of the state.
         features: p numbers per step; None if a step is a single number.
         inputs: k numbers u_t given with each step (``sequences(y, given=u)``).
-        known: the known entries of θ by the names of ``LinearGaussian``, NaN where learnt; one number stands for all
+        known: the known entries of θ, named as in ``LinearGaussian``, with NaN where learnt; one number stands for all
             entries. These are ``initial_mean`` m (d,), ``transition`` A (d, d), ``control`` B (d, k), ``emission`` C
             (p, d), ``feedthrough`` D (p, k), ``offset`` o (p,), and sds: ``initial_noise`` (d,), ``state_noise`` (d,)
             and ``noise`` (p,). By default all entries are learnt, with two exceptions. ``initial_noise`` equals
@@ -82,8 +82,8 @@ def linear_gaussian(
             noise; s² has a scaled inverse χ² prior worth c imagined steps. λ is c for B, D, m and o, c S² for C and 4 d
             c S² for A, where S is ``state_scale``.
         centre, scale: expected location and sds of x. Without scale θ has no prior.
-        state_scale: (d,) expected sds of the state's steps; the first of scale by default.
-        floor: ≥ 0, least learnt variance: without it the likelihood may be unbounded.
+        state_scale: (d,) expected sds of the state's steps; by default all equal the first number of ``scale``.
+        floor: ≥ 0, smallest learnt variance: without it the likelihood may be unbounded.
         steps: T, length of the sequences that the model draws (``model.sample``, ``tr.calibrate``).
 
     Returns:
@@ -168,7 +168,7 @@ class Layout(NamedTuple):
     """The settings of a linear system, and its computations."""
 
     known: LinearGaussian  # NaN where learnt; where initial_noise is None, z_1 has the noise of later steps
-    rows: Regression
+    rows: Regression  # the regression of the M-step, with a row for each of z_1, z_t and x_t's numbers
     features: int | None
     length: int | None  # of the sequences that the model draws
 
@@ -323,7 +323,7 @@ class Layout(NamedTuple):
         for name, sds in {"state noise": theta.state_noise, "noise": theta.noise}.items():
             least = np.inf if sds is None else float(np.min(np.square(sds)))
             if least <= 4 * self.rows.floor:
-                sentence = f"variance; its floor is {self.rows.floor:g}: the likelihood is unbounded, or has no noise"
+                sentence = f"variance; its floor is {self.rows.floor:g}: likelihood unbounded, or highest without noise"
                 out.append(Check(f"{name} at its floor", least, "reject", sentence))
         return out
 

@@ -29,7 +29,7 @@ from tractable.latent.series import on_device
 class MixturePosterior(NamedTuple):
     """λ of q(π) Π_k q(μ_k | Λ_k) q(Λ_k), with scikit-learn's names and parametrisation, except for "tied"."""
 
-    concentration: Any  # (K,) of a Dirichlet; for a process (2, K) of Betas, which break the stick
+    concentration: Any  # (K,) of a Dirichlet; for a Dirichlet process (2, K), of the Betas that break the stick
     means: Any  # (K, d) m
     mean_precision: Any  # (K,) β
     degrees_of_freedom: Any  # (K,) ν; tied ()
@@ -37,15 +37,15 @@ class MixturePosterior(NamedTuple):
 
 
 class Beliefs(NamedTuple):
-    """The mixture's setting and the prior's parameters, with the closed forms of a ``Conjugate``."""
+    """The mixture's setting, the prior's parameters, and the functions from which a ``Conjugate`` is made."""
 
     setting: Setting
-    process: bool
+    process: bool  # whether the weights have a Dirichlet process as prior
     alpha: float  # α₀
     mean_prior: tuple[float, ...]  # (d,) m₀
     beta: float  # β₀
     freedom: float  # ν₀
-    spread: tuple[float, ...]  # C₀, flat
+    spread: tuple[float, ...]  # the entries of C₀
 
     @property
     def m0(self) -> np.ndarray:
@@ -63,7 +63,7 @@ class Beliefs(NamedTuple):
 
     @functools.lru_cache(maxsize=128)  # noqa: B019
     def model(self) -> ConjugateModel:
-        """The model; equal ``Beliefs`` give the same one."""
+        """The model; equal ``Beliefs`` give the same object."""
         setting, prior = self.setting, self.prior()
         family = setting.family(self.constant)
         forms = Conjugate(
@@ -221,7 +221,7 @@ def bayesian_gaussian_mixture(
     section 10.2 (ν_k by the corrected eq. 10.63); Blei & Jordan 2006, where only q(z) is truncated at K.
 
     The settings are those of scikit-learn's ``BayesianGaussianMixture``. For "full", and for every type with one
-    column, both go through the same iterates. Otherwise scikit-learn's steps do not maximise the lower bound on the log
+    column, its iterates are the same as here. Otherwise scikit-learn's steps do not maximise the lower bound on the log
     evidence (ELBO). It gives diagonal and spherical precisions the digammas of a Wishart, Σ_i ψ((ν − i)/2), instead of
     d ψ(ν/2) and d ψ(dν/2). For "tied" it divides N by K, so that its means, weights and covariances are those of this
     model with K ν₀ and K C₀. Its ``lower_bound_`` omits constants.
@@ -229,7 +229,7 @@ def bayesian_gaussian_mixture(
     Priors are in the units of x: standardise columns, or set ``mean_prior`` and ``covariance_prior``.
 
     Args: ``components``, ``features``, ``covariance`` and ``centre`` (m₀ by default) as for ``gaussian_mixture``, and
-        process: a Dirichlet process, whose weights are infinitely many pieces of a stick; K of them are used.
+        process: True for a Dirichlet process, whose weights are pieces of a stick, infinitely many; K of them are used.
         weight_concentration: α₀ > 0; 1/K by default.
         mean_prior: m₀, (d,); 0 by default.
         mean_precision: β₀ > 0, the number of rows that the prior's mean is worth.
@@ -240,8 +240,8 @@ def bayesian_gaussian_mixture(
             It is 0 by default, as the prior already keeps covariances above 0.
 
     Returns:
-        A ConjugateModel with λ ``MixturePosterior`` and θ ``Gaussians``; the same arguments give the same one. The θ of
-        a process has K + 1 components. The last one stands for all unused ones: its weight is the rest of the stick,
+        A ConjugateModel with λ ``MixturePosterior`` and θ ``Gaussians``; the same arguments give the same object. The θ
+        of a process has K + 1 components. The last one stands for all unused ones: its weight is the rest of the stick,
         and its mean and covariance come from the prior.
 
     Raises:

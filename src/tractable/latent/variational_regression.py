@@ -22,7 +22,7 @@ from tractable.core.words import removed
 from tractable.latent import conjugate_variational
 from tractable.latent.conjugate_variational import Conjugate, ConjugateModel
 
-SWEEPS = 1000  # most sweeps over the three factors of q in an M-step
+SWEEPS = 1000  # largest number of sweeps over the three factors of q in an M-step
 
 
 class Regression(NamedTuple):
@@ -69,11 +69,11 @@ def bayesian_linear_regression(
 
     Bishop 2006, section 10.3, with τ unknown as well. The statistics do not depend on λ, so a single pass over the data
     is enough. The M-step updates the three factors in turn until they converge, which takes one eigendecomposition,
-    then O(D) for each sweep.
-    There is no intercept: centre y, or give x a column of ones.
+    then O(D) for each sweep. There is no intercept: centre y, or give x a column of ones.
 
-    The residual sum of squares is computed from expanded squares, so it loses digits where it is much smaller than Σ
-    y². Standardise the columns, and use double precision if the residuals have less than 1e-4 of the variance of y.
+    The residual sum of squares is computed from expanded squares, so its rounding error is large if it is much smaller
+    than Σ y². Standardise the columns, and use double precision if the residuals have less than 1e-4 of the variance of
+    y.
 
     Args:
         features: D ≥ 1, columns of x.
@@ -116,7 +116,7 @@ def bayesian_linear_regression(
     position = Regression(np.zeros(features), np.ones(()), of_alpha[0])
     support = Regression(constraints.real, constraints.positive, of_alpha[1])
     model = ConjugateModel.of(forms, log_prob, position, support, beliefs.log_prior)
-    # The likelihood as a distribution has moments, which ``predict`` needs.
+    # ``predict`` needs the moments of the likelihood, so the model gets it as a distribution.
     Model.__init__(model, model.prior, likelihood, position, support)
     return model
 
@@ -127,7 +127,7 @@ def likelihood(theta: Regression, x: jax.Array | np.ndarray) -> dist.Distributio
 
 
 class Beliefs(NamedTuple):
-    """The prior's parameters, with the closed forms of a ``Conjugate``."""
+    """The prior's parameters, and the functions from which a ``Conjugate`` is made."""
 
     features: int  # D
     alpha: float  # E α
