@@ -32,9 +32,11 @@ DRAWN = 500  # how many predictive draws each row has
 # Scores that are shown elsewhere on the page and not in the table.
 FACTS = ("log predictive", "accuracy", "RMSE", "concordance", "coverage")
 LEVELS = (0.5, 0.9, 0.95)  # levels of the intervals
-UNLIKELY = 1e-4  # the page warns if right predictions would lead to such rows with a smaller probability than this
-FOLLOWED = 500  # the errors of about so many of the last fitted rows are examined in the order of time
-TESTS, WIDE = 4, 2.0  # how many tests share ``UNLIKELY``; from how many times too wide intervals are reported
+UNLIKELY = 1e-4  # the page warns of rows that would have a smaller probability than this if predictions were right
+FOLLOWED = 500  # the errors of about this many of the last fitted rows are examined in the order of time
+# The number of tests that share the probability ``UNLIKELY``, and the smallest factor by which intervals are called too
+# wide because rows lie close to their predictions.
+TESTS, WIDE = 4, 2.0
 ROOT = "root of the mean squared error of the predictive mean"
 DISTANCE = "distance of the prediction from the observed number; less is better"
 
@@ -310,7 +312,7 @@ def transforms(posterior: Posterior, data: Data) -> tuple[np.ndarray, np.ndarray
     """
     first = sampled(data)
     params, weights = posterior.spread(DRAWN)
-    each = -(-DRAWN // len(weights))  # if there are few draws, or a point, each predicts several data
+    each = -(-DRAWN // len(weights))  # if there are few draws, or a point, each gives several numbers for a row
     if each == 1:
         drawn = replicated(posterior.predictive, params, first.given, first.size, 0)
     else:
@@ -320,14 +322,14 @@ def transforms(posterior: Posterior, data: Data) -> tuple[np.ndarray, np.ndarray
     weights, y = np.repeat(weights, each) / each, np.asarray(first.y)
     bounds = y.ndim > drawn.ndim - 1
     low, high = (y[:, 0], y[:, 1]) if bounds else (y, y)
-    least, most = (np.tensordot(weights, a, 1) for a in (drawn < low, drawn <= high))
-    placed = least + (most - least) * np.random.default_rng(0).random(low.shape)
+    below, up_to = (np.tensordot(weights, a, 1) for a in (drawn < low, drawn <= high))
+    placed = below + (up_to - below) * np.random.default_rng(0).random(low.shape)
     return placed, bounded(y, drawn, weights) if bounds else calibration.crps_draws(y, drawn, weights)
 
 
 @compiled("model", "each", if_few=COMPILE_FASTEST)
 def _drawn(model: Model, each: int, params: PyTree, rows: PyTree) -> jax.Array:
-    """Data of every row, (s × each, n, ...), where every draw of the parameters gives ``each`` data."""
+    """Simulated data, (s × each, n, ...): every draw of the parameters gives ``each`` data for every row."""
     n = jax.tree.leaves(rows)[0].shape[0]
 
     def of_draw(draw: tuple[PyTree, jax.Array]) -> jax.Array:
