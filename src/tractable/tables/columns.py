@@ -31,7 +31,7 @@ ZONE = r"(?:Z|\d[+-]\d\d:?\d\d)$"  # the end of a time that is written with its 
 DRESSED = (  # numbers with a decimal comma, thousands separators, a currency or a percent sign
     r"([-−]?(\d+,\d+|\d{1,3}([,' ]\d{3})+(\.\d+)?|\d{1,3}(\.\d{3})+,\d+)|[$€£] ?-?[\d.,]+|-?[\d.,]+ ?[%$€£])"
 )
-IDENTIFIER = (  # names of columns that may only identify rows
+IDENTIFIER = (  # names that suggest that a column only identifies rows
     r"(.*[_\s.-])?(id|uuid|guid|key|index|row|rownames|no|nr|sno|number|serial|record|instant|obs|observation|case)"
     r"|unnamed: \d+|.*[a-z]I[dD]"
 )
@@ -60,7 +60,8 @@ class Column:
         shares: each level's share of the training rows; for a cycle, the means of its cosines and sines; for pooled
             text, each level's number of rows.
         fill: the value that replaces a missing one; None if missing values raise an error or have a level of their own.
-        gaps: the share of training rows that lack a value; if it is above 0, a column of X marks such rows.
+        gaps: the share of training rows that lack a value; if it is above 0, such rows are marked by a column of X, or
+            by a level of text.
         part: for a date or duration, the part of it that is encoded, such as "trend" or "time of day"; else "".
         format: the format of dates in text.
     """
@@ -118,10 +119,10 @@ class Column:
 
 
 def contrasts(levels: int) -> np.ndarray:
-    """Orthonormal columns that sum to zero, (K, K − 1).
+    """Orthonormal columns that sum to zero, for K levels, (K, K − 1).
 
-    If the weights are N(0, s²), the effects of the levels are N(0, s²), conditioned to sum to zero. No level is the
-    reference, so the prior of the effects does not depend on the levels' order.
+    If the weights of these columns are N(0, s²), the effects of the levels are N(0, s²), conditioned to sum to zero. No
+    level is the reference, so the prior of the effects does not depend on the levels' order.
     """
     whole = np.eye(levels - 1) - (1 - 1 / math.sqrt(levels)) / (levels - 1)
     return np.concatenate([whole, np.full((1, levels - 1), -1 / math.sqrt(levels))])
@@ -181,7 +182,7 @@ def fit_column(values: Values, impute: bool, pooled: bool = False) -> list[Colum
     """
     name, gone = str(values.name), lacks(values)
     share = float(gone.mean())
-    values = values[~gone]  # values were missing only if missing values shall be imputed
+    values = values[~gone]  # missing values get here only if they shall be imputed
     kind, form = meaning(values) if len(values) else ("", "")
     if values.nunique() < 2:
         if len(values) and share:
@@ -326,7 +327,7 @@ def _dated(values: Values, kind: str, form: str, gaps: float, impute: bool) -> l
     if kind == "date":
         span = (times.max() - times.min()).total_seconds() / 86400
         whole = bool((times == times.dt.normalize()).all())
-        weekly = span >= 14 and not (times.dt.day == 1).all()  # dates that stand for months have no weekday
+        weekly = span >= 14 and not (times.dt.day == 1).all()  # dates on the first of a month stand for months
         text = pd.Series(text_of(values)) if kind_of(values) == "text" else None
         zoned = pd.to_datetime(values).dt.tz is not None if text is None else text.str.contains(ZONE).any()
         hours = "time of day (UTC)" if zoned else "time of day"
@@ -404,8 +405,8 @@ def tells(values: Values, target: Values) -> bool:
 def check_numbers_in_text(values: Values, few: bool = False) -> None:
     """Raise a DataError if a text column seems to hold numbers.
 
-    A few entries that are not numbers (up to three different ones if ``few``), or the way in which the numbers are
-    written, may have turned them into text.
+    A few other entries (up to three different ones if ``few``), or the way in which the numbers are written, may have
+    turned the column into text.
     """
     if isinstance(values.dtype, pd.CategoricalDtype):
         return
@@ -557,9 +558,8 @@ def level_of(column: Column, values: Values) -> np.ndarray:
 
 def _encode_text(column: Column, present: Values, gone: np.ndarray) -> np.ndarray:
     rows = contrasts(len(column.levels))
-    rows = np.concatenate(
-        [rows, np.zeros((1, rows.shape[1]))]
-    )  # the last row is for a value that is none of the levels
+    # The last row is for a value that is none of the levels.
+    rows = np.concatenate([rows, np.zeros((1, rows.shape[1]))])
     index, text = pd.Index(column.levels), text_of(present)
     codes = np.full(len(gone), len(column.levels))
     if column.gaps or column.fill is not None:

@@ -46,7 +46,7 @@ class Coordinates(NamedTuple):
     unit: np.ndarray  # (T,) the scale of each term's coordinates
     lean: np.ndarray  # (T, p) the weights of β in a group's level
     means: np.ndarray  # (T, T) for an intercept t and a slope s of one factor: mean of the slope's column; else 0
-    order: list[int]  # order of the terms: slopes before intercepts
+    order: list[int]  # the terms in the order in which u is computed: slopes before intercepts
     normal: tuple[np.ndarray, np.ndarray] | None  # prior means and sds (k,) of ζ if these are independent normals
 
     @property

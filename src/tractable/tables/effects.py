@@ -9,7 +9,7 @@ from tractable.posterior.posterior import Posterior
 from tractable.tables.encoder import Encoder
 from tractable.tables.targets import PLAIN
 
-FURTHEST = 20  # how many levels of pooled columns are listed: those with effects furthest from 0
+FURTHEST = 20  # how many levels of pooled columns (text of many levels) are listed: those with effects furthest from 0
 SCALES = {  # the unit of an effect, by family; for normal and Student's t it is the target's own unit
     "lognormal": "log of the target", "gamma": "log of the mean", "weibull": "log of the time",
     "exponential": "log of the time", "poisson": "log of the rate",
@@ -28,8 +28,8 @@ def effects(posterior: Posterior, encoder: Encoder | None) -> pd.DataFrame | Non
     sd of an effect that combines several weights is NaN.
 
     The effects of a formula are parameters themselves: the effects of its columns, and for each term such as 1|school
-    the sd of its effects between groups.
-    With several targets, each target's effects are in its own units and named "x · target".
+    the sd of its effects between groups. With several targets, each target's effects are in its own units and named
+    "x · target".
     """
     if encoder is not None and encoder.formula is not None:
         columns = ("mean", "sd", "5%", "95%")

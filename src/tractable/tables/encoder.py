@@ -71,7 +71,7 @@ class Encoder:
         formula: a formula that makes the inputs in place of ``columns``, or None. With a formula neither inputs nor
             target are scaled.
         others: the further targets of a model of several targets.
-        rows: the number of training rows, each counted as often as its weight says; 0 where this does not matter.
+        rows: the number of training rows, each counted as often as its weight says; 0 if they were not counted.
     """
 
     columns: tuple[cols.Column, ...]
@@ -221,7 +221,7 @@ def _typed(made: T) -> T:
 
 
 def _renamed(target: dict[str, Any]) -> dict[str, Any]:
-    """A saved target with its field ``bound_column``, which version 0.1 called "beside"."""
+    """The fields of a saved target; version 0.1 called ``bound_column`` "beside"."""
     return {"bound_column" if name == "beside" else name: value for name, value in target.items()}
 
 

@@ -85,9 +85,8 @@ def _read_csv(path: Path, sep: str | None, decimal: str) -> Frame:
     try:
         how = csv_columns(path, sep)[1]
         with warnings.catch_warnings():
-            warnings.simplefilter(
-                "error", pd.errors.ParserWarning
-            )  # pandas warns if it cuts rows that are longer than the header
+            # pandas warns if it cuts rows that are longer than the header.
+            warnings.simplefilter("error", pd.errors.ParserWarning)
             return as_written(pd.read_csv(path, decimal=decimal, low_memory=False, index_col=False, **how))
     except UnicodeDecodeError as error:
         raise DataError(f"{path} is not text in UTF-8: {error}. Save it anew in that encoding.") from error

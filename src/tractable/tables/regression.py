@@ -290,7 +290,7 @@ def _priors_of(
         if prior.shape() != ():
             raise ModelError(f"The prior of {name!r} must be a distribution of one number; got {prior!r}.")
         if prior.support is not (constraints.positive if name in sds else constraints.real):
-            what = "numbers above 0, as of dist.HalfNormal" if name in sds else "any numbers, as of dist.Normal"
+            what = "numbers above 0, as dist.HalfNormal draws" if name in sds else "any numbers, as dist.Normal draws"
             raise ModelError(f"The prior of {name!r} expects {what}; got {type(prior).__name__}.")
     whole = {each: priors[part] for part, features in parts.items() if part in priors for each in features}
     own = whole | {name: prior for name, prior in priors.items() if name in names}

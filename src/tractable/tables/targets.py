@@ -19,7 +19,7 @@ from tractable.tables.columns import Values, check_numbers_in_text, kind_of, mom
 MOST_CLASSES = 100  # the largest number of classes
 SCALE = 5  # whole numbers from 0 with fewer distinct values than this are counts and not grades
 FEW = 10  # whole numbers with at most this many distinct values may be grades or classes
-MANY_ZEROS = 0.05  # a note is printed if the share of zeros among positive, skewed numbers is above this
+MANY_ZEROS = 0.05  # a note is printed if a larger share of the numbers than this is 0, and the others are skewed
 SKEWED = 1.0  # positive numbers whose skewness is above this are lognormal
 SPREAD = 1.2  # counts whose variance divided by their mean is above this are negative-binomial
 CLASS_NAMES = r"(.*[_\s.-])?(class|label|target|species|type|kind|category|group|code)([_\s.-].*)?"
