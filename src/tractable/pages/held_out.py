@@ -29,7 +29,7 @@ from tractable.tables.encoder import Encoder
 
 SEEN = 2000  # the largest number of rows whose probability integral transforms are computed
 DRAWN = 500  # how many predictive draws each row has
-# Scores that are shown elsewhere on the page and not in the table.
+# The first words of the names of scores that are shown elsewhere on the page and not in the table.
 FACTS = ("log predictive", "accuracy", "RMSE", "concordance", "coverage")
 LEVELS = (0.5, 0.9, 0.95)  # levels of the intervals
 UNLIKELY = 1e-4  # the page warns of rows that would have a smaller probability than this if predictions were right
@@ -91,8 +91,8 @@ def held_out_scores(
         some, mean = sampled(data), np.broadcast_to(predicted.mean, len(y))
         below, crps = transforms(posterior, data)
         scores += [
-            Score("concordance", concordance(some.y, mean[places(data)]), "share of pairs predicted in their order"),
-            Score("CRPS", unit * float(np.mean(crps)), "distance of predictions from what is known; less is better"),
+            Score("concordance", concordance(some.y, mean[places(data)]), "share of pairs put in the right order"),
+            Score("CRPS", unit * float(np.mean(crps)), "distance of predictions from the data; less is better"),
             *(Score(f"coverage {100 * a:g} %", covered(below, a), "share of rows inside") for a in LEVELS),
             Score("sharpness", unit * float(np.mean(width)), "mean width of the 90 % interval"),
         ]  # fmt: skip
@@ -106,7 +106,7 @@ def held_out_scores(
         what = "sd" if other.entropy is None else "entropy"
         doubt, elsewhere = (a.mean(1) if a.ndim > 1 else a for a in (np.asarray(doubt), np.asarray(elsewhere)))
         value = calibration.auroc(doubt, elsewhere)
-        means = f"chance that a shifted row has more {what}; 0.5 if the shift has no effect"
+        means = f"chance that a shifted row has a larger {what} than a held-out row; 0.5 if the shift has no effect"
         scores.append(Score("AUROC shifted", value, means))
     notes = [] if below is None else [misfit(below, encoder), *_in_order(posterior, data, below, encoder)]
     return HeldOut(scores, y, p, below, " ".join(filter(None, notes)))
@@ -148,7 +148,7 @@ def misfit(below: np.ndarray, encoder: Encoder | None = None) -> str:
     said = f"{100 * share:.0f} % of the held-out rows lie inside their {100 * level:g} % interval: predictions are too "
     said += "wide" if share > level else "narrow"
     # With few rows, counts show only gross errors. The rows' distances from the middle show more: for right predictions
-    # the sum of the squared normal scores z is χ²-distributed, with as many degrees of freedom as there are rows.
+    # the sum of the squared normal scores Φ⁻¹(below) is χ²-distributed, with as many degrees of freedom as rows.
     middle = np.abs(stats.norm.ppf(np.clip(below, 1 / (2 * DRAWN), 1 - 1 / (2 * DRAWN))))
     close = float(np.sum(np.square(middle)))
     if stats.chi2.cdf(close, count) < min(UNLIKELY / TESTS, chances[worst]) and close < count / WIDE**2:
@@ -191,8 +191,8 @@ def _in_order(posterior: Posterior, data: Data, below: np.ndarray, encoder: Enco
 def follows(below: np.ndarray, times: np.ndarray, name: str) -> str:
     """A sentence if the errors of rows and of the next rows in time are correlated by more than chance; else "".
 
-    If rows are independent, the correlation of the normal scores of n neighbours has an sd of about 1/√n (Bartlett
-    1946). Rows of the same time are put in random order.
+    If rows are independent, the correlation of the normal scores Φ⁻¹(below) of n neighbours has an sd of about
+    1/√n (Bartlett 1946). Rows of the same time are put in random order.
     """
     order = np.lexsort((np.random.default_rng(0).random(len(times)), times))
     scores = stats.norm.ppf(np.clip(below, 1 / (2 * DRAWN), 1 - 1 / (2 * DRAWN)))[order].reshape(len(times), -1)

@@ -90,7 +90,7 @@ def layers(ladder: Ladder, found: Mapping[str, Any]) -> Section:
     heads = ["layer", "units", "family", "weights", "active", "cost, nats per row"]
     note = (
         "From the top layer down. A unit is active if its mean depends on x. The cost of a layer is its KL divergence, "
-        "which the bound subtracts, in nats (units of the natural logarithm)."
+        "which the bound on the log likelihood subtracts, in nats (units of the natural logarithm)."
     )
     return Section("Layers", [Table(heads, rows)], note)
 

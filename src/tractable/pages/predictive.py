@@ -74,8 +74,8 @@ def leave_one_out(loo: Loo, units: float = 0.0) -> dict[str, Any]:
         reason = f"{many} cannot be left out: too much influence on the posterior"
         return {"elpd_loo": Cell("not known", aside=reason), "largest k-hat": worst}
     return {
-        "elpd_loo": Cell(loo.elpd - units, ",.1f", f"± {loo.se:.1f} nats, {loo.unit}s left out"),
-        "p_loo": Cell(loo.p, ".1f", "effective parameters"),
+        "elpd_loo": Cell(loo.elpd - units, ",.1f", f"± {loo.se:.1f} nats, leaving out each {loo.unit}"),
+        "p_loo": Cell(loo.p, ".1f", "effective number of parameters"),
         "largest k-hat": worst,
     }
 

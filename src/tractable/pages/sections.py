@@ -60,7 +60,7 @@ class Figure(NamedTuple):
     draw: "Callable[[Canvas], None]"  # draws on an empty matplotlib Figure
     size: tuple[float, float]  # width and height in inches
     title: str  # a description for readers who cannot see the figure
-    margin: int = 0  # a fixed left margin in points, which aligns the axes of a column; 0 for one that fits the labels
+    margin: int = 0  # a fixed left margin in points, which aligns figures in a column; 0 for one that fits the labels
     caption: str = ""  # the text above the figure
     _repr_html_ = as_html
 

@@ -50,8 +50,8 @@ def pack(
     and the sizes of shards differ by chance. The source is read once and every row is written twice; this takes about
     500 MB of memory, whatever N is.
 
-    If ``pack`` is killed, call it again: it continues and writes the same bytes. Finished shards stay; if the source was
-    not read to its end, it is read again. The manifest, which names every file with its SHA-256, is written last.
+    If ``pack`` is killed, call it again: it continues and writes the same bytes. Finished shards stay; if the source
+    was not read to its end, it is read again. The manifest, which names every file with its SHA-256, is written last.
 
     Args:
         source: a path to a .npy, .npz, .csv, .parquet, .arrow, .feather or .zarr file, a pattern such as "x/*.npy", an
