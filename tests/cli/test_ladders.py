@@ -77,7 +77,7 @@ def test_what_is_said_and_left(digits):
     assert result.exit_code in (0, 3), result.output
     assert {path.name for path in out.iterdir()} >= LEFT
     for note in (
-        "Note: Rows are 'x_train' of digits.npz, which has 'x_train', 'x_test', 'labels'.",
+        "Note: Rows are read from the array 'x_train' of digits.npz, which has 'x_train', 'x_test', 'labels'.",
         "Note: Whole numbers from 0 to 16 are divided by 16.",
         "Note: Rows hold numbers from 0 to 1, and are taken as continuous-bernoulli; --family says otherwise.",
         "autoencoding on digits (96 rows of 64 numbers, continuous-bernoulli), into",
@@ -105,7 +105,7 @@ def test_codes_are_those_of_the_posterior(digits, folder, tmp_path):
     images = load_digits().images[:ROWS]
     result = run("predict", out, folder / "digits.npz", "--out", tmp_path / "deep" / "codes.csv")
     assert result.exit_code == 0, result.output
-    assert "7 rows of codes and bounds in" in result.stdout and "Rows are 'x_test'" in result.stderr
+    assert "7 rows of codes and bounds in" in result.stdout and "Rows are read from the array 'x_test'" in result.stderr
     found = pd.read_csv(tmp_path / "deep" / "codes.csv")
     assert list(found) == ["z0_mean", "z0_sd", "z1_mean", "z1_sd", "elbo", "log_evidence"]
 
@@ -210,7 +210,7 @@ def test_a_belief_network_of_grey_pixels(folder, tmp_path, monkeypatch, without_
     words = [*BELIEF, "--latent", "14", "--method", "wake-sleep", "--set", "epochs=2", "--held-out", "0"]
     result = run("fit", folder / "one.npz", *words)
     assert result.exit_code in (0, 3), result.output
-    assert "from which binary ones are drawn at every visit" in result.stderr
+    assert "from which binary ones are drawn at every use" in result.stderr
     assert "held-out" not in result.stdout
     out = tmp_path / "runs" / "one-belief-network"
     assert read_run(out)["method"]["method"] == "wake-sleep"
@@ -244,7 +244,7 @@ V = ["--model", "vae"]
         (["several.npz", *V, *LATENT], "has the arrays 'a', 'b': choose one with --array NAME"),
         (["objects.npz", *V, *LATENT], "objects.npz holds Python objects, which are not read"),
         (["text.npz", *V, *LATENT], "text.npz: x holds <U3; expected numbers"),
-        (["holes.npz", *V, *LATENT], "1 row of 120 rows hold numbers that are missing or not finite, the first in"),
+        (["holes.npz", *V, *LATENT], "Numbers are missing or not finite in 1 of 120 rows, the first in"),
         (["holes.npz", *V, *LATENT], "row 3, at 2, 5 (the top row is 0). Use --missing drop"),
         (["holes.npz", *V, *LATENT], "posterior.impute(x) in Python fills in the missing numbers of new rows"),
         (

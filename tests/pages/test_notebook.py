@@ -33,7 +33,7 @@ def test_results_are_shown(posterior):
     """Numbers that are there, within a style that ends with the result, and no page around it."""
     compared = tr.compare(posterior.model, DATA, [tr.MAP()], reference={"weights": (np.zeros(2), np.ones(2))})
     prediction = posterior.predict(X)
-    shown = {"1]": posterior, "mean error": compared, "epistemic": prediction, "20 more rows": prediction}
+    shown = {"1]": posterior, "mean error": compared, "epistemic": prediction, "Rows not shown: 20": prediction}
     for words, result in shown.items():
         html = result._repr_html_()
         assert words in html and html.startswith('<div class="tractable">'), words

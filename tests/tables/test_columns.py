@@ -91,7 +91,7 @@ def test_weights_are_numbers_above_zero():
     assert encoder._positive(table, "w").tolist() == [1.0, 0.5, 2.0]
     assert encoder._positive(table, "zero", True).tolist() == [0.0, 1.0, 2.0]
     for name, zero, sign in (("zero", False, ">"), ("text", True, "≥"), ("gap", True, "≥"), ("text", False, ">")):
-        with pytest.raises(DataError, match=f"Column '{name}' says how much a row counts: expected numbers {sign} 0"):
+        with pytest.raises(DataError, match=f"Column '{name}' must hold numbers {sign} 0"):
             encoder._positive(table, name, zero)
 
 

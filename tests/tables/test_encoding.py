@@ -154,7 +154,7 @@ def test_which_array_is_meant():
     assert files._named(path, ["a"], None, ()) == "a" and files._named(path, ["a", "b"], "b", ()) == "b"
     with pytest.raises(DataError, match="has the arrays 'a', 'b': choose one with"):
         files._named(path, ["a", "b"], None, ("x_train",))
-    with pytest.warns(TractableWarning, match="Rows are 'b'"):
+    with pytest.warns(TractableWarning, match="Rows are read from the array 'b'"):
         assert files._named(path, ["a", "b"], None, ("c", "b")) == "b"
 
 

@@ -300,8 +300,8 @@ def test_tables_of_other_libraries():
 
 BAD_PRIORS = {
     "misspelt": ({"sd(1|scool)": dist.HalfNormal(1.0)}, r"Did you mean 'sd\(1\|school\)'"),
-    "negative sd": ({"sd(1|school)": dist.Normal(0.0, 1.0)}, "numbers of above 0"),
-    "positive effect": ({"x": dist.HalfNormal(1.0)}, "numbers of any sign"),
+    "negative sd": ({"sd(1|school)": dist.Normal(0.0, 1.0)}, "expects numbers above 0"),
+    "positive effect": ({"x": dist.HalfNormal(1.0)}, "expects any numbers"),
     "negative noise": ({"noise": dist.Normal(0.0, 1.0)}, "support of Exponential"),
     "several numbers": ({"x": dist.Normal(jnp.zeros(2), 1.0)}, "a distribution of one number"),
 }

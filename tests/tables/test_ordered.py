@@ -13,7 +13,7 @@ pytestmark = pytest.mark.quick
 def test_times_are_steps_of_their_commonest_distance():
     """Two sequences, out of order, with a step missing in each: every row's step counts from its sequence's first."""
     table = pd.DataFrame({"who": list("baabbaab"), "t": [14, 6, 4, 10, 12, 0, 2, 18]})
-    with pytest.warns(TractableWarning, match="Steps are 2 apart; 1 step"):
+    with pytest.warns(TractableWarning, match="Steps are 2 apart; the model sums over 1 step"):
         found = places(table, "who", "t")
     assert found.sequence.tolist() == [1, 0, 0, 1, 1, 0, 0, 1] and list(found.names) == ["a", "b"]
     assert found.step.tolist() == [2, 3, 2, 0, 1, 0, 1, 4] and found.unit == "2"
@@ -53,9 +53,9 @@ def test_steps_of_dates_are_in_words(apart, unit):
     ("table", "by", "sentence"),
     [
         ({"t": [1, 1, 2]}, None, "'t' is 1 twice; expected one row"),
-        ({"who": ["a", "b", "b"], "t": [1, 2, 2]}, "who", "'t' is 2 twice of who b"),
-        ({"who": ["a", None, "b"], "t": [1, 2, 3]}, "who", "1 row have no value in 'who'"),
-        ({"t": [1.0, np.nan, 2.0]}, None, "1 row lack a time in 't'"),
+        ({"who": ["a", "b", "b"], "t": [1, 2, 2]}, "who", "'t' is 2 twice for who b"),
+        ({"who": ["a", None, "b"], "t": [1, 2, 3]}, "who", "but has no value in 1 row"),
+        ({"t": [1.0, np.nan, 2.0]}, None, "'t' has no time in 1 row"),
         ({"t": ["one"]}, None, "'t' expects numbers or dates; got 'one'"),
         ({"day": [1, 2, 3]}, None, "--time t is not a column of the table"),
     ],

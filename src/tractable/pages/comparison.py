@@ -15,7 +15,7 @@ NOTE = (
     "Distances are from the reference: the largest error of a mean, in standard deviations of the reference, and the "
     "ratio of standard deviations that is furthest from 1. Held-out is the mean log predictive density of a datum, in "
     "nats (units of the natural logarithm). elpd_loo is the sum of the log predictive densities of all rows, each "
-    "predicted from the other rows. It is not known if k-hat, a diagnostic of its importance weights, is above its "
+    "predicted from the other rows; it has no value where k-hat, a diagnostic of its importance weights, is above its "
     "limit, which is at most 0.7."
 )
 

@@ -1,4 +1,4 @@
-"""The page of targets on which methods fail: each density, and every method's answer and verdict."""
+"""The page of targets (densities) on which methods fail: each density, and every method's answer and verdict."""
 
 import pathlib
 from collections.abc import Callable, Iterable
@@ -55,7 +55,7 @@ class Answer(NamedTuple):
 
     @property
     def worst(self) -> Check | None:
-        """The first check of the worst verdict."""
+        """The first of the checks that have the worst verdict."""
         if self.posterior is None:
             return None
         return max(self.posterior.report().checks, key=lambda c: ORDER.index(c.verdict))

@@ -29,12 +29,14 @@ from tractable.tables.encoder import Encoder
 
 SEEN = 2000  # the largest number of rows whose probability integral transforms are computed
 DRAWN = 500  # how many predictive draws each row has
-# Scores that are shown elsewhere on the page and not in the table.
+# The first words of the names of scores that are shown elsewhere on the page and not in the table.
 FACTS = ("log predictive", "accuracy", "RMSE", "concordance", "coverage")
 LEVELS = (0.5, 0.9, 0.95)  # levels of the intervals
-UNLIKELY = 1e-4  # the page warns if right predictions would lead to such rows with a smaller probability than this
-FOLLOWED = 500  # the errors of about so many of the last fitted rows are examined in the order of time
-TESTS, WIDE = 4, 2.0  # how many tests share ``UNLIKELY``; from how many times too wide intervals are reported
+UNLIKELY = 1e-4  # the page warns of rows that would have a smaller probability than this if predictions were right
+FOLLOWED = 500  # the errors of about this many of the last fitted rows are examined in the order of time
+# The number of tests that share the probability ``UNLIKELY``, and the smallest factor by which intervals are called too
+# wide because rows lie close to their predictions.
+TESTS, WIDE = 4, 2.0
 ROOT = "root of the mean squared error of the predictive mean"
 DISTANCE = "distance of the prediction from the observed number; less is better"
 
@@ -89,8 +91,8 @@ def held_out_scores(
         some, mean = sampled(data), np.broadcast_to(predicted.mean, len(y))
         below, crps = transforms(posterior, data)
         scores += [
-            Score("concordance", concordance(some.y, mean[places(data)]), "share of pairs predicted in their order"),
-            Score("CRPS", unit * float(np.mean(crps)), "distance of predictions from what is known; less is better"),
+            Score("concordance", concordance(some.y, mean[places(data)]), "share of pairs put in the right order"),
+            Score("CRPS", unit * float(np.mean(crps)), "distance of predictions from the data; less is better"),
             *(Score(f"coverage {100 * a:g} %", covered(below, a), "share of rows inside") for a in LEVELS),
             Score("sharpness", unit * float(np.mean(width)), "mean width of the 90 % interval"),
         ]  # fmt: skip
@@ -104,7 +106,7 @@ def held_out_scores(
         what = "sd" if other.entropy is None else "entropy"
         doubt, elsewhere = (a.mean(1) if a.ndim > 1 else a for a in (np.asarray(doubt), np.asarray(elsewhere)))
         value = calibration.auroc(doubt, elsewhere)
-        means = f"chance that a shifted row has more {what}; 0.5 if the shift has no effect"
+        means = f"chance that a shifted row has a larger {what} than a held-out row; 0.5 if the shift has no effect"
         scores.append(Score("AUROC shifted", value, means))
     notes = [] if below is None else [misfit(below, encoder), *_in_order(posterior, data, below, encoder)]
     return HeldOut(scores, y, p, below, " ".join(filter(None, notes)))
@@ -146,7 +148,7 @@ def misfit(below: np.ndarray, encoder: Encoder | None = None) -> str:
     said = f"{100 * share:.0f} % of the held-out rows lie inside their {100 * level:g} % interval: predictions are too "
     said += "wide" if share > level else "narrow"
     # With few rows, counts show only gross errors. The rows' distances from the middle show more: for right predictions
-    # the sum of the squared normal scores z is χ²-distributed, with as many degrees of freedom as there are rows.
+    # the sum of the squared normal scores Φ⁻¹(below) is χ²-distributed, with as many degrees of freedom as rows.
     middle = np.abs(stats.norm.ppf(np.clip(below, 1 / (2 * DRAWN), 1 - 1 / (2 * DRAWN))))
     close = float(np.sum(np.square(middle)))
     if stats.chi2.cdf(close, count) < min(UNLIKELY / TESTS, chances[worst]) and close < count / WIDE**2:
@@ -189,8 +191,8 @@ def _in_order(posterior: Posterior, data: Data, below: np.ndarray, encoder: Enco
 def follows(below: np.ndarray, times: np.ndarray, name: str) -> str:
     """A sentence if the errors of rows and of the next rows in time are correlated by more than chance; else "".
 
-    If rows are independent, the correlation of the normal scores of n neighbours has an sd of about 1/√n (Bartlett
-    1946). Rows of the same time are put in random order.
+    If rows are independent, the correlation of the normal scores Φ⁻¹(below) of n neighbours has an sd of about
+    1/√n (Bartlett 1946). Rows of the same time are put in random order.
     """
     order = np.lexsort((np.random.default_rng(0).random(len(times)), times))
     scores = stats.norm.ppf(np.clip(below, 1 / (2 * DRAWN), 1 - 1 / (2 * DRAWN)))[order].reshape(len(times), -1)
@@ -310,7 +312,7 @@ def transforms(posterior: Posterior, data: Data) -> tuple[np.ndarray, np.ndarray
     """
     first = sampled(data)
     params, weights = posterior.spread(DRAWN)
-    each = -(-DRAWN // len(weights))  # if there are few draws, or a point, each predicts several data
+    each = -(-DRAWN // len(weights))  # if there are few draws, or a point, each gives several numbers for a row
     if each == 1:
         drawn = replicated(posterior.predictive, params, first.given, first.size, 0)
     else:
@@ -320,14 +322,14 @@ def transforms(posterior: Posterior, data: Data) -> tuple[np.ndarray, np.ndarray
     weights, y = np.repeat(weights, each) / each, np.asarray(first.y)
     bounds = y.ndim > drawn.ndim - 1
     low, high = (y[:, 0], y[:, 1]) if bounds else (y, y)
-    least, most = (np.tensordot(weights, a, 1) for a in (drawn < low, drawn <= high))
-    placed = least + (most - least) * np.random.default_rng(0).random(low.shape)
+    below, up_to = (np.tensordot(weights, a, 1) for a in (drawn < low, drawn <= high))
+    placed = below + (up_to - below) * np.random.default_rng(0).random(low.shape)
     return placed, bounded(y, drawn, weights) if bounds else calibration.crps_draws(y, drawn, weights)
 
 
 @compiled("model", "each", if_few=COMPILE_FASTEST)
 def _drawn(model: Model, each: int, params: PyTree, rows: PyTree) -> jax.Array:
-    """Data of every row, (s × each, n, ...), where every draw of the parameters gives ``each`` data."""
+    """Simulated data, (s × each, n, ...): every draw of the parameters gives ``each`` data for every row."""
     n = jax.tree.leaves(rows)[0].shape[0]
 
     def of_draw(draw: tuple[PyTree, jax.Array]) -> jax.Array:

@@ -29,7 +29,7 @@ Limits = tuple[float, float]
 DRAWN, COLUMNS = 36, 6  # how many rows are drawn from the model, and in how many columns their pictures are shown
 AGAIN = 12  # how many rows are reconstructed
 MAPPED = 1500  # the largest number of rows whose codes are drawn
-TRAVERSED = 10  # the largest number of units of a top layer whose effects are shown
+TRAVERSED = 10  # the largest size of a top layer for which the effects of its units are shown
 STEPS = 9  # how many values of a unit are shown, from −2 to 2 sd
 LEAST = 16  # the smallest number of numbers of a row that is shown as a picture
 CELL = 44  # the width of a picture in a mosaic, in CSS pixels
@@ -90,7 +90,7 @@ def layers(ladder: Ladder, found: Mapping[str, Any]) -> Section:
     heads = ["layer", "units", "family", "weights", "active", "cost, nats per row"]
     note = (
         "From the top layer down. A unit is active if its mean depends on x. The cost of a layer is its KL divergence, "
-        "which the bound subtracts, in nats (units of the natural logarithm)."
+        "which the bound on the log likelihood subtracts, in nats (units of the natural logarithm)."
     )
     return Section("Layers", [Table(heads, rows)], note)
 
@@ -125,7 +125,7 @@ def reconstructions(posterior: Posterior, ladder: Ladder, data: np.ndarray, shap
 
 
 def codes(posterior: Posterior, ladder: Ladder, data: np.ndarray) -> Section:
-    """The codes of rows: the means of the units in the highest layer with active units."""
+    """The codes of rows: the means given each row of the highest layer with active units (whose means depend on x)."""
     active = [i for i in range(ladder.depth) if posterior.found.get(f"active h{i + 1}", 1)]
     at = max(active, default=0)
     mean = np.asarray(coding.encode(posterior, data).mean[at], float)
@@ -206,13 +206,13 @@ def lines(
     canvas: Canvas, rows: np.ndarray, limits: Limits, *, ordered: bool = False, dotted: np.ndarray | None = None
 ) -> None:
     """Draw rows (row, n) as lines, from pale to dark if ``ordered``, and the row ``dotted`` (n,) as a dotted line."""
-    axes, reach = canvas.subplots(), limits[1] - limits[0]
+    axes, height = canvas.subplots(), limits[1] - limits[0]
     shades = np.linspace(0.15, 1.0, len(rows)) if ordered else np.full(len(rows), min(1.0, 8 / len(rows)))
     if dotted is not None:
         axes.plot(np.arange(len(dotted)), dotted, color=INK, linewidth=0.9, dashes=(1, 1.5))
     for row, shade in zip(rows, shades, strict=True):
         axes.plot(np.arange(len(row)), row, color=COLOURS[0], linewidth=0.9, alpha=float(shade))
-    axes.set_ylim(limits[0] - 0.06 * reach, limits[1] + 0.06 * reach)
+    axes.set_ylim(limits[0] - 0.06 * height, limits[1] + 0.06 * height)
     axes.set_xlim(-0.2, rows.shape[1] - 0.8)
     tidy(axes, 6, whole=True)
 

@@ -22,7 +22,7 @@ PAIRED = 4  # the largest number of columns that are drawn against each other
 MORE = {"held-out": ".3f", "evidence": ",.1f"}  # the optional criteria, with their number formats
 NEVER = 1e-6  # a probability of leaving a state below this counts as 0, given the errors of single precision
 SHOWN = 4  # the largest number of sequences that are drawn
-STEPS = 300  # of a sequence, at most so many of its last steps are drawn
+STEPS = 300  # the largest number of steps of a sequence that are drawn: its last ones
 LABEL = 18  # the largest number of characters of a column's name in a figure
 
 
@@ -97,7 +97,7 @@ def state_sections(
 
     Args:
         rows: (n, T, d) the fitted sequences, in the table's units; NaN where a number is missing.
-        paths: (n, T) the states of their most probable paths, from 0; −1 after the last step.
+        paths: (n, T) each sequence's most probable path, as states from 0; −1 after its last step.
         held_out: the number of held-out sequences.
     """
     table = found.table
@@ -268,9 +268,9 @@ def rows_of(found: Components, rows: np.ndarray, likeliest: np.ndarray) -> Secti
 
 
 def most_distinct(found: Components) -> np.ndarray:
-    """The indices, in order, of at most ``PAIRED`` columns.
+    """The indices, in order, of at most ``PAIRED`` columns in which the components differ most.
 
-    They are the columns of whose variance the components' means explain the largest share.
+    They are the columns in which the components' means explain the largest share of the variance.
     """
     weights = found.weights[:, None]
     between = (weights * np.square(found.means - (weights * found.means).sum(0))).sum(0)
@@ -283,7 +283,7 @@ def most_distinct(found: Components) -> np.ndarray:
 def criterion(canvas: Canvas, tried: np.ndarray, values: np.ndarray, best: int, unsound: np.ndarray, noun: str) -> None:
     """Draw a criterion (k,) against the numbers of components that were tried.
 
-    The chosen number is a filled dot. Unsound fits are crosses, which the line leaves out.
+    The chosen number is a filled dot. Fits that are ``unsound`` (n,) are crosses, which the line leaves out.
     """
     axes = canvas.subplots()
     sound, crossed = (which & np.isfinite(values) for which in (~unsound, unsound))
@@ -299,9 +299,9 @@ def criterion(canvas: Canvas, tried: np.ndarray, values: np.ndarray, best: int, 
     axes.grid(axis="y", color=LINE, linewidth=0.5, alpha=0.6)
 
 
-@drawing("Rows and components in every two columns", lambda found, *_: squares(1.75, 0.9, len(found.names)))
+@drawing("Rows and components in every pair of columns", lambda found, *_: squares(1.75, 0.9, len(found.names)))
 def ellipses(canvas: Canvas, found: Components, values: np.ndarray, likeliest: np.ndarray) -> None:
-    """Draw rows (n, k) in every two columns, with ellipses that hold 90 % of each component.
+    """Draw rows (n, k) in every pair of columns, with ellipses that hold 90 % of each component.
 
     Rows have the colour of their most probable component (n,). A missing number is NaN.
     """

@@ -24,7 +24,7 @@ MEMBERS = (
 
 
 def table_of(posterior: Posterior) -> Table:
-    """A table of a network's arrays of weights: their sizes, and for a mean field KL(q ‖ prior) in nats.
+    """A table of a network's arrays of weights: their sizes, and KL(q ‖ prior) in nats if q is a product of normals.
 
     A nat is the unit of the natural logarithm.
     """
@@ -90,7 +90,7 @@ def layers(posterior: Posterior) -> list[Section]:
     note = "μ and σ are a weight's mean and sd. Single weights mean little, because hidden units can be exchanged."
     note += " σ is how far members differ." if is_ensemble(posterior) else " |μ|/σ is low if the data said little."
     if "KL from prior" in table.heads:
-        note += " KL(q ‖ prior), in nats, measures how much the data changed the weights; the bound subtracts it."
+        note += " KL(q ‖ prior), in nats, measures how much the data changed the weights; the ELBO subtracts it."
     return [Section("Layers", [table], note)]
 
 

@@ -52,7 +52,7 @@ def _(prediction: Prediction) -> list[Section]:
         plain[f"p({index})"] = columns["probabilities"][:, index]
     wide = sorted(columns.keys() - plain.keys() - {"probabilities"}, key=list(columns).index)
     rows = [[str(row), *(values[row] for values in plain.values())] for row in range(min(count, ROWS))]
-    more = [f"{count - ROWS:,} more rows."] * (count > ROWS)
+    more = [f"Rows not shown: {count - ROWS:,}."] * (count > ROWS)
     more += [f"{name} has shape {columns[name].shape}." for name in wide]
     return [Section("", [*([Table(["row", *plain], rows)] if plain else []), *more])]
 

@@ -71,7 +71,7 @@ def sections_of(
 
 def write_comparison_page(folder: str | pathlib.Path, comparison: Comparison, *, title: str) -> pathlib.Path:
     """Write ``report.html`` for a comparison: the table, the marginals in one figure, and each method's checks."""
-    return write(folder, title, comparisons.sections(comparison), f"{len(comparison.table)} methods compared")
+    return write(folder, title, comparisons.sections(comparison), f"methods compared: {len(comparison.table)}")
 
 
 def write_calibration_page(folder: str | pathlib.Path, calibration: Calibration, *, title: str) -> pathlib.Path:

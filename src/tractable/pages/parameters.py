@@ -19,7 +19,7 @@ from tractable.tables.targets import PLAIN
 SHOWN = 6  # the largest number of parameters with figures
 PAIRED = 4  # the largest number of parameters in the figure of pairs
 LINES = 40  # the largest number of lines in a chart
-CORRECTED = 4000  # the largest number of draws of a marginal whose predicted bias is removed
+CORRECTED = 4000  # the largest number of draws from which the predicted bias is removed for a figure
 MANY = 40  # the largest number of a network's weights, or of groups' effects, that are listed one by one
 FEWEST = 20  # the smallest number of draws from which a density is drawn
 HEADS = {"mcse_mean": "MCSE", "ess_bulk": "bulk ESS", "ess_tail": "tail ESS", "r_hat": "R-hat"}
@@ -233,8 +233,8 @@ def estimates(posterior: Posterior, labels: list[str]) -> list[Section]:
     labels = [label for label, by_name in zip(labels, others, strict=True) if by_name]
     mean, sd = (np.asarray(table[c], float) for c in ("mean", "sd"))
     shown, fewer = largest(np.nan_to_num(np.abs(mean) / np.where(sd > 0, sd, 1.0)), LINES, "furthest from 0")
-    reach = 1.645 * np.nan_to_num(sd[shown])
-    drawn = plots.forest([labels[i] for i in shown], mean[shown], mean[shown] - reach, mean[shown] + reach)
+    half = 1.645 * np.nan_to_num(sd[shown])
+    drawn = plots.forest([labels[i] for i in shown], mean[shown], mean[shown] - half, mean[shown] + half)
     note = "Bars extend 1.645 standard errors to both sides, which is a 90 % interval if the posterior is normal."
     if posterior.is_point and not np.isfinite(sd).any():
         note = "Standard errors are not known."
@@ -295,7 +295,7 @@ def marginals(posterior: Posterior, labels: list[str]) -> list[Section]:
 def pairs(
     pooled: np.ndarray, chosen: list[int], labels: list[str], diverged: np.ndarray | None = None
 ) -> list[Section]:
-    """Scatter plots of every two of the chosen parameters."""
+    """Scatter plots of every pair of the first ``PAIRED`` chosen parameters."""
     few = chosen[:PAIRED]
     if len(few) < 2:
         return []
@@ -341,7 +341,7 @@ def bias(posterior: Posterior) -> list[Section]:
 def interesting(posterior: Posterior) -> list[int]:
     """The indices of the parameters with figures; a network's weights are not among them.
 
-    First come those with the poorest R-hat and effective draws, and then the first parameters.
+    First come those with the poorest R-hat or numbers of effective draws, and then the first of the other parameters.
     """
     first = np.flatnonzero(listed(posterior.model)).tolist()
     if not is_ordered(posterior):

@@ -91,7 +91,8 @@ def trace(canvas: Canvas, chains: np.ndarray, diverged: np.ndarray | None = None
 def ranks(canvas: Canvas, chains: np.ndarray, effective: float) -> None:
     """Draw for each chain the ECDF (empirical distribution function) of its ranks among all draws, minus uniform.
 
-    Chains that agree stay in the band with probability 0.95: Kolmogorov's, at a chain's number of effective draws.
+    If the chains agree, all stay in the band with probability 0.95. The band is Kolmogorov's for a chain's number of
+    effective draws.
     """
     axes, (count, draws) = canvas.subplots(), chains.shape
     ranked = stats.rankdata(chains, axis=None).reshape(chains.shape) / chains.size
@@ -119,7 +120,7 @@ def autocorrelation(canvas: Canvas, chain: np.ndarray) -> None:
     tidy(axes)
 
 
-@drawing("Draws of every two parameters", lambda values, labels, *_: squares(1.55, 0.86, len(labels)))
+@drawing("Draws of every pair of parameters", lambda values, labels, *_: squares(1.55, 0.86, len(labels)))
 def pairs(canvas: Canvas, values: np.ndarray, labels: list[str], diverged: np.ndarray | None = None) -> None:
     """Draw a triangle of scatter plots, with densities on the diagonal."""
     every = slice(None, None, -(-len(values) // DOTS))
@@ -201,9 +202,9 @@ def climb(canvas: Canvas, curve: Curve, unit: str, size: int | float) -> None:
         settled = heights[min(max(len(heights) // 4, 2), len(heights) - 1) :]
         lows.append(np.quantile(settled, 0.01 if noisy else 0))
         highs.append(heights.max() if noisy else heights[-1])
-    # The first steps are cut off, because they may be a thousand times lower.
-    reach = max(max(highs) - min(lows), 1e-6 * max(abs(max(highs)), 1.0))
-    panels[0].set_ylim(min(lows) - 0.2 * reach, max(highs) + 0.08 * reach)
+    # The axis leaves out the first steps, where the objective may be a thousand times lower.
+    height = max(max(highs) - min(lows), 1e-6 * max(abs(max(highs)), 1.0))
+    panels[0].set_ylim(min(lows) - 0.2 * height, max(highs) + 0.08 * height)
     for axes, what in zip(panels, (f"objective, nats{unit}", "held-out rows, nats per row"), strict=False):
         axes.set_xlim(0, curve.steps[-1])
         tidy(axes, 6, 4, whole=True)

@@ -71,17 +71,20 @@ def leave_one_out(loo: Loo, units: float = 0.0) -> dict[str, Any]:
     worst = Cell(loo.khat, ".2f", f"good up to {loo.limit:.2f}", poor=bool(len(loo.failed)))
     if len(loo.failed):
         many = f"{counted(len(loo.failed), loo.unit)} of {len(loo.index):,}"
-        reason = f"{many} have too much influence on the posterior to be left out"
+        reason = f"{many} cannot be left out: too much influence on the posterior"
         return {"elpd_loo": Cell("not known", aside=reason), "largest k-hat": worst}
     return {
-        "elpd_loo": Cell(loo.elpd - units, ",.1f", f"± {loo.se:.1f} nats, {loo.unit}s left out"),
-        "p_loo": Cell(loo.p, ".1f", "effective parameters"),
+        "elpd_loo": Cell(loo.elpd - units, ",.1f", f"± {loo.se:.1f} nats, leaving out each {loo.unit}"),
+        "p_loo": Cell(loo.p, ".1f", "effective number of parameters"),
         "largest k-hat": worst,
     }
 
 
 def moved_by_prior(posterior: Posterior) -> Cell | None:
-    """The parameters whose marginal distribution changes if the prior is raised to a power; None if unknown."""
+    """The parameters whose marginals change most if the prior is raised to a power; None if unknown.
+
+    The numbers are the distances of ``posterior.scaling.power_scaled``.
+    """
     shown = listed(posterior.model)
     if posterior.is_point or posterior.chains * posterior.count < FEWEST or not shown.any():
         return None
@@ -90,7 +93,7 @@ def moved_by_prior(posterior: Posterior) -> Cell | None:
     order = np.argsort(-distances, kind="stable")
     order = order[distances[order] >= SENSITIVE]
     first = ", ".join(f"{names[i]} {distances[i]:.2f}" for i in order[:NAMED]) + " …" * (len(order) > NAMED)
-    return Cell(first or "none", aside=f"by power scaling of the prior, listed from {SENSITIVE:g} on")
+    return Cell(first or "none", aside=f"change by power scaling of the prior, listed if at least {SENSITIVE:g}")
 
 
 def figures(posterior: Posterior, encoder: Encoder | None) -> list[Section]:
@@ -138,7 +141,7 @@ def of_numbers(
     else:
         placed = below[np.isfinite(below)]
         many = len(below) - len(placed)
-        lost = f" ({many} rows that cannot be left out are not shown)" if many else ""
+        lost = f" (not shown: {counted(many, 'row')} that cannot be left out)" if many else ""
         others = "groups" if by_group else "rows"
         sentence = (
             f"Right: the share of each row's prediction, from all other {others}, that lies below the row{lost}. "

@@ -60,7 +60,7 @@ class Figure(NamedTuple):
     draw: "Callable[[Canvas], None]"  # draws on an empty matplotlib Figure
     size: tuple[float, float]  # width and height in inches
     title: str  # a description for readers who cannot see the figure
-    margin: int = 0  # a fixed left margin in points, which aligns the axes of a column; 0 for one that fits the labels
+    margin: int = 0  # a fixed left margin in points, which aligns figures in a column; 0 for one that fits the labels
     caption: str = ""  # the text above the figure
     _repr_html_ = as_html
 
@@ -109,7 +109,7 @@ def text(value: Value, form: str | None = None, minus: str = "-") -> str:
 
 
 def decimals(sizes: np.ndarray) -> int:
-    """The number of decimal places that shows two digits of the smaller ones among the sizes."""
+    """The number of decimal places with which the smaller ones of some sizes still show two significant digits."""
     sizes = sizes[np.isfinite(sizes) & (sizes > 0)]
     return int(np.clip(1 - math.floor(math.log10(np.quantile(sizes, 0.1) / 2)), 0, 6)) if len(sizes) else 3
 

@@ -15,13 +15,15 @@ from tractable.core import scales
 from tractable.core.errors import DataError
 from tractable.core.words import counted, listing, tell
 
-LARGEST = float(np.finfo(np.float64).max) / 4  # the largest number whose differences from others cannot overflow
-MOST_LEVELS = 100  # the largest number of levels of a text column; beyond it, the rarest levels share one level
-FEW_LEVELS = 20  # a column with at most so many distinct numbers may also hold text such as 3+; all are then levels
+# The largest absolute value that a column's numbers may have; their differences then cannot overflow.
+LARGEST = float(np.finfo(np.float64).max) / 4
+MOST_LEVELS = 100  # the largest number of levels of text that is not pooled; of more levels, the rarest share one
+FEW_LEVELS = 20  # text with at most this many distinct numbers may also hold entries such as 3+; all are then levels
 REST = "any other"  # the level that the rarest levels share
-WORDS = (("no", "yes"), ("n", "y"), ("false", "true"), ("f", "t"), ("off", "on"))  # text that means False or True
-MEANS = {word: value for pair in WORDS for value, word in enumerate(pair)}
+WORDS = (("no", "yes"), ("n", "y"), ("false", "true"), ("f", "t"), ("off", "on"))  # pairs that mean False and True
+MEANS = {word: value for pair in WORDS for value, word in enumerate(pair)}  # 0 for False, 1 for True
 DATED = r"\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}"  # the start of text that is a date
+# Formats of dates in text are tried in the order of ``FORMATS``.
 DAYS, CLOCKS = ("%m/%d/%Y", "%d/%m/%Y", "%d.%m.%Y"), ("", " %H:%M", " %H:%M:%S")
 FORMATS = ("ISO8601", *(day + clock for clock in CLOCKS for day in DAYS))
 CLOCK = r"((-?\d+ days?,? \+?)?\d+:[0-5]\d(:[0-5]\d(\.\d+)?)?|-?\d+ days?|P\d+DT\d+H\d+M[\d.]+S)"  # a duration as text
@@ -29,36 +31,38 @@ ZONE = r"(?:Z|\d[+-]\d\d:?\d\d)$"  # the end of a time that is written with its 
 DRESSED = (  # numbers with a decimal comma, thousands separators, a currency or a percent sign
     r"([-−]?(\d+,\d+|\d{1,3}([,' ]\d{3})+(\.\d+)?|\d{1,3}(\.\d{3})+,\d+)|[$€£] ?-?[\d.,]+|-?[\d.,]+ ?[%$€£])"
 )
-IDENTIFIER = (
+IDENTIFIER = (  # names that suggest that a column only identifies rows
     r"(.*[_\s.-])?(id|uuid|guid|key|index|row|rownames|no|nr|sno|number|serial|record|instant|obs|observation|case)"
     r"|unnamed: \d+|.*[a-z]I[dD]"
 )
-CODE = r"(.*[_\s.-])?(id|code|fips|plz|(zip|post|postal|area)[_\s-]?code|zip)|.*[a-z](I[dD]|Code)"  # names of groups
+# Names of columns whose whole numbers may name groups of rows:
+CODE = r"(.*[_\s.-])?(id|code|fips|plz|(zip|post|postal|area)[_\s-]?code|zip)|.*[a-z](I[dD]|Code)"
 WEEKDAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 MONTHS = ("January", "February", "March", "April", "May", "June", "July", "August", "September", "October", "November",
           "December")  # fmt: skip
-WAVES = 2  # the number of harmonics that encode a cycle
+WAVES = 2  # the number of harmonics that encode a cycle, such as the time of day
 
 Values = Any  # a pandas Series; pandas' own annotation of frame[name] allows other types too
 
 
 @dataclass(frozen=True)
 class Column:
-    """How one column of the table, or one part of a date, becomes columns of X.
+    """How one column of the table, or one part of a date, becomes columns of X, the matrix of inputs.
 
     Attributes:
         name: the name of the table's column.
-        kind: "number", "boolean", "text" or "cycle"; "presence" if X holds only whether the value is missing, because
-            all other values are equal; or "pooled" for text of many levels, whose effects share a learnt sd and which
-            has the index of a level in place of columns of X.
+        kind: "number", "boolean" or "text"; "cycle" for a part of a date that recurs, such as the time of day;
+            "presence" if X holds only whether the value is missing, because all other values are equal; or "pooled" for
+            text of many levels, whose effects share a learnt sd: the index of the level replaces columns of X.
         mean, sd: for a number, its mean and sd in training; for a boolean, the share of True, and 1; for pooled text, 0
             and a first guess of the sd of its levels' effects, in sds of the noise; else 0 and 1.
         levels: the levels of text, sorted; for a boolean written as text, the word for False and the word for True.
-        shares: each level's share of the training rows; for a cycle, the means of its waves; for pooled text, each
-            level's number of rows.
+        shares: each level's share of the training rows; for a cycle, the means of its cosines and sines; for pooled
+            text, each level's number of rows.
         fill: the value that replaces a missing one; None if missing values raise an error or have a level of their own.
-        gaps: the share of training rows that lack a value; if it is above 0, a column of X marks such rows.
-        part: for a date or duration, the part of it that the numbers are, such as "trend" or "time of day"; else "".
+        gaps: the share of training rows that lack a value; if it is above 0, such rows are marked by a column of X, or
+            by a level of text.
+        part: for a date or duration, the part of it that is encoded, such as "trend" or "time of day"; else "".
         format: the format of dates in text.
     """
 
@@ -96,9 +100,10 @@ class Column:
     def effects(self) -> tuple[list[str], np.ndarray]:
         """The effects of the column in its own units: their names, and a matrix (e, features).
 
-        The matrix times the weights of a linear model gives the effects. The effect of a number is the change in η for
-        one unit, that of a boolean the change from False to True. The effect of a level of text is its difference from
-        the mean of all levels; of a cycle, that of each of its ``STATIONS`` from the mean. Pooled text has none here.
+        The matrix times the weights of a linear model gives the effects. The effect of a number is the change in the
+        linear predictor η for one unit, that of a boolean the change from False to True. The effect of a level of text
+        is its difference from the mean of all levels. A cycle has an effect for each time in ``STATIONS``: its
+        difference from the cycle's mean. Pooled text has none here, as its effects are parameters themselves.
         """
         if self.kind == "pooled":
             return [], np.zeros((0, 0))
@@ -114,10 +119,10 @@ class Column:
 
 
 def contrasts(levels: int) -> np.ndarray:
-    """Orthonormal columns that sum to zero, (K, K − 1).
+    """Orthonormal columns that sum to zero, for K levels, (K, K − 1).
 
-    If the weights are N(0, s²), the effects of the levels are N(0, s²), conditioned to sum to zero. No level is the
-    reference, so the prior of the effects does not depend on the levels' order.
+    If the weights of these columns are N(0, s²), the effects of the levels are N(0, s²), conditioned to sum to zero. No
+    level is the reference, so the prior of the effects does not depend on the levels' order.
     """
     whole = np.eye(levels - 1) - (1 - 1 / math.sqrt(levels)) / (levels - 1)
     return np.concatenate([whole, np.full((1, levels - 1), -1 / math.sqrt(levels))])
@@ -132,10 +137,13 @@ def lacks(values: Values) -> np.ndarray:
 
 
 def gap(absent: dict[str, np.ndarray]) -> str:
-    """The start of an error message about the first column with missing values; ``absent``: (n,) for each column."""
+    """The start of an error message about the first column with missing values.
+
+    ``absent`` says for each column which of its values are missing, (n,).
+    """
     name, where = next((name, where) for name, where in absent.items() if where.any())
     others = sum(bool(where.any()) for where in absent.values()) - 1
-    more = f"; {counted(others, 'more column')} also lack values" if others else ""
+    more = f"; values are also missing in {counted(others, 'more column')}" if others else ""
     return (
         f"Column {name!r} has {counted(int(where.sum()), 'value')} missing or not finite, the first in row "
         f"{int(np.argmax(where))} (the top row is 0){more}."
@@ -143,7 +151,7 @@ def gap(absent: dict[str, np.ndarray]) -> str:
 
 
 def kind_of(values: Values) -> str:
-    """The kind of a column: "number", "boolean", "text", "date" or "duration"; no value may be missing."""
+    """The kind of a column: "number", "boolean", "text", "date" or "duration". No value may be missing."""
     dtype = values.dtype
     if pd.api.types.is_bool_dtype(dtype) and not isinstance(dtype, pd.CategoricalDtype):
         return "boolean"
@@ -174,7 +182,7 @@ def fit_column(values: Values, impute: bool, pooled: bool = False) -> list[Colum
     """
     name, gone = str(values.name), lacks(values)
     share = float(gone.mean())
-    values = values[~gone]  # values are missing here only if they shall be imputed
+    values = values[~gone]  # missing values get here only if they shall be imputed
     kind, form = meaning(values) if len(values) else ("", "")
     if values.nunique() < 2:
         if len(values) and share:
@@ -233,7 +241,7 @@ def _fit_one(values: Values, kind: str, gaps: float, impute: bool, pooled: bool 
 
 
 def _names_rows(values: Values, kind: str, rows: int) -> str:
-    """Why a column is an identifier and not an input; "" if it is an input."""
+    """Why a column is left out: it identifies rows, or holds dates in several formats; "" if it is an input."""
     distinct = values.nunique()
     if kind == "text" and len(text := pd.Series(text_of(values))) and text.str.match(DATED).all():
         first = text.iloc[0]
@@ -251,9 +259,9 @@ def _names_rows(values: Values, kind: str, rows: int) -> str:
 
 
 def of_groups(values: Values) -> Values:
-    """A column of repeated whole numbers with a name such as zip or store_id, as text, as it names groups of rows.
+    """A column of numbers as text, if the numbers name groups of rows; any other column is returned unchanged.
 
-    Any other column is returned unchanged.
+    Numbers name groups if they are whole and recur, and the column has a name such as zip or store_id.
     """
     name = str(values.name)
     if not re.fullmatch(CODE, name) and not re.fullmatch(CODE, name.lower()):
@@ -296,7 +304,7 @@ def _true(pair: tuple[str, ...], text: list[str]) -> np.ndarray:
 def meaning(values: Values) -> tuple[str, str]:
     """A column's kind, and the format of its dates.
 
-    Text that means something has the kind of its meaning: "boolean", "date" or "duration".
+    The kind of text is "boolean", "date" or "duration" if every entry stands for such a value; else "text".
     """
     if kind_of(values) != "text" or isinstance(values.dtype, pd.CategoricalDtype):
         return kind_of(values), ""
@@ -313,13 +321,13 @@ def meaning(values: Values) -> tuple[str, str]:
 
 
 def _dated(values: Values, kind: str, form: str, gaps: float, impute: bool) -> list[Column]:
-    """Columns for the parts of a date that vary: its trend, and the cycles that the rows cover."""
+    """Columns for the parts of a date that vary: its trend (days since 1970), and the cycles that the rows cover."""
     times, name = moment_of(values, kind, form), str(values.name)
     parts = ["days"] if kind == "duration" else ["trend"]
     if kind == "date":
         span = (times.max() - times.min()).total_seconds() / 86400
         whole = bool((times == times.dt.normalize()).all())
-        weekly = span >= 14 and not (times.dt.day == 1).all()  # dates that stand for months have no weekday
+        weekly = span >= 14 and not (times.dt.day == 1).all()  # dates on the first of a month stand for months
         text = pd.Series(text_of(values)) if kind_of(values) == "text" else None
         zoned = pd.to_datetime(values).dt.tz is not None if text is None else text.str.contains(ZONE).any()
         hours = "time of day (UTC)" if zoned else "time of day"
@@ -331,7 +339,7 @@ def _dated(values: Values, kind: str, form: str, gaps: float, impute: bool) -> l
             continue
         if part in STATIONS:
             means = tuple(_waves(derived.to_numpy(np.float64)).mean(0).tolist())
-            fill = 0.0 if impute else None  # ``encode_column`` then writes zeros, the cycle's mean
+            fill = 0.0 if impute else None  # a missing value is encoded as zeros, the cycle's mean
             columns.append(Column(name, "cycle", shares=means, fill=fill, part=part, format=form))
             continue
         fitted = _fit_one(derived.rename(name), "text" if part == "day of the week" else "number", 0.0, impute)
@@ -370,7 +378,7 @@ def part_of(times: Values, part: str) -> Values:
 
 
 def _waves(phases: np.ndarray) -> np.ndarray:
-    """The cos and sin of each harmonic, (n, 2 WAVES)."""
+    """The cos and sin of each harmonic at phases (n,) from 0 to 1, (n, 2 WAVES)."""
     angles = 2 * np.pi * np.outer(phases, np.arange(1, WAVES + 1))
     return np.stack([np.cos(angles), np.sin(angles)], -1).reshape(len(phases), -1)
 
@@ -397,8 +405,8 @@ def tells(values: Values, target: Values) -> bool:
 def check_numbers_in_text(values: Values, few: bool = False) -> None:
     """Raise a DataError if a text column seems to hold numbers.
 
-    A few stray entries (up to three if ``few``), or the way in which the numbers are written, may have turned them into
-    text.
+    A few other entries (up to three different ones if ``few``), or the way in which the numbers are written, may have
+    turned the column into text.
     """
     if isinstance(values.dtype, pd.CategoricalDtype):
         return
@@ -480,7 +488,7 @@ def _moment_again(column: Column, values: Values, kind: str) -> Values:
     first = next(iter(forms))
     strange = next((value for value in values if not _is_moment(value, kind, first)), values.iloc[0])
     like = "2024-05-31" if kind == "date" else "1:30 or 2 days"
-    like += f" or by {column.format}, as in training" * (column.format not in ("", "ISO8601"))
+    like += f" or in the format {column.format}, as in training" * (column.format not in ("", "ISO8601"))
     raise DataError(
         f"Column {column.name!r} was a {kind} in training; {str(strange)!r} is not. Write all rows as {like}."
     )
@@ -507,7 +515,7 @@ def tell_of_equal_levels(name: str, levels: Iterable[str]) -> None:
 
 
 def many_levels(values: Values) -> bool:
-    """Whether a column is text of more than ``MOST_LEVELS`` levels; only pooling gives each of these an effect."""
+    """Whether a column is text of more than ``MOST_LEVELS`` levels, each of which has an effect only if pooled."""
     there = values[~lacks(values)]
     return len(there) > 0 and kind_of(there) == "text" and there.nunique() > MOST_LEVELS
 
@@ -515,7 +523,8 @@ def many_levels(values: Values) -> bool:
 def spread_of_groups(left: np.ndarray, z: np.ndarray, group: np.ndarray, size: int) -> tuple[np.ndarray, float]:
     """Σ z² of each of ``size`` groups, and an estimate of τ²/noise² ≥ 0.
 
-    τ² is the variance between groups of the slopes b_g of the residuals ``left`` on z. It is estimated from
+    Within group g, the slope of the residuals ``left`` on z is b_g. τ² is the variance of the slopes between the G
+    groups, and noise² the variance of what the slopes leave unexplained. τ² is estimated from
 
         E Σ S_g b_g² = G + τ² Σ S_g,   S_g = Σ z² / noise²     (DerSimonian & Laird 1986)
     """
@@ -549,9 +558,8 @@ def level_of(column: Column, values: Values) -> np.ndarray:
 
 def _encode_text(column: Column, present: Values, gone: np.ndarray) -> np.ndarray:
     rows = contrasts(len(column.levels))
-    rows = np.concatenate(
-        [rows, np.zeros((1, rows.shape[1]))]
-    )  # the last row is for a value that is none of the levels
+    # The last row is for a value that is none of the levels.
+    rows = np.concatenate([rows, np.zeros((1, rows.shape[1]))])
     index, text = pd.Index(column.levels), text_of(present)
     codes = np.full(len(gone), len(column.levels))
     if column.gaps or column.fill is not None:
@@ -575,8 +583,8 @@ def _encode_numbers(column: Column, present: Values) -> np.ndarray:
         true = _true(column.levels, text)
         if wrong := sorted({word for word, value in zip(text, true, strict=True) if np.isnan(value)}):
             tell(
-                f"Column {column.name!r} was {listing(column.levels)} in training; {listing(wrong)} here counts as the "
-                "mean of both."
+                f"Column {column.name!r} was {listing(column.levels)} in training; the mean of both stands here for "
+                f"{listing(wrong)}."
             )
         return np.where(np.isnan(true), column.mean, true)
     if kind == "text" or kind == "date" or (column.kind == "number" and kind == "boolean"):

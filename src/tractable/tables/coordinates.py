@@ -1,4 +1,7 @@
-"""The prior of a formula's common and group effects, and the coordinates in which methods sample or optimise them."""
+"""The prior of a formula's common and group effects, and the coordinates in which methods sample or optimise them.
+
+Common effects β are the same for all rows; a group effect u_t[g] is the effect of term t, such as 1|school, in group g.
+"""
 
 import itertools
 import math
@@ -21,11 +24,14 @@ class Coordinates(NamedTuple):
         β = origin + root ζ,   sd_t = unit_t e^ζ,   u_t[g] = sd_t ζ if the group's rows say little about it, else
             unit_t ζ − lean_t (β − origin) − Σ_s means_ts u_s[g]
 
-    ``root`` makes the columns of x uncorrelated, with mean 0 and equal scale. If every effect's prior is normal,
-    ``root`` is also rotated so that the coordinates are independent under that prior, as nested Laplace needs. If a
-    group has many rows, these determine its level, whatever the intercept and sd are; so the level is the coordinate
-    (centred). A group with few rows mostly follows its prior, so the coordinate is u/sd (non-centred;
-    Papaspiliopoulos, Roberts & Sköld 2007).
+    Each number of v has its own ζ, and sd_t is the sd of u_t[g] over the groups. ``root`` makes the columns of x
+    uncorrelated, with mean 0 and equal scale. If every effect's prior is normal, ``root`` is also rotated so that the
+    coordinates are independent under that prior, as nested Laplace needs.
+
+    The level of a group is its η at mean inputs if t is an intercept, and its slope if t is a slope. If a group has
+    many rows, these determine its level, whatever β and sd are; so the coordinate is the level, in units of unit_t
+    (centred). A group with few rows mostly follows its prior, so the coordinate is u/sd (non-centred; Papaspiliopoulos,
+    Roberts & Sköld 2007).
     """
 
     origin: np.ndarray  # (p,)
@@ -34,14 +40,14 @@ class Coordinates(NamedTuple):
     mean: np.ndarray  # (p,) means of the columns of x; 0 for the intercept's column
     loc: np.ndarray  # (p,) means of the default priors
     scale: np.ndarray  # (p,) sds of the default priors
-    given: dict[int, Prior]  # the user's priors, by the number of the effect
+    given: dict[int, Prior]  # the user's priors, by the index of the effect in β
     sds: list[Prior]  # the priors of the T sds
-    centred: list[np.ndarray]  # for each term: which groups are centred, (G + 1,)
-    unit: np.ndarray  # (T,)
-    lean: np.ndarray  # (T, p)
-    means: np.ndarray  # (T, T) mean of the column of slope s, for an intercept t of the same factor; else 0
-    order: list[int]  # order of the terms: slopes before intercepts
-    normal: tuple[np.ndarray, np.ndarray] | None  # prior means and sds (k,) if the coordinates are independent normals
+    centred: list[np.ndarray]  # for each term: which of its groups are centred, (G + 1,)
+    unit: np.ndarray  # (T,) the scale of each term's coordinates
+    lean: np.ndarray  # (T, p) the weights of β in a group's level
+    means: np.ndarray  # (T, T) for an intercept t and a slope s of one factor: mean of the slope's column; else 0
+    order: list[int]  # the terms in the order in which u is computed: slopes before intercepts
+    normal: tuple[np.ndarray, np.ndarray] | None  # prior means and sds (k,) of ζ if these are independent normals
 
     @property
     def common(self) -> int:

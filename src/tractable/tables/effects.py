@@ -9,7 +9,7 @@ from tractable.posterior.posterior import Posterior
 from tractable.tables.encoder import Encoder
 from tractable.tables.targets import PLAIN
 
-FURTHEST = 20  # the largest number of pooled columns' levels that are listed
+FURTHEST = 20  # how many levels of pooled columns (text of many levels) are listed: those with effects furthest from 0
 SCALES = {  # the unit of an effect, by family; for normal and Student's t it is the target's own unit
     "lognormal": "log of the target", "gamma": "log of the mean", "weibull": "log of the time",
     "exponential": "log of the time", "poisson": "log of the rate",
@@ -24,11 +24,12 @@ def effects(posterior: Posterior, encoder: Encoder | None) -> pd.DataFrame | Non
     The effect of a number is the change of the linear predictor η (of y, if normal) for one more unit. The effect of
     True/False is the change from False to True. The effect of a level is its difference from the mean of the levels,
     and the effect of a time in a cycle is its difference from the cycle's mean. With several classes, each class has
-    its own effect, relative to the mean of the classes. For points, and for runs that stored only moments, the sd of an
-    effect that combines several weights is NaN.
+    its own effect, relative to the mean of the classes. For point estimates, and for runs that stored only moments, the
+    sd of an effect that combines several weights is NaN.
 
-    The effects of a formula are parameters themselves: the effects of its columns, and the sd of each group effect.
-    With several targets, each target's effects are in its own units and named "x · target".
+    The effects of a formula are parameters themselves: the effects of its columns, and for each term such as 1|school
+    the sd of its effects between groups. With several targets, each target's effects are in its own units and named
+    "x · target".
     """
     if encoder is not None and encoder.formula is not None:
         columns = ("mean", "sd", "5%", "95%")
@@ -46,7 +47,7 @@ def effects(posterior: Posterior, encoder: Encoder | None) -> pd.DataFrame | Non
 
 
 def _of_levels(posterior: Posterior, encoder: Encoder) -> list[pd.DataFrame]:
-    """For pooled columns, a table of the sds of their levels and of the levels whose effects are furthest from 0."""
+    """For pooled columns, a table of the sds of their levels' effects, and of the effects that are furthest from 0."""
     if not encoder.levels:
         return []
     table, sds = posterior.summary(derived=False), [f"sd({term.name})" for term in encoder.levels]
@@ -61,7 +62,7 @@ def _of_levels(posterior: Posterior, encoder: Encoder) -> list[pd.DataFrame]:
 
 
 def effect_names(posterior: Posterior, encoder: Encoder) -> list[str]:
-    """The names of a formula's effects in the posterior: "x", "sd(1|g)"; with several parts "part.x"."""
+    """The names of a formula's effects in the posterior: "x", "sd(1|g)"; with several targets or classes "target.x"."""
     sds = [f"sd({term.name})" for term in encoder.formula.terms] if encoder.formula is not None else []
     names = [name for name in (*encoder.features, *sds) if name != "Intercept"]
     return [part + name for part in parts_of(posterior, encoder) for name in names]
@@ -111,7 +112,7 @@ def _of_one(posterior: Posterior, encoder: Encoder, part: str) -> pd.DataFrame |
 
 
 def _shape(posterior: Posterior, part: str) -> tuple[int, ...] | None:
-    """The constrained shape of the parameter ``weights``, if it is one array; else None."""
+    """The shape of the (constrained) parameter ``weights``, if it is one array; else None."""
     shapes = jax.eval_shape(posterior.model.example, jax.random.key(0))
     shapes = shapes.get(part.removesuffix(".")) if part and isinstance(shapes, dict) else shapes
     found = shapes.get("weights") if isinstance(shapes, dict) else None

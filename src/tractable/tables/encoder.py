@@ -35,9 +35,9 @@ from tractable.tables.targets import (
 
 MISSING = ("raise", "drop", "impute")
 T = TypeVar("T")
-VERSION = 2
+VERSION = 2  # of the format of saved encoders
 
-NOTHING = Target("", "none")
+NOTHING = Target("", "none")  # in place of a target, for an encoder of inputs only
 
 
 @dataclass(frozen=True)
@@ -47,18 +47,19 @@ class Encoder:
         number      (value − mean) / sd
         boolean     0 or 1 minus its mean; also text such as yes and no
         text        K − 1 columns for K levels, minus their means: orthonormal contrasts, so that no level is the
-                    reference (``columns.contrasts``); a level that was not in training counts as the mean of the others
-        pooled text for text of many levels: the index of the level, whose effect is drawn from N(0, sd²); so is the
-                    effect of a level that was not in training
+                    reference (``columns.contrasts``); a level that was not in training counts as the mean of the levels
+        pooled      text of many levels: the index of the level. Effects of levels are N(0, sd²) with a learnt sd; so is
+                    the effect of a level that was not in training
         date        its trend in days; the time of year and of day (two harmonics each) and the day of the week, each
                     only if the rows cover that cycle; for a duration, its days
         identifier  left out, with a warning
         missing     with missing="impute": the median of numbers, the most frequent value of True/False and text. If
                     values were missing in training, a further column marks such rows, or for text a further level. A
-                    formula names its columns, so with a formula only text is marked (``Formula.filled``).
-        target      ``Target``
+                    formula gets no further columns; it marks only text, by a further level (``Formula.filled``).
+        target      as ``Target`` says
 
-    With centred inputs the intercept is the η of a mean row, and is least correlated with the weights.
+    With centred inputs, the intercept is the linear predictor η of a row of mean inputs, and is least correlated with
+    the weights.
 
     Attributes:
         columns: the inputs, in the order of the training table.
@@ -70,7 +71,7 @@ class Encoder:
         formula: a formula that makes the inputs in place of ``columns``, or None. With a formula neither inputs nor
             target are scaled.
         others: the further targets of a model of several targets.
-        rows: the number of training rows, each counted as often as its weight says; 0 where this does not matter.
+        rows: the number of training rows, each counted as often as its weight says; 0 if they were not counted.
     """
 
     columns: tuple[cols.Column, ...]
@@ -114,7 +115,7 @@ class Encoder:
 
     @functools.cached_property
     def levels(self) -> list[Term]:
-        """The pooled columns as terms of a formula, such as "1|city", with levels and the index of the first effect."""
+        """The pooled columns as terms such as "1|city", with their levels and the index of their first effect."""
         found, start = [], 0
         for column in self.columns:
             if column.kind == "pooled":
@@ -142,7 +143,7 @@ class Encoder:
         """Mean and sd of each column, (d,)."""
         return np.array([c.mean for c in self.columns]), np.array([c.sd for c in self.columns])
 
-    # For columns that are all numbers.
+    # The next three functions are for encoders whose columns are all numbers.
 
     def standardise(self, values: np.ndarray) -> np.ndarray:
         """(value − mean) / sd of rows (n, d); NaN stays NaN."""
@@ -220,7 +221,7 @@ def _typed(made: T) -> T:
 
 
 def _renamed(target: dict[str, Any]) -> dict[str, Any]:
-    """A saved target with its field ``bound_column``, which version 0.1 called "beside"."""
+    """The fields of a saved target; version 0.1 called ``bound_column`` "beside"."""
     return {"bound_column" if name == "beside" else name: value for name, value in target.items()}
 
 
@@ -235,8 +236,8 @@ class Encoded(NamedTuple):
     # (n,) float64, or int64 for classes; (n, 2) bounds if censored; (n, K) for several targets; None without a target
     y: np.ndarray | None
     weights: np.ndarray | None = None  # (n,) how often each row counts; None if the table does not say
-    offset: np.ndarray | None = None  # (n,) for counts: log(level · exposure), the known part of η
-    # With a formula: z (n, T) and group (n, T), as in ``Design``. With pooled columns: level (n, T).
+    offset: np.ndarray | None = None  # (n,) the known part of η; for counts log(mean of training · exposure)
+    # With a formula: z (n, T) and group (n, T), as in ``Design``. With pooled columns: level (n, T), as group.
     groups: dict[str, np.ndarray] | None = None
 
     @property
@@ -303,17 +304,17 @@ def fit_encoder(
     frame = _named(frame)
     if formula and exclude:
         raise DataError(f"exclude={listing(exclude)} is not for a formula, which uses only the columns that it names.")
-    beyond = _censoring(censored, event, until)
+    censor = _censoring(censored, event, until)
     names = [target] * bool(target) if isinstance(target, str) else list(target)
     if formula:
-        return _fit_formula(frame, formula, names, missing, family, weights, exposure, beyond)
+        return _fit_formula(frame, formula, names, missing, family, weights, exposure, censor)
     for name in names or [""]:
         if name not in frame:
             raise DataError(
                 f"The target {name!r} is not a column of the table; got {listing(frame.columns)}."
                 f"{nearest(name, frame.columns)}"
             )
-    for named in (*exclude, *filter(None, (weights, exposure, beyond[1]))):
+    for named in (*exclude, *filter(None, (weights, exposure, censor[1]))):
         if named not in frame or named in names:
             raise DataError(
                 f"{named!r} is not a column other than the target; the columns are {listing(frame.columns)}."
@@ -322,10 +323,10 @@ def fit_encoder(
     frame = frame.drop(columns=list(exclude))
     if len(frame.columns) == len(names):
         raise DataError(f"The table has no column except the target {listing(names)}; expected inputs too.")
-    frame = _present(frame, _needed(list(frame.columns), (*names, beyond[1]), missing, beyond), missing)
-    aim, *more = _aims(frame, names, beyond, family)
+    frame = _present(frame, _needed(list(frame.columns), (*names, censor[1]), missing, censor), missing)
+    aim, *more = _aims(frame, names, censor, family)
     target, others = aim.name, [
-        name for name in frame.columns if name not in (*names, weights, exposure, beyond[1])
+        name for name in frame.columns if name not in (*names, weights, exposure, censor[1])
     ]  # fmt: skip
     if exposure:
         if aim.family not in COUNTS:
@@ -344,7 +345,7 @@ def fit_encoder(
             frame = frame.assign(**{name: text})
     pooled = pooled and aim.family != "categorical" and not more and not all(cols.many_levels(frame[o]) for o in others)
     columns = tuple(column for name in others for column in cols.fit_column(frame[name], missing == "impute", pooled))
-    if columns and not any(column.features for column in columns):  # a model needs weights too
+    if columns and not any(column.features for column in columns):  # a model needs a weight, so nothing is pooled
         columns = tuple(column for name in others for column in cols.fit_column(frame[name], missing == "impute"))
     if not columns:
         raise DataError("Every input column is constant or identifies the rows: there is nothing to learn from.")
@@ -381,8 +382,8 @@ def _censoring(censored: str, event: str, until: str) -> tuple[str, str]:
     return given[0] if given else ("", "")
 
 
-def _aims(frame: Frame, names: Sequence[str], beyond: tuple[str, str], family: str | None) -> tuple[Target, ...]:
-    how, name = beyond
+def _aims(frame: Frame, names: Sequence[str], censor: tuple[str, str], family: str | None) -> tuple[Target, ...]:
+    how, name = censor
     if how and len(names) > 1:
         raise DataError(f"A censored target must be the only target; got {listing(names)}.")
     if how:
@@ -395,25 +396,25 @@ def _aims(frame: Frame, names: Sequence[str], beyond: tuple[str, str], family: s
 
 def _fit_formula(
     frame: Frame, text: str, names: list[str], missing: str, family: str | None, weights: str, exposure: str,
-    beyond: tuple[str, str],
+    censor: tuple[str, str],
 ) -> Encoder:  # fmt: skip
     whole, (text, multiple_targets) = text, several_in(text)
     text, censored_by = response(text)
-    if censored_by[0] and beyond[0] and censored_by != beyond:
-        raise DataError(f"The formula names {censored_by[1]!r} for censoring; leave out the option for {beyond[1]!r}.")
-    beyond = censored_by if censored_by[0] else beyond
-    other_columns = [name for name in (*multiple_targets[1:], weights, exposure, beyond[1]) if name]
+    if censored_by[0] and censor[0] and censored_by != censor:
+        raise DataError(f"The formula names {censored_by[1]!r} for censoring; leave out the option for {censor[1]!r}.")
+    censor = censored_by if censored_by[0] else censor
+    other_columns = [name for name in (*multiple_targets[1:], weights, exposure, censor[1]) if name]
     formula = Formula(text, frame, other_columns)
     aims = list(multiple_targets or (formula.target,))
     if names not in ([], aims):
         raise DataError(f"The formula {whole!r} explains {listing(aims)}, not {listing(names)}; leave the target out.")
     if both := [name for name in aims if name in formula.names]:
         raise DataError(f"The formula {whole!r} explains {both[0]!r} by itself: leave it out on one side.")
-    needed = _needed(list(formula.table.columns), (*aims, beyond[1]), missing, beyond)
+    needed = _needed(list(formula.table.columns), (*aims, censor[1]), missing, censor)
     frame = _present(frame, needed, missing)
     if missing == "impute":
         frame = formula.filled(frame, frame)
-    aim, *more = (replace(each, mean=0.0, sd=1.0, level=1.0) for each in _aims(frame, aims, beyond, family))
+    aim, *more = (replace(each, mean=0.0, sd=1.0, level=1.0) for each in _aims(frame, aims, censor, family))
     if exposure and aim.family not in COUNTS:
         raise DataError(f"exposure={exposure!r} is for counts; the target {formula.target!r} is {aim.family}.")
     formula = Formula(text, frame, other_columns)
@@ -452,9 +453,9 @@ def encode(encoder: Encoder, frame: Frame) -> Encoded:
     """Encode a table: X and, if the table holds the target, y; other columns are ignored.
 
     If the table holds the target, rows with missing values are left out under "drop", and rows without a target under
-    "impute"; ``complete`` says which rows stay. If it does not, every row stays: missing values are imputed under
-    "impute", and are an error otherwise. A level that was not in training is encoded as none of the known levels, with
-    a TractableWarning.
+    "impute"; ``complete`` says which rows stay. If it lacks the target, every row stays: missing values are imputed
+    under "impute", and are an error otherwise. A level that was not in training is encoded as none of the known levels,
+    with a TractableWarning.
 
     Raises:
         DataError: columns are missing or of another kind, values are missing, or a class was not in training.
@@ -508,7 +509,7 @@ def unexplained(encoder: Encoder, frame: Frame) -> Frame:
 def decode(encoder: Encoder, y: Numbers) -> np.ndarray:
     """Encoded targets of any shape, in the table's units or as its class labels.
 
-    Several targets are (..., K), with one target at each place of the last axis.
+    Several targets are (..., K), with one target at each index of the last axis.
     """
     if encoder.others:
         unit, middle = encoder.units
@@ -524,7 +525,7 @@ def decode_sd(encoder: Encoder, sd: Numbers) -> np.ndarray:
 
 
 def _named(frame: Frame) -> Frame:
-    """The table in pandas, with different column names as strings and with rows numbered from 0."""
+    """The table in pandas, with column names as strings, which must differ, and rows numbered from 0."""
     frame = as_table(frame)
     names = [str(name) for name in frame.columns]
     distinct(names, "The table")
@@ -554,16 +555,16 @@ def _positive(frame: Frame, name: str, zero: bool = False) -> np.ndarray:
     )
     good = np.isfinite(numbers) & ((numbers >= 0) if zero else (numbers > 0))
     if not good.all():
-        raise DataError(f"Column {name!r} says how much a row counts: expected numbers {'≥' if zero else '>'} 0.")
+        raise DataError(f"Column {name!r} must hold numbers {'≥ 0, as weights' if zero else '> 0, as exposures'}.")
     return numbers
 
 
-def _needed(names: list[str], explained: tuple[str, ...], missing: str, beyond: tuple[str, str]) -> list[str]:
+def _needed(names: list[str], explained: tuple[str, ...], missing: str, censor: tuple[str, str]) -> list[str]:
     """The columns in which no value may be missing.
 
     If the target has two bounds, either may be missing; the row then has no such bound.
     """
-    loose = explained if beyond[0] == "upper" else ()
+    loose = explained if censor[0] == "upper" else ()
     return [name for name in names if name not in loose and (name in explained or missing != "impute")]
 
 

@@ -15,7 +15,7 @@ from tractable.core.writing import as_written
 ARRAYS = (".npz", ".npy")
 TEXTS = (".csv", ".csv.gz", ".tsv", ".tsv.gz")
 USUAL = ("x_train", "x", "data")  # names of the arrays of an .npz that are read if the user names none
-NEW = ("x_test",)  # names that are preferred to these for new rows
+NEW = ("x_test",)  # for new rows, names that are preferred to those of ``USUAL``
 
 Frame = pd.DataFrame
 
@@ -85,9 +85,8 @@ def _read_csv(path: Path, sep: str | None, decimal: str) -> Frame:
     try:
         how = csv_columns(path, sep)[1]
         with warnings.catch_warnings():
-            warnings.simplefilter(
-                "error", pd.errors.ParserWarning
-            )  # pandas warns if it cuts rows that are longer than the header
+            # pandas warns if it cuts rows that are longer than the header.
+            warnings.simplefilter("error", pd.errors.ParserWarning)
             return as_written(pd.read_csv(path, decimal=decimal, low_memory=False, index_col=False, **how))
     except UnicodeDecodeError as error:
         raise DataError(f"{path} is not text in UTF-8: {error}. Save it anew in that encoding.") from error
@@ -147,8 +146,8 @@ class Source(NamedTuple):
         row = int(np.argmax(bad))
         column = int(np.argmin(np.isfinite(self.values[row])))
         raise DataError(
-            f"{counted(int(bad.sum()), 'row')} of {counted(len(bad), 'row')} hold numbers that are missing or not "
-            f"finite, the first in row {row}, {self.place(column)} (the top row is 0). {remedy}"
+            f"Numbers are missing or not finite in {bad.sum():,} of {counted(len(bad), 'row')}, the first in row "
+            f"{row}, {self.place(column)} (the top row is 0). {remedy}"
         )
 
 
@@ -243,5 +242,5 @@ def _named(path: Path, names: Sequence[str], array: str | None, first: Sequence[
     if len(names) > 1 and not usual:
         raise DataError(f"{path.name} has the arrays {listing(names)}: choose one with array='NAME'.")
     if len(names) > 1:
-        tell(f"Rows are {usual[0]!r} of {path.name}, which has {listing(names)}.")
+        tell(f"Rows are read from the array {usual[0]!r} of {path.name}, which has {listing(names)}.")
     return usual[0] if usual else names[0]

@@ -1,8 +1,8 @@
 """A model's formula, and the design matrix that it makes from a table.
 
-The library formulae defines the language, ``y ~ x*z + bs(w, df=5) + (1 + x | school)``, and codes the common effects.
-For group effects, this module stores the index of each row's group instead of formulae's dense one-hot matrix: 10⁴
-groups and 10⁵ rows take a few MB instead of 8 GB.
+The library formulae defines the language, ``y ~ x*z + bs(w, df=5) + (1 + x | school)``, and makes the matrix of the
+common effects, which are the same for all rows. For group effects, this module stores the index of each row's group
+instead of formulae's dense one-hot matrix: 10⁴ groups and 10⁵ rows take a few MB instead of 8 GB.
 """
 
 import base64
@@ -28,7 +28,7 @@ from tractable.tables.files import Frame
 
 ABSENT = "missing"  # the level of missing text
 NEW = "new"  # the group of a factor that stands for all groups that were not in training
-CURVED = re.compile(r"\b(bs|poly)\(")
+CURVED = re.compile(r"\b(bs|poly)\(")  # terms that are polynomials, and unreliable outside the training range
 # The functions that a formula may call, besides those of formulae. Formulas may come from files of others, so no
 # function here gives access to a module.
 FUNCTIONS = {
@@ -47,7 +47,7 @@ class Term(NamedTuple):
     name: str  # "1|school", "x|school"
     factor: str  # "school"
     groups: tuple[str, ...]  # the groups in training, and then NEW
-    start: int  # index of the first group's effect in u
+    start: int  # index of the first group's effect in u, the vector of all group effects
 
     @property
     def labels(self) -> list[str]:
@@ -130,7 +130,7 @@ class Formula:
 
     @functools.cached_property
     def features(self) -> list[str]:
-        """Names of the columns of x: "Intercept", "x", "z[b]", "x:z[b]"."""
+        """Names of the columns of x, such as "Intercept", "x", "z[b]", "x:z[b]"."""
         return [label for term in self._common if term.kind != "offset" for label in _labels(term)]
 
     @functools.cached_property

@@ -27,9 +27,9 @@ def with_levels(model: Model, terms: Sequence[Term], rows: Sequence[np.ndarray],
     each term stands for levels that were not in training; its effect is N(0, sd_t²).
 
     Args:
-        model: a model whose likelihood is ``Through`` a predictor of one number.
+        model: a model whose likelihood is a ``core.model.Through`` with a predictor of one number.
         terms: T terms, one for each column, with the index of its first effect.
-        rows: for each column the number of rows of each level, (K + 1,).
+        rows: for each column the number of rows of each level, (K + 1,); the last, for new levels, is 0.
         spreads: guesses of each sd_t in sds of the noise. They choose the coordinates in which methods move; the model
             does not depend on them.
 

@@ -10,7 +10,7 @@ from tractable.core.words import counted, listing, nearest, tell
 from tractable.tables.columns import Values
 from tractable.tables.files import Frame
 
-SPARSE = 4  # if there were more steps per row than this, most would be empty; steps are then the rows in their order
+SPARSE = 4  # the largest number of steps per row; with more, most steps would be empty, and steps are the rows instead
 
 
 class Places(NamedTuple):
@@ -45,8 +45,9 @@ class Places(NamedTuple):
 def places(frame: Frame, by: str | None = None, time: str | None = None, unit: str | None = None) -> Places:
     """Find each row's sequence and step.
 
-    One step is the most frequent time between two successive rows, if all such times are whole multiples of it; larger
-    multiples mean that steps are missing. Otherwise, or without ``time``, steps are the rows in their order.
+    One step is the most frequent interval between two successive rows, if all intervals are whole multiples of it; an
+    interval of several steps means that steps are missing. Otherwise, or without ``time``, steps are the rows in their
+    order.
 
     Args:
         by: the column that names each row's sequence; without it all rows are one sequence.
@@ -72,7 +73,7 @@ def places(frame: Frame, by: str | None = None, time: str | None = None, unit: s
     else:
         absent = int(np.sum(pd.isna(frame[by])))
         if absent:
-            raise DataError(f"{counted(absent, 'row')} have no value in {by!r}, which names each row's sequence.")
+            raise DataError(f"{by!r} names each row's sequence, but has no value in {counted(absent, 'row')}.")
         sequence, found = pd.factorize(frame[by].astype(str), sort=True)
         names = list(map(str, found))
     if time is None:
@@ -82,7 +83,7 @@ def places(frame: Frame, by: str | None = None, time: str | None = None, unit: s
     if np.any(each == 0):
         order = np.lexsort((when, sequence))
         row = order[np.flatnonzero((np.diff(sequence[order]) == 0) & (np.diff(when[order]) == 0))[0] + 1]
-        whose = "" if by is None else f" of {by} {frame[by].iloc[row]}"
+        whose = "" if by is None else f" for {by} {frame[by].iloc[row]}"
         raise DataError(f"{time!r} is {frame[time].iloc[row]} twice{whose}; expected one row for each step.")
     known = step if not unit else _parsed(unit)
     if unit == "" or known is None:
@@ -98,7 +99,7 @@ def places(frame: Frame, by: str | None = None, time: str | None = None, unit: s
     found = Places(sequence, np.round(steps).astype(int), names, _words(known, frame[time]))
     missing = int(sum(steps[sequence == i].max() + 1 for i in range(len(names))) - n) if len(names) <= 10_000 else 0
     if missing > 0:
-        tell(f"Steps are {found.unit} apart; {counted(missing, 'step')} are missing, over which the model sums.")
+        tell(f"Steps are {found.unit} apart; the model sums over {counted(missing, 'step')} without a row.")
     return found
 
 
@@ -106,7 +107,7 @@ def _times(values: Values, name: str) -> np.ndarray:
     """Dates in seconds; numbers unchanged."""
     absent = int(np.sum(pd.isna(values)))
     if absent:
-        raise DataError(f"{counted(absent, 'row')} lack a time in {name!r}; expected a time in each row.")
+        raise DataError(f"{name!r} has no time in {counted(absent, 'row')}; expected a time in each row.")
     if values.dtype.kind in "iuf":
         return values.to_numpy(np.float64)
     try:
@@ -116,7 +117,7 @@ def _times(values: Values, name: str) -> np.ndarray:
 
 
 def _spacing(sequence: np.ndarray, when: np.ndarray) -> tuple[np.ndarray, float | None]:
-    """Times between successive rows, and the step of which all are multiples; None if there is none."""
+    """The intervals between successive rows, and the step of which all are multiples (None if there is none)."""
     order = np.lexsort((when, sequence))
     each = np.diff(when[order])[np.diff(sequence[order]) == 0]
     if not len(each) or np.any(each == 0):

@@ -1,4 +1,4 @@
-"""``tr.pack``, which writes rows in random order into shards (files of a part of the rows each)."""
+"""``tr.pack``, which writes rows in random order into shards (files that hold a part of the rows each)."""
 
 import hashlib
 import shutil
@@ -25,9 +25,9 @@ from tractable.tables.sources import FRAME, Say, Source
 
 SHARD = 1 << 27  # the approximate size of a shard, in bytes
 CHUNK = 1 << 25  # the smallest number of bytes that are read at a time
-APPENDED = 1 << 14  # chunks are so large that about so many bytes of each go to each shard
+APPENDED = 1 << 14  # chunks are so large (up to 8 CHUNK) that about this many bytes of a chunk go to each shard
 LEARNT = 1 << 18  # the largest number of rows, drawn at random, from which an encoder is learnt
-WORK, JOURNAL = ".packing", "journal.json"
+WORK, JOURNAL = ".packing", "journal.json"  # the folder of an unfinished pack, and the record in it of what is done
 
 
 @spelt
@@ -50,8 +50,8 @@ def pack(
     and the sizes of shards differ by chance. The source is read once and every row is written twice; this takes about
     500 MB of memory, whatever N is.
 
-    If a pack is killed, call it again: it continues and writes the same bytes. Finished shards stay; if the source was
-    not read to its end, it is read again. The manifest, which names every file with its SHA-256, is written last.
+    If ``pack`` is killed, call it again: it continues and writes the same bytes. Finished shards stay; if the source
+    was not read to its end, it is read again. The manifest, which names every file with its SHA-256, is written last.
 
     Args:
         source: a path to a .npy, .npz, .csv, .parquet, .arrow, .feather or .zarr file, a pattern such as "x/*.npy", an
@@ -64,7 +64,7 @@ def pack(
         columns: the columns of a table to pack; by default all columns or, without a target, all columns of numbers.
         seed: the seed of the random order.
         rows_per_shard: the approximate number of rows of a shard; by default as many as take 128 MiB.
-        progress: True shows a progress bar, False shows none; or a function of (phase, done, of).
+        progress: True shows a progress bar, False shows none; or a function of (phase, number done, number in all).
         encoding: other arguments of ``fit_encoder``: missing, family, exclude, weights, exposure, formula and so on.
 
     Raises:
@@ -104,7 +104,7 @@ def pack(
 
 
 class Records(NamedTuple):
-    """What is written for each part of the source: records with a field for each array."""
+    """How each part of the source becomes records, which have a field for each array."""
 
     types: dict[str, Any]  # for each array, the type of its numbers and the shape of a row
     arrays: Callable[[Any], dict[str, np.ndarray]]  # a function from a part of the source to its arrays

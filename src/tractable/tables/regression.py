@@ -1,4 +1,4 @@
-"""Regression by a formula: common and group effects, with the table's units and names."""
+"""Regression by a formula: effects common to all rows, and effects of groups, with the table's units and names."""
 
 import functools
 from collections.abc import Mapping, Sequence
@@ -28,7 +28,8 @@ from tractable.tables.formula import Term
 from tractable.tables.targets import robust
 
 Prior = dist.Distribution
-WIDE = 2.5  # prior sd of an effect, in sds of η for one sd of x
+WIDE = 2.5  # prior sd of the change in η for one sd of x, as a multiple of s, the scale of η (``regression``)
+# Families of numbers ≥ 0 for which η is the log of a mean, rate or time:
 LOGARITHMIC = ("gamma", "weibull", "exponential", "poisson", "negative-binomial")
 
 
@@ -87,12 +88,15 @@ def regression(
     Effects and their priors are in the table's units. Default priors are weakly informative and scaled by the columns
     (Gelman et al. 2008); they are the defaults of rstanarm, and for most families of bambi (Capretto et al. 2022):
 
-        β_j ~ N(0, (2.5 s / sd(x_j))²)     s = sd(y) for normal, sd(log y) for lognormal targets, else 1
-        intercept at a mean row ~ N(m, (2.5 s)²),  m = mean of y or of log y; log mean of y for other y ≥ 0; else 0
+        β_j ~ N(0, (2.5 s / sd(x_j))²)
+        s = sd(y) for normal, a robust sd of y for student-t, sd(log y) for lognormal targets; else 1
+        intercept at a mean row ~ N(m, (2.5 s)²)
+        m = mean of y for normal, median for student-t, mean of log y for lognormal, log mean of other y ≥ 0; else 0
         sd_t ~ HalfNormal(2.5 s / sd(z_t)),  for group intercepts HalfNormal(2.5 s)
         noise ~ Exponential(1 / s); other parameters of a family as in ``linear.generalised_linear``
 
-    Grades have cutpoints in place of an intercept; for them the columns of x are centred.
+    In a mean row, every column of x has its mean. Grades have cutpoints in place of an intercept; for them the columns
+    of x are centred.
 
     Several targets are written ``mvbind(a, b) ~ x + (1 | school)`` as in brms. Each has its own effects, sds and noise,
     such as "a.x" and "b.noise" (``networks.multi_output.side_by_side``). For C classes there are C − 1 linear
@@ -105,7 +109,7 @@ def regression(
         family: a name of ``FAMILIES``; by default guessed from the target, with a warning.
         priors: distributions by name: of an effect ("x", "z[b]"), of all effects of a term ("z"), "Intercept" (at a
             mean row), of a group's sd ("sd(1|school)"), of a parameter of the family ("noise"). With several targets or
-            classes they hold for each; "virginica.x" for one.
+            classes such names hold for each of them, and "virginica.x" for one.
         weights: a column of numbers ≥ 0, how often each row counts.
         exposure: for counts, a column of numbers > 0 by which each row's rate is multiplied.
         missing: "raise" raises an error for rows with missing values, and "drop" leaves them out. "impute" leaves out
@@ -270,8 +274,8 @@ def _priors_of(
     """The priors of a model.
 
     Returns:
-        The user's priors of effects, by the number of the effect; the priors of the sds, and the priors of other
-        parameters, each from the user or by default.
+        The user's priors of effects, by the index of the effect; the priors of the sds; and the priors of other
+        parameters. Priors of the last two are defaults where the user gives none.
     """
     sds = [f"sd({term.name})" for term in terms]
     if "noise" in others:
@@ -291,8 +295,8 @@ def _priors_of(
         if prior.shape() != ():
             raise ModelError(f"The prior of {name!r} must be a distribution of one number; got {prior!r}.")
         if prior.support is not (constraints.positive if name in sds else constraints.real):
-            what = "above 0, such as dist.HalfNormal" if name in sds else "any sign, such as dist.Normal"
-            raise ModelError(f"The prior of {name!r} expects numbers of {what}; got {type(prior).__name__}.")
+            what = "numbers above 0, as dist.HalfNormal draws" if name in sds else "any numbers, as dist.Normal draws"
+            raise ModelError(f"The prior of {name!r} expects {what}; got {type(prior).__name__}.")
     whole = {each: priors[part] for part, features in parts.items() if part in priors for each in features}
     own = whole | {name: prior for name, prior in priors.items() if name in names}
     of_sds = zip(sds, scales.slopes, strict=True)

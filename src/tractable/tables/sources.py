@@ -23,7 +23,7 @@ from tractable.tables.files import TEXTS, Frame, csv_columns
 TABLES = (*TEXTS, ".parquet", ".pq", ".arrow", ".feather")
 FRAME = 1 << 16  # how many rows of a table are read at a time
 
-Say = Callable[[str, int, int], None]
+Say = Callable[[str, int, int], None]  # a function of (phase, number done, number in all)
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ def of_arrays(source: PyTree) -> tuple[Source, dict[str, Rows]]:
         raise DataError("tr.pack expects an array, or a dict of arrays by name; got nested arrays.")
     lengths = {name: len(a) if a.ndim else None for name, a in named.items()}
     if len(set(lengths.values())) != 1 or None in lengths.values():
-        found_lengths = ", ".join(f"{name or 'it'}: {'a scalar' if n is None else n}" for name, n in lengths.items())
+        found_lengths = ", ".join(f"{name or 'array'}: {'a scalar' if n is None else n}" for name, n in lengths.items())
         raise DataError(f"All arrays to pack need the same number of rows; got {found_lengths}.")
     size = next(iter(lengths.values())) or 0
 
@@ -119,7 +119,7 @@ def of_table(path: Path) -> Source:
 def typed(source: Source, path: Path, say: Say) -> Source:
     """The source with its number of rows and the types of its columns.
 
-    A CSV file is read once for this, because single parts of it may look like other types.
+    A CSV file is read once for this, because a single part of it may suggest another type.
     """
     if source.size:
         return source
@@ -195,10 +195,10 @@ def columns_of_numbers(frame: Frame, path: Path, names: Sequence[str] | None) ->
     kinds = {str(name): frame[name].dtype for name in frame.columns}
     numbers = [name for name, kind in kinds.items() if kind.kind in "iuf"]
     if names is not None and (absent := [name for name in names if name not in kinds]):
-        raise DataError(f"{path} lacks the columns {listing(absent)}; it has {listing(kinds)}.")
+        raise DataError(f"{path} lacks {listing(absent)}; it has the columns {listing(kinds)}.")
     chosen = numbers if names is None else list(names)
     if text := [name for name in chosen if name not in numbers]:
-        raise DataError(f"Columns {listing(text)} of {path.name} hold no numbers: give target=, and they are encoded.")
+        raise DataError(f"{path.name} has no numbers in {listing(text)}; give target=, and other values are encoded.")
     if not chosen:
         raise DataError(f"{path} has no column of numbers; got {listing(kinds)}.")
     if names is None and len(chosen) < len(kinds):

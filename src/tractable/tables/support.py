@@ -11,7 +11,7 @@ from tractable.tables.files import Source
 WHITE = 255  # the largest of 256 grey levels
 FAMILIES = ("bernoulli", "continuous-bernoulli", "normal", "categorical", "poisson")
 LEVELS = 256  # the largest number of values of a categorical number
-HOLDS = {
+HOLDS = {  # the values that rows of each family have
     "bernoulli": "0 and 1",
     "continuous-bernoulli": "numbers from 0 to 1",
     "normal": "finite numbers",
@@ -64,9 +64,10 @@ def brightest(source: Source) -> float:
 
 
 def likely_family(source: Source, asked: str | None, redraw: bool, binary: bool) -> tuple[str, bool, float]:
-    """The family, whether to redraw, and the divisor of the rows.
+    """The family of the rows, whether binary pixels are redrawn from grey ones, and the divisor of the pixels.
 
-    They are those that the user asked for, or guesses from the numbers; a warning announces a guess.
+    They are those that the user asked for, or guesses from the numbers; a warning announces a guess. ``binary`` says
+    whether the rows of the model are binary.
     """
     values, pixels = source.values, asked in (None, "bernoulli", "continuous-bernoulli")
     divisor = brightest(source) if pixels else 1.0
@@ -78,7 +79,7 @@ def likely_family(source: Source, asked: str | None, redraw: bool, binary: bool)
         return "bernoulli", False, divisor
     grey = values.min() >= 0 and values.max() <= divisor
     if binary and grey:
-        tell("Grey pixels are taken as probabilities, from which binary ones are drawn at every visit (redraw=True).")
+        tell("Grey pixels are taken as probabilities, from which binary ones are drawn at every use (redraw=True).")
     elif not binary:
         what, family = ("from 0 to 1", "continuous-bernoulli") if grey else ("of any size", "normal")
         tell(f"Rows hold numbers {what}, and are taken as {family}; choose another family with family=.")

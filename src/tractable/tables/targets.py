@@ -19,7 +19,7 @@ from tractable.tables.columns import Values, check_numbers_in_text, kind_of, mom
 MOST_CLASSES = 100  # the largest number of classes
 SCALE = 5  # whole numbers from 0 with fewer distinct values than this are counts and not grades
 FEW = 10  # whole numbers with at most this many distinct values may be grades or classes
-MANY_ZEROS = 0.05  # a note is printed if the share of zeros among positive, skewed numbers is above this
+MANY_ZEROS = 0.05  # a note is printed if a larger share of the numbers than this is 0, and the others are skewed
 SKEWED = 1.0  # positive numbers whose skewness is above this are lognormal
 SPREAD = 1.2  # counts whose variance divided by their mean is above this are negative-binomial
 CLASS_NAMES = r"(.*[_\s.-])?(class|label|target|species|type|kind|category|group|code)([_\s.-].*)?"
@@ -56,7 +56,7 @@ class Target:
             the median, and 1.48 times the median absolute deviation; for positive families 0, and the geometric mean
             (lognormal) or the mean; for other families 0 and 1.
         classes: labels in the order of their codes; empty for numbers.
-        level: for counts, their mean in training, a factor of every row's rate.
+        level: for counts, their mean in training (per unit of exposure), by which every row's rate is multiplied.
         reason: why this family was guessed; empty if the user gave the family, or for ordinary normal numbers.
         censoring: what the column ``bound_column`` holds: a "status" or an "event" (both as in ``censored``), or the
             "upper" bound, in which case the target is the lower bound; "" if no row is censored.
@@ -92,13 +92,16 @@ def fit_target(values: Values, family: str | None = None) -> Target:
 
     If ``family`` is None, it is guessed from the values:
 
-    two values, True/False, text              bernoulli, categorical; an ordered categorical column: ordered
-    whole numbers from 0 or 1, many or few    negative-binomial; poisson if their variance is about their mean
-    other few whole numbers; or few from 0,   ordered if they are successive; else categorical
-    of which the largest is frequent
+    two values                                bernoulli
+    other text                                categorical; ordered if the column is an ordered categorical
+    whole numbers from 0, or more than 10     negative-binomial; poisson if their variance is about their mean, or less
+    different ones from 1
+    at most 10 other whole numbers            ordered if they are successive; else categorical
     numbers between 0 and 1                   beta; normal if 0 or 1 is among them
     positive, skewed numbers                  lognormal
     other numbers                             normal
+
+    A few whole numbers have exceptions (``_likely``), such as those in a column whose name suggests classes.
     """
     name, kind = str(values.name), kind_of(values)
     if family is not None and family not in FAMILIES:
@@ -148,7 +151,7 @@ def robust(name: str, numbers: np.ndarray) -> tuple[float, float]:
     """The median, and a robust estimate of the sd.
 
     The latter is the median absolute deviation divided by Φ⁻¹(¾), which for normal numbers is their sd. If more than
-    half of the deviations are 0, they are left out.
+    half of the deviations are 0, the zeros are left out.
     """
     moments(name, numbers)  # raises an error if all numbers are equal
     middle = float(np.median(numbers))
@@ -180,7 +183,7 @@ def fit_targets(columns: Sequence[Values], family: str | None = None) -> tuple[T
     families = [aim.family for aim in found]
     if families[0] in MULTI_OUTPUT and len(set(families)) == 1:
         return tuple(found)
-    reason = "numbers that look " + ", ".join(f"{look} ({name})" for name, look in zip(names, families, strict=True))
+    reason = "numbers that look " + ", ".join(f"{kind} ({name})" for name, kind in zip(names, families, strict=True))
     return tuple(replace(fit_target(values, "normal"), reason=reason) for values in columns)
 
 
@@ -195,8 +198,7 @@ def fit_censored(values: Values, bound_column: Values, censoring: str, family: s
 
     If ``family`` is None, it is guessed from the values:
 
-    positive numbers, some right-censored     weibull
-    other positive, skewed numbers            lognormal
+    positive numbers                          weibull; lognormal if they are skewed and none can be right-censored
     other numbers                             normal
     """
     aim = Target(str(values.name), family or "", censoring=censoring, bound_column=str(bound_column.name))
