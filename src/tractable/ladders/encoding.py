@@ -25,8 +25,8 @@ from tractable.ladders.bounds import bounds, draws_needed, log_weights, moments,
 from tractable.ladders.checks import held_out_check, sample_size_check
 from tractable.ladders.ladder import Ladder, ladder_of
 
-AVERAGED = 100  # draws of the layer below, over which the moments of a layer are averaged if they depend on it
-FITTED_ROWS = 1000  # most fitted rows that held-out rows are compared with
+AVERAGED = 100  # number of draws of another layer over which a layer's moments are averaged, if they depend on it
+FITTED_ROWS = 1000  # largest number of fitted rows with which held-out rows are compared
 
 
 class Encoded(NamedTuple):
@@ -47,7 +47,7 @@ class Generated(NamedTuple):
 
 
 class Bound(NamedTuple):
-    """The K-sample bounds of held-out and of fitted rows, nats per row."""
+    """The K-sample bounds (see ``log_evidence``) of held-out and of fitted rows, in nats per row."""
 
     learnt: float  # mean bound of fitted rows
     held_out: float  # mean bound of held-out rows

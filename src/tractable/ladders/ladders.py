@@ -52,7 +52,7 @@ def sigmoid_belief_network(
     if not family_of(family).levels:
         raise ModelError(
             "A belief network's hidden units are 'bernoulli' or categorical(levels); got "
-            f"{family_of(family).name}. tr.models.latent_gaussian makes ladders of normal ones."
+            f"{family_of(family).name}. tr.models.latent_gaussian makes ladders of normal units."
         )
     widths = (units["between"][::-1],) * len(units["hidden"])
     return _ladder(
@@ -85,7 +85,7 @@ def latent_gaussian(
         family: family of x given z: "bernoulli", "continuous bernoulli" (grey pixels in [0, 1]), "normal" (a separate
             sd for every unit and row, at least 0.001), ``normal_noise(sd)``, "poisson", ``categorical(levels)``, or
             your own ``Family``.
-        noise: for a normal x, "shared" means one learnt sd for all units and rows. None for all else.
+        noise: for a normal x, "shared" means one learnt sd for all units and rows. None in all other cases.
         activation: "tanh", "relu", … or a function of arrays.
         weight_sd, redraw: as for ``Ladder``.
 
