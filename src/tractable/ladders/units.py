@@ -71,7 +71,7 @@ class ContinuousBernoulliLogits(dist.Distribution):
 
     def log_prob(self, value: ArrayLike, intermediates: PyTree = None) -> jax.Array:
         eta = self.logits
-        # log(η / tanh(η/2)) is even in η, and log 2 at η = 0. Near 0 rounding would spoil derivatives; a series is used.
+        # log(η / tanh(η/2)) is even in η, and log 2 at η = 0. Near 0 rounding would spoil derivatives: use a series.
         near = jnp.abs(eta) < 0.05
         safe = jnp.where(near, 1.0, eta)
         square = jnp.square(jnp.where(near, eta, 0.0))

@@ -23,7 +23,7 @@ import jax.numpy as jnp
 from tractable.core.model import Batch, Kernel, PyTree
 from tractable.mcmc.conditionals import Family
 
-PLENTY = 50  # number of roundings by which a difference of log densities may be wrong
+PLENTY = 50  # number of rounding errors by which a difference of log densities may be wrong
 SLACK = 1e3  # further error that is allowed, in units of the floating-point precision
 
 
@@ -145,7 +145,8 @@ def info_of(names: tuple[str, ...]) -> Callable:
 def keyed(move: Callable) -> Block:
     """A block whose noise is a key, from which ``move`` makes its random numbers.
 
-    This suits moves that need an unknown number of them, or so many that those of several steps would not fit memory.
+    This suits moves that need an unknown number of random numbers, or so many that those of several steps would not fit
+    into memory.
     """
     return Block(lambda key, count, state: jax.random.split(key, count), move)
 
@@ -175,7 +176,7 @@ def miss(target: Target, family: Family, leaves: Sequence[int], key: jax.Array, 
 
         |log π(x') − log π(x) − (log q(x') − log q(x))|,  x' ~ q, the density of the family that was found at x
 
-    If it is above 1, the conditional is not of the family. It is infinite if q is no proper density.
+    If it is above 1, the conditional is not of the family. It is infinite if q is not a proper density.
     """
     theta = target.params(state.position)
     x, put = gather_leaves(theta, leaves, family.flat)

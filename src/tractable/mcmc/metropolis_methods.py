@@ -24,7 +24,7 @@ from tractable.mcmc.metropolis import Proposal, metropolis
 from tractable.mcmc.random_walk import random_walk
 
 MANY = 10_000  # with at least this many rows, log ratios in float32 are sums of the differences of the rows' terms
-DENSE = 200  # the most parameters for which "auto" estimates a full covariance
+DENSE = 200  # largest number of parameters for which "auto" estimates a full covariance
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -37,7 +37,7 @@ class Rejection(Drawing):
         least_acceptance: the run raises an error if it forecasts a smaller share of accepted draws.
 
     The expected share of accepted draws is p(y)/M, so the run also estimates the evidence. Do not use it for peaked
-    posteriors, of which the share is too small.
+    posteriors: their share is too small.
     """
 
     label: ClassVar[str] = "rejection"
