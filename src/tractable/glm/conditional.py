@@ -69,8 +69,8 @@ class Conditional:
             if self.gram is None:
                 self.gram = self.rows.gram()
             curvature, first = most * self.gram, self.curved.get(u)
-            # If all rows have the same η, they have the same −∂²/∂η² under any likelihood. So its value is also compared
-            # with the one at the first β.
+            # If all rows have the same η, they have the same −∂²/∂η² under any likelihood. So this value is also
+            # compared with the one at the first β.
             self.quadratic = self.quadratic and (first is None or abs(most - first) <= 1e-5 * most)
             self.curved[u], self.compared = first or most, self.compared or first is not None
         else:

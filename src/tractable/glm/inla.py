@@ -240,9 +240,8 @@ class INLA(Method):
             beta, (value, slope, precision) = beta + size * step, new
         root = np.linalg.cholesky(precision)
         inverse_root = np.linalg.inv(root).T
-        if (
-            density.quadratic and not density.compared
-        ):  # the curvature must be seen at a second β to know it is constant
+        # The curvature at one β does not show whether the log density is quadratic, so it is computed at a second one.
+        if density.quadratic and not density.compared:
             density.slope(beta + inverse_root.sum(1), u)
         return Place(u, beta, inverse_root, value - float(np.sum(np.log(np.diag(root)))), left)
 
@@ -254,9 +253,7 @@ class INLA(Method):
         out = [Check("left to climb", left, verdict, sentence)]
         if found["places"] > 1:
             verdict = "trust" if end > FALL / 2 else "reject"
-            sentence = (
-                f"nats by which the log density falls from its maximum to the ends of the {found['places']}-point grid"
-            )
+            sentence = f"nats from the log density's maximum down to the ends of a grid of {found['places']} points"
             out.append(Check("ends", end, verdict, sentence))
         shape = found["khat"]
         if not np.isnan(shape):
@@ -363,9 +360,7 @@ class _Block(NamedTuple):
     model: Model
     data: Data
     linear: Linear  # its linear part
-    nested: (
-        bool  # whether there is at most one parameter beside the weights; otherwise one normal is for all parameters
-    )
+    nested: bool  # whether at most one parameter is not a weight; otherwise one normal is for all parameters
     where: np.ndarray  # indices of its parameters in a position of the full model
     pool: _Pool | None = None
     narrow: Narrow | None = None  # the map between ``model`` and the part, if ``model`` has fewer weights

@@ -33,8 +33,8 @@ def generalised_linear(
 
         η = a + xᵀw,   w ~ N(0, weight_scale²),   a ~ N(0, intercept_scale²)
         normal:             y ~ N(η, noise²),  noise ~ HalfNormal(1);  y standardised
-        student-t:          (y − η)/noise ~ t with 4 degrees of freedom,  noise ~ HalfNormal(1);  y minus its median, divided
-                            by 1.48 times its median absolute deviation
+        student-t:          (y − η)/noise ~ t with 4 degrees of freedom,  noise ~ HalfNormal(1);  y minus its median,
+                            divided by 1.48 times its median absolute deviation
         lognormal:          log y ~ N(η, noise²),  noise ~ HalfNormal(1);  y > 0, divided by its geometric mean
         gamma:              y with mean e^η, sd variation · e^η,  variation ~ HalfNormal(1);  y > 0, divided by its mean
         weibull:            P(y > t) = exp(−(t e^−η)^shape),  shape ~ LogNormal(0, 1);  y > 0, divided by its mean
