@@ -266,8 +266,8 @@ class INLA(Method):
         model, data = posterior.model, posterior.data
         if data is None or model.parts or data.size >= model.space.size:
             return None
-        # If the draws have importance weights, as for classes, their k-hat judges them. A rejection by verification in
-        # the row space would only start NUTS, which mixes badly in such models.
+        # If the draws have importance weights, as for classes, their k-hat judges them. A rejection by verification of
+        # the smaller model would only start NUTS, which mixes badly in such models.
         narrow = narrowed(model, data) if math.isnan(posterior.found["khat"]) else None
         if narrow is None:
             return None
@@ -278,7 +278,7 @@ class INLA(Method):
     def otherwise(self, posterior: Learnt) -> tuple[Method, Check] | None:
         wrong = [c for c in (*self.checks(posterior), *posterior.verification) if c.verdict == "reject"]
         if self.instead is None or not wrong or posterior.data is None or any(c.name == "tails" for c in wrong):
-            return None  # the posterior has no finite mass, so no method can draw from it
+            return None  # if "tails" rejects, the posterior's mass is infinite, so no method can draw from it
         method = NUTS(dense=posterior.model.space.size <= DENSE)
         work = gradient_work(Target(posterior.model), posterior.data.arrays())
         forecast = COMPILING + method.chains * (method.draws + method.warmup) * LEAPFROGS * work / RATE

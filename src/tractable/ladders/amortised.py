@@ -203,7 +203,7 @@ def _signal(program: Amortising, plan: Plan, rows: PyTree, state: PyTree, key: j
     method: Any = program.method
     objective, params = method.objective(method.needed(program.model)), state.position
     memory = objective.remember(params)
-    # This objective has no warm-up. If beta was warmed up, ``state.seen`` has another structure: a step number.
+    # This objective has no warm-up, so it may have no use for the step number that ``state.seen`` is after a warm-up.
     if jax.tree.structure(state.seen) == jax.tree.structure(memory):
         memory = state.seen
     return signal(objective, plan, rows, params, memory, key, lambda tree: {name: tree[name] for name in LEARNT_PARTS})

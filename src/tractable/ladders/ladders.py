@@ -45,7 +45,7 @@ def sigmoid_belief_network(
     """
     units = {"hidden": _widths(hidden), "between": _widths(between), "visible": (visible,)}
     if not units["hidden"]:
-        raise ModelError("hidden= lists the number of units of one layer or more, that next to x first; got none.")
+        raise ModelError("hidden= lists the number of units of each hidden layer, h¹ (next to x) first; got none.")
     for name, sizes in units.items():
         for size in sizes:
             check_units(name, size)

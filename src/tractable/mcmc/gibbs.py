@@ -5,7 +5,7 @@
 Target: exactly π, since every block leaves π invariant. A fixed scan goes through the blocks in order; it is not
 reversible, and need not be. A random scan picks B blocks with replacement, each with equal probability; it is
 reversible if the blocks are. Geman & Geman 1984; Gelfand & Smith 1990. If blocks depend strongly on each other, a sweep
-moves little: such unknowns belong in one block, or to another method.
+moves little: such unknowns belong in one block, or need another method.
 
 In a latent-variable model every row has a z, which is part of the state. z is drawn row by row given θ, and θ is drawn
 given z. A block may be moved by the density with z summed out. z must then be drawn right after it, as part of the same

@@ -116,7 +116,7 @@ def evidence(info: dict[str, np.ndarray], log_bound: float) -> Evidence:
     tries, accepted = float(info["tries"].sum()), info["tries"].size
     rate = accepted / tries
     estimate, error = log_bound + float(np.log(rate)), float(np.sqrt((1 - rate) / accepted))
-    check = size_check(float(accepted), 100.0, 20.0, f"draws accepted, of {int(tries):,} of the prior", "accepted")
+    check = size_check(float(accepted), 100.0, 20.0, f"draws accepted, of {int(tries):,} from the prior", "accepted")
     bounds = estimate - QUANTILE * error, estimate + QUANTILE * error
     return Evidence(estimate, error, *bounds, [check], method="rejection")
 

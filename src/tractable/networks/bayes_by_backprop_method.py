@@ -34,9 +34,10 @@ from tractable.vi.methods import Variational, anchored
 # Largest number of weights of a small network, and the number of maxima that are searched for each start in such a
 # network; the highest maxima are used.
 SMALL, MAXIMA = 5_000, 6
-# The search for σ ends when the relative error of every 1/σ² is at most KNOWN after the climb, ROUGHLY before it.
+# The search for σ ends when the relative error of every 1/σ² is at most ROUGHLY, before the stochastic optimisation
+# (the climb), or at most KNOWN, after it.
 KNOWN, ROUGHLY = 0.01, 0.1
-# The search takes at most LEAST gradients; after the climb at most SHARE times the climb's gradients, if that is more.
+# It takes at most LEAST gradients; after the climb at most SHARE times the climb's gradients, if that is more.
 LEAST, SHARE = 20_000, 0.25
 WIDE = 0.1  # σ at which the search begins; a search that begins at far smaller σ makes no progress
 
