@@ -35,7 +35,7 @@ class Encoded(NamedTuple):
     mean: tuple[np.ndarray, ...]  # (row, n) E[h | x]
     sd: tuple[np.ndarray, ...]  # (row, n)
     draws: tuple[np.ndarray, ...] | None  # (draw, row, n); None if not requested
-    averaged: tuple[int, ...]  # number of draws of earlier layers that mean and sd are averaged over; 0 if exact
+    averaged: tuple[int, ...]  # number of draws of earlier layers over which mean and sd are averaged; 0 if exact
 
 
 class Generated(NamedTuple):

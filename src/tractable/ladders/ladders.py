@@ -125,7 +125,7 @@ def hierarchical(
     Args:
         latents: sizes of (h¹, …, h^L), the layer next to x first.
         hidden: widths of the deterministic layers between x and h¹, between h¹ and h², …; one tuple per stochastic
-            layer, used in both directions.
+            layer, from x up. The inference network has them in this order, the model in reverse.
         inference: "bottom-up": q(h¹ | x) q(h² | h¹) …; "top-down": q(h^L | x) … q(h¹ | h², x), the ladder of Sønderby
             et al. 2016, which shares θ with the model (``ladders.top_down``) and makes more use of the upper layers.
         Other arguments, Returns and Raises: as for ``latent_gaussian``; also ModelError if ``hidden`` has widths for

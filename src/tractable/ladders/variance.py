@@ -20,7 +20,7 @@ HIDDEN, RIDGE = 100, 1e-3  # number of tanh units of a missing baseline; penalty
 
 
 class Variances(NamedTuple):
-    """The variances of one batch's gradient of φ, for a sum over all rows; arrays are (setting, L)."""
+    """The variances of one batch's estimate of φ's gradient, a sum over all rows; arrays are (setting, L)."""
 
     names: tuple[str, ...]  # the settings' names
     variance: np.ndarray  # trace of the gradient's covariance over draws of h

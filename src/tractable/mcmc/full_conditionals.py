@@ -24,8 +24,8 @@ from tractable.mcmc.conditionals import FAMILIES, MOST, Family
 from tractable.mcmc.gibbs import State, Target, gather_leaves, miss
 
 PLACES = 8  # number of random values of all unknowns at which a conditional is tested (docs/decisions/050)
-# These values are unconstrained numbers from −SPREAD to SPREAD. With a larger range there would be matrices whose
-# eigenvalues differ too much for single precision.
+# In unconstrained numbers, the values differ from a centre by at most this. With a larger range there would be matrices
+# whose eigenvalues differ too much for single precision.
 SPREAD = 1.0
 HIDDEN = "z"  # the name of the block of the rows' z
 

@@ -23,7 +23,7 @@ __all__ = ["Network", "ScaleMixture", "mlp", "neural_network", "scale_mixture"]
 
 NARROW = float(np.exp(-6.0))  # default sd of a scale mixture's narrow component, from Blundell et al. 2015
 SD_FLOOR = 1e-3  # smallest sd of a heteroscedastic network: without it the likelihood is unbounded
-SCALE = 2.0  # scale of the half-normal prior of learnt scales s: an s may be about twice that of "scaled", 1, or tiny
+SCALE = 2.0  # scale of the half-normal prior of learnt scales s; all s = 1 would be the prior "scaled"
 
 
 class ScaleMixture(dist.Distribution):

@@ -31,7 +31,7 @@ EACH = 4  # number of points in all rows together, for each number of φ; with f
 # that L-BFGS remembers.
 STEPS, WINDOW, MEMORY = 500, 6, 20
 ROUNDING = 1e-4  # the largest error of η by its factors, as a share of the largest |η|
-JITTER = 1e-6  # share of its trace that is added to η's covariance, which is singular if weights sum to zero
+JITTER = 1e-6  # share of the trace of η's covariance that is added to its diagonal; it may be singular without this
 
 
 class Factors(NamedTuple):
@@ -58,8 +58,8 @@ def structure(model: Model, data: Data | None) -> Factors | None:
         η_n = c_n + F_n z ∈ ℝᴷ,   q(z) = N(μ, L Lᵀ)  ⇒  η_n ~ N(c_n + F_n μ, F_n L Lᵀ F_nᵀ)
 
     So the expectation of a row's log likelihood is an integral over K numbers, whatever the number of weights (the
-    local reparameterisation of Kingma, Salimans & Welling 2015). Each row has its own points of a low-discrepancy
-    sequence. They are the same at every step, so the bound has no noise.
+    local reparameterisation of Kingma, Salimans & Welling 2015). The integral is computed as a mean over points of a
+    low-discrepancy sequence, other points for each row. They are the same at every step, so the bound has no noise.
     """
     size = model.space.size
     if data is None or size > MOST or model.local is not None:
