@@ -259,7 +259,7 @@ class INLA(Method):
         if not np.isnan(shape):
             limit = khat_limit(posterior.count)
             verdict = "trust" if shape <= limit else "caution" if shape <= KHAT_USED else "reject"
-            out.append(Check("k-hat", shape, verdict, f"tail of the draws' importance weights, good up to {limit:.2g}"))
+            out.append(Check("k-hat", shape, verdict, f"tail index of the draws' weights, good up to {limit:.2g}"))
         return out
 
     def row_space_posterior(self, posterior: Learnt) -> Learnt | None:

@@ -92,9 +92,9 @@ def check_ladder(found: dict[str, Any], depth: int) -> list[Check]:
     settled, samples = bool(found["settled"]), found["samples"]
     gap, effective = found["bound"] - found["elbo"], found["weights' sample size"] * samples
     trend = (
-        "0 where the noisy bound shows that it no longer rises; 1 if it rises or a run is too short: take more epochs="
+        "0 if the noisy bound shows that it no longer rises; 1 if it rises or the run is too short: take more epochs="
     )
-    loss = f"nats a row by which a bound by {samples} draws exceeds the ELBO; the ELBO loses at least so much through q"
+    loss = f"nats a row by which a bound from {samples} draws exceeds the ELBO, which loses at least so much through q"
     if gap > LOOSE:
         loss += ". Compare models by log_evidence(); a richer inference network narrows the gap"
     checks = [

@@ -176,7 +176,7 @@ def held_out(posterior: Learnt, data: Data | PyTree, *, samples: int = 100, seed
     if fitted is None:
         raise DataError("held_out(data) compares rows with the fitted rows: load the posterior with its data.")
     if new.fingerprint == fitted.fingerprint:
-        raise DataError("held_out(data) needs rows kept out of the fit; got those that were fitted.")
+        raise DataError("held_out(data) needs rows kept out of the fit; got the fitted rows.")
     some = fitted.take(np.unique(np.linspace(0, fitted.size - 1, min(FITTED_ROWS, fitted.size)).astype(int)))
     before, after = (log_evidence(posterior, rows, samples=samples, seed=seed) for rows in (some, new))
     error = float(np.hypot(np.nan_to_num(before.mean_error), np.nan_to_num(after.mean_error)))
@@ -196,7 +196,7 @@ def theta_of(posterior: Learnt, what: str) -> tuple[Ladder, PyTree]:
         raise SettingsError(f"{what}(...) is for ladders; this posterior is of a {type(posterior.model).__name__}.")
     if posterior.point is None:
         raise SettingsError(
-            f"{what}(...) takes a ladder at one θ, and {type(posterior.method).__name__} drew many; learn θ by MAP or "
+            f"{what}(...) needs a single θ, and {type(posterior.method).__name__} drew many; learn θ by MAP or "
             "by a method with an inference network (AutoEncoding, NVIL, WakeSleep)."
         )
     return ladder, ladder.space.unravel(jnp.asarray(posterior.point))

@@ -71,9 +71,9 @@ def nvil(ladder: Ladder, *, samples: int = 1, **switches: Any) -> Objective:
         ψ:  Σ_i (l_i − c_i − C_i)/max(1, σ̂_i) ∇ C_i
 
     ψ's direction increases −½ (l_i − c_i − C_i)², so that C_i learns to predict l_i − c_i. The formulas are
-    summed over all N rows, and these sums are estimated from a batch. The estimates are unbiased for ∇ELBO except for the
-    factor max(1, σ̂_i), which only scales the step of each layer's φ. (With an inference network that depends on θ, take
-    normalise=False.) c and σ̂ are averages over *earlier* batches; in the first step c = 0 and σ̂ = 1. The paper's
+    summed over all N rows, and these sums are estimated from a batch. The estimates are unbiased for ∇ELBO except for
+    the factor max(1, σ̂_i), which only scales the step of each layer's φ. (With an inference network that depends on θ,
+    take normalise=False.) c and σ̂ are averages over *earlier* batches; in the first step c = 0 and σ̂ = 1. The paper's
     algorithm 1 includes the current batch. Subtracting the mean of B rows from each of them shrinks the expected
     gradient by 1/B, so this code deviates from the paper.
 

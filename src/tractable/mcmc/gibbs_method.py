@@ -147,7 +147,7 @@ class Gibbs(Drawing):
             '"exact", NUTS(), HMC(), MALA() or RandomWalk() for every block',
         )  # fmt: skip
         every = [name for names, _ in self.blocks or () for name in names]
-        self.check(len(set(every)) == len(every), "blocks", "every name in one block")
+        self.check(len(set(every)) == len(every), "blocks", "every name in one block only")
         bad = any(HIDDEN in names and (by != EXACT or len(names) > 1) for names, by in self.blocks or ())
         self.check(not bad, "blocks", 'z by itself, and "exact"')
 
@@ -172,7 +172,7 @@ class Gibbs(Drawing):
     def learn(self, session: Session) -> Outcome:
         if full.hides(session.model) and session.data.weights is not None:
             raise DataError(
-                "Gibbs expects data without weights, since it draws one z for each row, and a row of weight 2 has two; "
+                "Gibbs expects data without weights, since it draws one z per row, and a row of weight 2 needs two; "
                 "got weights. Repeat rows instead."
             )
         return super().learn(session)
@@ -267,7 +267,7 @@ class Gibbs(Drawing):
             distance = float(np.max(np.asarray(full.misses_of(model, scan.exact, rows, keys, at)[0])))
             names = full.leaf_names(model)
             what = "; ".join(f"{', '.join(names[i] for i in part.leaves)}: {part.kind}" for part in scan.exact)
-            sentence = f"distance of full conditionals from the families drawn from; up to 1 is rounding ({what})"
+            sentence = f"distance of conditionals from the families of the draws; up to 1 is rounding error ({what})"
             out.append(Check("exact draws", distance, "trust" if distance <= 1 else "reject", sentence))
         for name in (name for name in info if name.startswith("acceptance_")):
             what = f"acceptance {name.removeprefix('acceptance_')}"

@@ -141,5 +141,5 @@ def _excess_message(model: Model, position: jax.Array, excess: float) -> str:
     params = jax.tree.map(lambda a: np.asarray(a).tolist(), model.params(position))
     return (
         f"log_bound is no bound: at {params} the log likelihood exceeds log_bound by {excess:.4g}, so accepted draws "
-        "would not follow the posterior. Raise log_bound by at least that, or leave it out: it is then searched for."
+        "would not follow the posterior. Raise log_bound by at least so much, or leave it out: it is then searched for."
     )

@@ -223,7 +223,7 @@ def _layers(model: Model, noise: str, given: PyTree) -> WeightNoise:
     if likelihood is None or given is None:
         raise ModelError(
             f"noise={noise!r} works inside the network, so it expects a likelihood that goes Through a predictor, as "
-            "that of tr.models.neural_network does, and data with a given. Otherwise use noise='shared'."
+            "that of tr.models.neural_network does, and data with given=. Otherwise use noise='shared'."
         )
     make = {"local": local_reparameterisation, "flipout": flipout}[noise]
     return make(lambda u, x: likelihood.predictor(model.constrain(u), x), model.space.shapes, given)
