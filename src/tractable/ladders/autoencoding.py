@@ -108,9 +108,7 @@ class AutoEncoding(Amortised):
             sentence = "nats a row that the ELBO gains when it alone is maximised for a while; the KL of h is then "
             sentence += f"{abs(cost):.2g} nats {'less' if cost < 0 else 'more'}"
             if not good:
-                sentence += (
-                    ": free_bits= or beta= cost the ELBO too much. Bring free_bits= nearer to 0, or beta= nearer to 1"
-                )
+                sentence += ": free_bits= or beta= cost the ELBO too much. Lower free_bits=, or take beta= nearer to 1"
             checks.append(Check("ELBO for itself", gain, trust_if(good), sentence))
         return checks
 
