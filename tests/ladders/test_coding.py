@@ -404,7 +404,7 @@ def test_held_out():
     other = net.report(held_out=np.tile(rare, (60, 1)))
     assert other.checks[-1].verdict == other.verdict == "caution" and "overfitted" in other.checks[-1].sentence
     assert net.report().checks == same.checks[:-1], "the report itself is as it was"
-    with pytest.raises(DataError, match="those that were fitted"):
+    with pytest.raises(DataError, match="got the fitted rows"):
         coding.held_out(net, x[:200])
 
 
@@ -451,5 +451,5 @@ def test_sentences_of_other_posteriors():
     with pytest.raises(SettingsError, match="MAP learnt none; AutoEncoding"):
         without.reconstruct(PIXELS)
     many = Posterior(BELIEF, tr.Data(PIXELS), tr.NUTS(), 0, Draws(positions=np.zeros((1, 2, BELIEF.space.size))))
-    with pytest.raises(SettingsError, match="at one θ, and NUTS drew many"):
+    with pytest.raises(SettingsError, match="single θ, and NUTS drew many"):
         many.generate(2)

@@ -23,7 +23,7 @@ from tractable.engine.session import Counter
 from tractable.vi import quadrature
 from tractable.vi.quadrature import Linear
 
-ROWS = 1024  # rows in a single-precision sum; longer sums would round away small differences of log densities
+ROWS = 1024  # number of rows in a single-precision sum; longer sums would round away small differences of log densities
 LEAST = 1e-9  # the smallest eigenvalue that a curvature may have, as a share of the largest
 
 
@@ -39,12 +39,12 @@ class Conditional:
         self.rows = Rows.of(model, data)
         self.fixed = jax.tree.map(jnp.asarray, linear._replace(other=None))
         self.acting = linear.weights > 0
-        # (d,) prior precisions of the weights; 1 for a parameter that is no weight.
+        # (d,) prior precisions of the weights; 1 for a parameter that is not a weight.
         self.prior = np.where(self.acting, 1 / np.square(linear.scale), 1.0)
         self.prior_given = self.prior
         self.gram: np.ndarray | None = None
         self.quadratic = True
-        self.curved: dict[float, float] = {}  # for each u, the −∂²/∂η² of every row at the first β
+        self.curved: dict[float, float] = {}  # for each u, the −∂²/∂η² that all rows have at the first β
         self.compared = False  # whether the curvature was compared at two values of β, for one u
 
     def set_scale(self, scale: np.ndarray | None) -> None:
@@ -69,8 +69,8 @@ class Conditional:
             if self.gram is None:
                 self.gram = self.rows.gram()
             curvature, first = most * self.gram, self.curved.get(u)
-            # If all rows have the same η, they have the same −∂²/∂η² under any likelihood. So it is also compared with
-            # that at the first β.
+            # If all rows have the same η, they have the same −∂²/∂η² under any likelihood. So this value is also
+            # compared with the one at the first β.
             self.quadratic = self.quadratic and (first is None or abs(most - first) <= 1e-5 * most)
             self.curved[u], self.compared = first or most, self.compared or first is not None
         else:
@@ -213,7 +213,7 @@ def _curvature(model, other, rows, beta, u) -> jax.Array:
         weighed = part.features * jnp.where(part.counts > 0, part.counts * curved, 0.0)[:, None]
         return weighed.T @ part.features, None
 
-    # This sum must be accurate: if columns add up to 1, one direction has no curvature but the prior's.
+    # This sum must be accurate: if columns add up to 1, one direction has no curvature except the prior's.
     return tree.summed(block, rows)[0]
 
 

@@ -21,8 +21,8 @@ MULTI_OUTPUT = ("normal", "lognormal", "gamma", "weibull", "exponential", "beta"
 
 LARGE = 8.0  # from this argument of the gamma function on, Stirling's series is exact in single precision
 DEGREES = 4.0  # degrees of freedom of "student-t": the tails are heavy enough for outliers, and the variance exists
-# The smallest dispersion and coefficient of variation: counts of smaller dispersion are Poisson to the last digit. The
-# smallest spread of "beta" is a tenth of it.
+# The smallest dispersion and coefficient of variation that are used. Counts of a smaller dispersion are Poisson up to
+# rounding. The smallest spread of "beta" is a tenth of this.
 FEWEST = 1e-4
 
 
@@ -111,7 +111,7 @@ class NegativeBinomial(dist.NegativeBinomial2):
     def log_prob(self, value: ArrayLike) -> jax.Array:
         y = jnp.asarray(value, jnp.result_type(float))
         r: Any = self.concentration
-        # A difference of two large log Γ loses all digits, but a difference of their series does not.
+        # A difference of two large log Γ is lost to rounding, but a difference of their series is accurate.
         large = jnp.maximum(r, LARGE)
         series = (large + y - 0.5) * jnp.log1p(y / large) - y + _stirling(large + y) - _stirling(large)
         small = jnp.minimum(r, LARGE)
@@ -173,7 +173,7 @@ class Beta(dist.Beta):
     KL(m, y) = −m f((y − m)/m) − (1 − m) f((m − y)/(1 − m)),   f(x) = log(1 + x) − x,   s as for ``Gamma``
 
     Its usual parameters are a = m k and b = (1 − m) k, with k = 1/v² − 1. If the data are close together, k is so large
-    that differences of log Γ lose all digits in single precision.
+    that differences of log Γ are lost to rounding in single precision.
     """
 
     def __init__(self, eta: jax.Array, spread: jax.Array) -> None:
@@ -183,7 +183,7 @@ class Beta(dist.Beta):
 
     def log_prob(self, value: ArrayLike) -> jax.Array:
         y, m, rest, k = jnp.asarray(value), self.share, self.rest, self.size
-        # y − m, as a difference of numbers near 0 even if m and y are near 1, so that few digits are lost.
+        # y − m, as a difference of numbers near 0 even if m and y are near 1, so that rounding errors are small.
         offset = jnp.where(m > 0.5, rest - (1 - y), y - m)
         up, down, log_y, log_rest = offset / m, -offset / rest, jnp.log(y), jnp.log1p(-y)
 
@@ -253,7 +253,7 @@ def with_offset(model: Model) -> Model:
     For counts with an exposure, the offset is the log exposure. The same model gives the same ``Model``.
 
     Raises:
-        ModelError: the model's likelihood is no ``Through``, so it has no predictor.
+        ModelError: the model's likelihood is not a ``Through``, so it has no predictor.
     """
     through = model.through
     if through is None:

@@ -37,19 +37,19 @@ from tractable.vi import quadrature
 from tractable.vi.quadrature import Linear
 
 # docs/decisions/026 has the experiments for these numbers.
-FREEDOM, WIDER = 5.0, 1.2  # degrees of freedom of a t proposal, and the factor by which its covariance is wider
-NEAR = 0.2  # k-hat (tail index of importance weights) of normal draws above which the t is tried instead
-WEIGHED = 2e7  # the most rows × draws for which importance weights are computed
+FREEDOM, WIDER = 5.0, 1.2  # degrees of freedom of a t proposal, and the factor that widens its covariance
+NEAR = 0.2  # k-hat (tail index of importance weights) of normal draws above which the t proposal is tried instead
+WEIGHED = 2e7  # largest product of rows and draws for which importance weights are computed
 FALL = 12.0  # the grid of u ends where the log density is this far below its maximum
 FALL_POOLED = 8.0  # the same if the weights' scale is integrated over too, since the grid then has two dimensions
-STEP = 0.75  # sds of u between grid points; the trapezoid rule's error is then below 1e-8
-ROUNDING = 1e-2  # if a Newton step can gain less than this, what it gains may be rounding
+STEP = 0.75  # distance of grid points, in sds of u; the trapezoid rule's error is then below 1e-8
+ROUNDING = 1e-2  # nats; a Newton step's possible gain below this may be rounding error
 REACH = 12.0  # the largest |u|; for a log noise scale this is a noise from 6e-6 to 160,000
-FURTHEST = 40  # the most grid points on either side of the maximum
+FURTHEST = 40  # largest number of grid points on either side of the maximum
 ALLOWED = 60.0  # NUTS replaces a rejected result without being asked for if its forecast is at most these seconds
-# The forecast's seconds of compiling, gradients in a step, and operations in a second.
+# The forecast assumes so many seconds of compiling, gradients in a step, and operations in a second.
 COMPILING, LEAPFROGS, RATE = 12.0, 15, 1e10
-DENSE = 100  # the most parameters for which NUTS gets a full mass matrix
+DENSE = 100  # largest number of parameters for which NUTS gets a full mass matrix
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,8 +71,8 @@ class INLA(Method):
     a grid, and each of its points has a grid of u.
 
     If η has several components, as in softmax regression, or if there are several other parameters, such as the
-    cutpoints of ordered grades, one Laplace normal approximates all parameters together, up to 400 of them. Its draws
-    are weighted in the same way.
+    cutpoints of ordered grades, one normal (a Laplace approximation) is for all parameters together, up to 400 of them.
+    Its draws are weighted in the same way.
 
     The model must have a likelihood ``Through`` a linear predictor and normal priors of its weights, as
     ``glm.linear.generalised_linear`` makes, and the data must be in memory. Parts of a model that share no parameters
@@ -83,13 +83,13 @@ class INLA(Method):
 
         seconds ≈ 12 + steps × 15 gradients × operations of a gradient / 10¹⁰
 
-    Steps are those of all chains, warm-up included. This allows tables of about 600,000 numbers, times classes. The
+    Steps are those of all chains, warm-up included. This allows about 600,000 for rows × columns × classes. The
     forecast may be wrong by a factor of three.
 
     Args:
         draws: independent draws of the posterior; the first two moments of β given u are exact.
-        tolerance: the climb to β̂(u) ends when one more Newton step would gain at most so many nats (log units).
-        steps: the most Newton steps to β̂(u).
+        tolerance: the climb to β̂(u) ends when one more Newton step would gain at most so many nats.
+        steps: largest number of Newton steps to β̂(u).
         instead: "nuts" runs NUTS if verification rejects the result, and the report says so; None keeps the result.
     """
 
@@ -199,8 +199,8 @@ class INLA(Method):
     ) -> "list[Place]":
         """The normals of the weights at grid points of u, up to where the log density of u has fallen by ``fall``.
 
-        There is a single one if there is no u. ``like`` are the places of a similar density, where the search for u
-        begins.
+        There is a single normal if there is no u. ``like`` are the results for a similar density; the search for u
+        begins at the best of them.
         """
         if density.linear.other is None:
             return [self._conditional(density, 0.0, density.linear.centre if like is None else like[0].beta, session)]
@@ -240,7 +240,8 @@ class INLA(Method):
             beta, (value, slope, precision) = beta + size * step, new
         root = np.linalg.cholesky(precision)
         inverse_root = np.linalg.inv(root).T
-        if density.quadratic and not density.compared:  # there was no second β yet: compare the curvature at another
+        # The curvature at one β does not show whether the log density is quadratic, so it is computed at a second one.
+        if density.quadratic and not density.compared:
             density.slope(beta + inverse_root.sum(1), u)
         return Place(u, beta, inverse_root, value - float(np.sum(np.log(np.diag(root)))), left)
 
@@ -252,21 +253,21 @@ class INLA(Method):
         out = [Check("left to climb", left, verdict, sentence)]
         if found["places"] > 1:
             verdict = "trust" if end > FALL / 2 else "reject"
-            sentence = f"nats by which the log density falls from its maximum to the ends of {found['places']} points"
+            sentence = f"nats from the log density's maximum down to the ends of a grid of {found['places']} points"
             out.append(Check("ends", end, verdict, sentence))
         shape = found["khat"]
         if not np.isnan(shape):
             limit = khat_limit(posterior.count)
             verdict = "trust" if shape <= limit else "caution" if shape <= KHAT_USED else "reject"
-            out.append(Check("k-hat", shape, verdict, f"tail of the draws' importance weights, good up to {limit:.2g}"))
+            out.append(Check("k-hat", shape, verdict, f"tail index of the draws' weights, good up to {limit:.2g}"))
         return out
 
     def row_space_posterior(self, posterior: Learnt) -> Learnt | None:
         model, data = posterior.model, posterior.data
         if data is None or model.parts or data.size >= model.space.size:
             return None
-        # If the draws have importance weights, as for classes, their k-hat judges them. A rejection by verification in
-        # the row space would only start NUTS, which mixes badly in such models.
+        # If the draws have importance weights, as for classes, their k-hat judges them. A rejection by verification of
+        # the smaller model would only start NUTS, which mixes badly in such models.
         narrow = narrowed(model, data) if math.isnan(posterior.found["khat"]) else None
         if narrow is None:
             return None
@@ -277,7 +278,7 @@ class INLA(Method):
     def otherwise(self, posterior: Learnt) -> tuple[Method, Check] | None:
         wrong = [c for c in (*self.checks(posterior), *posterior.verification) if c.verdict == "reject"]
         if self.instead is None or not wrong or posterior.data is None or any(c.name == "tails" for c in wrong):
-            return None  # the posterior has no finite mass, so no method can draw from it
+            return None  # if "tails" rejects, the posterior's mass is infinite, so no method can draw from it
         method = NUTS(dense=posterior.model.space.size <= DENSE)
         work = gradient_work(Target(posterior.model), posterior.data.arrays())
         forecast = COMPILING + method.chains * (method.draws + method.warmup) * LEAPFROGS * work / RATE
@@ -359,10 +360,10 @@ class _Block(NamedTuple):
     model: Model
     data: Data
     linear: Linear  # its linear part
-    nested: bool  # whether there is at most one parameter beside the weights; otherwise one normal has all parameters
+    nested: bool  # whether at most one parameter is not a weight; otherwise one normal is for all parameters
     where: np.ndarray  # indices of its parameters in a position of the full model
     pool: _Pool | None = None
-    narrow: Narrow | None = None  # how its parameters follow from those of ``model`` if that has fewer weights
+    narrow: Narrow | None = None  # the map between ``model`` and the part, if ``model`` has fewer weights
 
 
 def suited(model: Model, data: Data | None) -> list[_Block]:

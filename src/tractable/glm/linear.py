@@ -33,8 +33,8 @@ def generalised_linear(
 
         η = a + xᵀw,   w ~ N(0, weight_scale²),   a ~ N(0, intercept_scale²)
         normal:             y ~ N(η, noise²),  noise ~ HalfNormal(1);  y standardised
-        student-t:          (y − η)/noise ~ t with 4 degrees of freedom,  noise ~ HalfNormal(1);  y from its median in
-                            multiples of 1.48 times its median absolute deviation
+        student-t:          (y − η)/noise ~ t with 4 degrees of freedom,  noise ~ HalfNormal(1);  y minus its median,
+                            divided by 1.48 times its median absolute deviation
         lognormal:          log y ~ N(η, noise²),  noise ~ HalfNormal(1);  y > 0, divided by its geometric mean
         gamma:              y with mean e^η, sd variation · e^η,  variation ~ HalfNormal(1);  y > 0, divided by its mean
         weibull:            P(y > t) = exp(−(t e^−η)^shape),  shape ~ LogNormal(0, 1);  y > 0, divided by its mean
@@ -116,17 +116,20 @@ def pooled(features: int) -> dist.Distribution:
 
 
 # docs/decisions/027 has the experiments for these numbers.
-# The most columns, or rows if these are fewer, for a learnt scale, since INLA then takes a thousand Cholesky roots.
+# By default a scale is learnt only if there are at most this many columns, or at most this many rows, since INLA then
+# takes a thousand Cholesky roots of matrices of the smaller size.
 MOST_POOLED = 400
 OF_CLASSES = 1.5  # prior sd of η in models of classes, whose weights do not share a learnt scale
-FEW_ROWS, MANY_COLUMNS = 5, 10  # a scale is shared with fewer rows for each column, and with at least so many columns
+# Few rows are fewer than FEW_ROWS for each column; many columns are at least MANY_COLUMNS.
+FEW_ROWS, MANY_COLUMNS = 5, 10
 
 
 def weight_scale_for(features: int, rows: float, family: str) -> float | None:
     """The default ``weight_scale`` for a table.
 
-    It is 2.5, unless the table has many columns and few rows for each. It is then None, so that the weights' scale is
-    learnt; for classes it is 1.5/√D, with which every η has a prior sd of 1.5.
+    It is 2.5, unless the table has many columns and few rows for each. For classes it is then 1.5/√D, with which every
+    η has a prior sd of 1.5. For other families it is then None, so that the weights' scale is learnt; with more than
+    400 columns and more than 400 rows this would take too long, and it stays 2.5.
     """
     if features < MANY_COLUMNS or not 0 < rows < FEW_ROWS * features:
         return 2.5

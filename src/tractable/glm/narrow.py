@@ -22,8 +22,8 @@ from tractable.core.rows import Data
 from tractable.core.shared import compiled
 from tractable.glm.families import SphericalT
 
-ROUNDING = 1e-4  # the most by which projecting the weights may change η, as a share of the largest |η|
-LEAST = 1e-6  # a direction is rounding if its singular value is smaller, as a share of the largest
+ROUNDING = 1e-4  # largest change of η that projecting the weights may cause, as a share of the largest |η|
+LEAST = 1e-6  # a direction whose singular value is a smaller share of the largest one is only rounding error
 Array = TypeVar("Array", jax.Array, np.ndarray)
 
 

@@ -29,10 +29,11 @@ from tractable.ladders.bounds import bounds
 from tractable.ladders.checks import check_ladder, measure_ladder
 from tractable.ladders.ladder import Ladder, ladder_of
 
-FIRST_ROWS = 10_000  # the first rows of the data, at most so many; the starting biases are computed from them
-REPORT_ROWS, DRAWS = 1000, 100  # most rows that the report's bounds are computed from, and draws of h for each
-SCORE_DRAWS = 10  # draws of h for each held-out row, in the score that decides when the optimisation ends
-LEARNT_PARTS = ("theta", "phi")  # what the posterior keeps: not ψ, which only serves the gradient estimator
+FIRST_ROWS = 10_000  # largest number of rows, the first of the data, from which the starting biases are computed
+# Largest number of rows from which the report's bounds are computed, and number of draws of h for each of them.
+REPORT_ROWS, DRAWS = 1000, 100
+SCORE_DRAWS = 10  # number of draws of h per held-out row, in the score that decides when the optimisation ends
+LEARNT_PARTS = ("theta", "phi")  # what the posterior keeps; NVIL's ψ only serves to estimate gradients
 
 
 class Amortising(Program):
@@ -68,7 +69,7 @@ class Amortised(Method):
     """The common fields of methods that learn a ladder's θ and its inference network's φ.
 
     Args:
-        epochs: passes over the data. Steps run in blocks, and a run ends at the end of a block.
+        epochs: passes over the data; the number of steps is rounded up to whole groups of steps of the compiled loop.
         batch_size: rows per step.
         optimizer: "adam", whose learning rate falls to 0 along half a cosine over the run; or an optax optimiser.
         learning_rate: Adam's learning rate at the start.
@@ -202,7 +203,7 @@ def _signal(program: Amortising, plan: Plan, rows: PyTree, state: PyTree, key: j
     method: Any = program.method
     objective, params = method.objective(method.needed(program.model)), state.position
     memory = objective.remember(params)
-    # The objective without warm-up keeps no step number, so the memories differ in structure if beta was warmed up.
+    # This objective has no warm-up, so it may have no use for the step number that ``state.seen`` is after a warm-up.
     if jax.tree.structure(state.seen) == jax.tree.structure(memory):
         memory = state.seen
     return signal(objective, plan, rows, params, memory, key, lambda tree: {name: tree[name] for name in LEARNT_PARTS})

@@ -1,4 +1,7 @@
-"""Ladders learnt through reparameterised draws: variational and importance-weighted autoencoders."""
+"""Variational and importance-weighted autoencoders: ladders learnt through reparameterised draws.
+
+A ladder is a stack of stochastic layers with an inference network (``ladders.ladder``).
+"""
 
 import math
 from dataclasses import dataclass, replace
@@ -19,7 +22,8 @@ from tractable.ladders.checks import SIGMAS, trust_if
 from tractable.ladders.ladder import Ladder
 from tractable.ladders.pathwise import KL, Gradient, ImportanceGradient, autoencoding, check_costs, importance_weighted
 
-# Figures in nats per row from maximising the plain ELBO for a while: its gain, the gain's error, the change of h's KL.
+# Names of results, in nats per row, of maximising the plain ELBO (beta=1, free_bits=0) for a while after the fit: the
+# ELBO's gain, the gain's standard error, and the change of h's KL.
 FOR_ITSELF = ("ELBO for itself", "ELBO for itself, error", "cost for itself")
 MOST_LOST = 0.05  # nats per row of the ELBO that beta and free bits may cost before the check says caution
 
@@ -104,7 +108,7 @@ class AutoEncoding(Amortised):
             sentence = "nats a row that the ELBO gains when it alone is maximised for a while; the KL of h is then "
             sentence += f"{abs(cost):.2g} nats {'less' if cost < 0 else 'more'}"
             if not good:
-                sentence += ": free_bits= or beta= cost the ELBO too much. Bring them nearer to 0 and 1"
+                sentence += ": free_bits= or beta= cost the ELBO too much. Lower free_bits=, or take beta= nearer to 1"
             checks.append(Check("ELBO for itself", gain, trust_if(good), sentence))
         return checks
 

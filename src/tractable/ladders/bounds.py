@@ -18,9 +18,9 @@ from tractable.core.model import Data, PyTree
 from tractable.core.shared import compiled
 from tractable.ladders.ladder import Ladder
 
-MOST_NUMBERS = 1 << 23  # most numbers (draws and layers' outputs) in memory at once
-CACHED = 1 << 19  # the same limit on a CPU: these fit a core's cache, which halves the time (decisions/046)
-DRAWS_A_KEY = 128  # draws of a row that are made from one random key
+MOST_NUMBERS = 1 << 23  # how many numbers (draws and layers' outputs) may be in memory at once
+CACHED = 1 << 19  # the same limit on a CPU: so many fit a core's cache, which halves the time (decisions/046)
+DRAWS_A_KEY = 128  # number of a row's draws that are made from one random key
 
 
 class Bounds(NamedTuple):
@@ -41,7 +41,7 @@ class Bounds(NamedTuple):
 
 
 def numbers() -> int:
-    """The most numbers to hold in memory at once, on this device. The draws do not depend on it."""
+    """How many numbers may be in memory at once on this device. The draws do not depend on this limit."""
     return CACHED if jax.default_backend() == "cpu" else MOST_NUMBERS
 
 

@@ -21,14 +21,14 @@ from tractable.ladders.ladder import Ladder
 ACTIVE = 0.01  # Var_x E[h | x] above which a unit is active (Burda, Grosse & Salakhutdinov 2016, section 5.2)
 COLLAPSED = 0.1  # nats a row; if the costs of all layers sum to less, h says nothing about x
 LOOSE = 1.0  # nats a row: the largest gap of the bound for the verdict "trust"
-FEW, NONE = 10.0, 1.5  # least effective number of a row's draws for the verdicts "trust" and "caution"
+FEW, NONE = 10.0, 1.5  # smallest effective number of a row's draws for the verdicts "trust" and "caution"
 SIGMAS = 2.58  # standard errors within which a difference may be chance, at 99 %
 
 
 def measure_ladder(ladder: Ladder, params: PyTree, data: Data, key: jax.Array, draws: int) -> dict[str, Any]:
-    """Measure the figures of the report, on some rows.
+    """Measure the numbers that the report shows, on the given rows.
 
-    The figures are: the means over rows of the ELBO, of the bound by ``draws`` draws and of each layer's cost
+    They are: the means over rows of the ELBO, of the bound by ``draws`` draws and of each layer's cost
     log q − log p, in nats; the effective share of the median row's draws; the number of units of each layer that depend
     on x; and, where h can be enumerated, the mean KL(q(h | x) ‖ p(h | x)) in nats.
     """
@@ -83,7 +83,7 @@ def _divergence(ladder: Ladder, params: PyTree, x: jax.Array) -> jax.Array:
 
 
 def check_ladder(found: dict[str, Any], depth: int) -> list[Check]:
-    """Make the checks of a learnt ladder from the report's figures.
+    """Make the checks of a learnt ladder from the numbers of ``measure_ladder``.
 
     The log of a mean of K weights has an error of about √(1/K_eff) nats, where K_eff is the effective number of draws.
     The error is 0.3 at K_eff = 10, the limit ``FEW``; at 1.5 a single draw makes up most of the sum. A gap of the ELBO
@@ -92,9 +92,9 @@ def check_ladder(found: dict[str, Any], depth: int) -> list[Check]:
     settled, samples = bool(found["settled"]), found["samples"]
     gap, effective = found["bound"] - found["elbo"], found["weights' sample size"] * samples
     trend = (
-        "0 where the noisy bound shows that it no longer rises; 1 if it rises or a run is too short: take more epochs="
+        "0 if the noisy bound shows that it no longer rises; 1 if it rises or the run is too short: take more epochs="
     )
-    loss = f"nats a row by which a bound by {samples} draws exceeds the ELBO; the ELBO loses at least so much through q"
+    loss = f"nats a row by which a bound from {samples} draws exceeds the ELBO, which loses at least so much through q"
     if gap > LOOSE:
         loss += ". Compare models by log_evidence(); a richer inference network narrows the gap"
     checks = [

@@ -25,8 +25,8 @@ from tractable.ladders.bounds import bounds, draws_needed, log_weights, moments,
 from tractable.ladders.checks import held_out_check, sample_size_check
 from tractable.ladders.ladder import Ladder, ladder_of
 
-AVERAGED = 100  # draws of the layer below, over which the moments of a layer are averaged if they depend on it
-FITTED_ROWS = 1000  # most fitted rows that held-out rows are compared with
+AVERAGED = 100  # number of draws of another layer over which a layer's moments are averaged, if they depend on it
+FITTED_ROWS = 1000  # largest number of fitted rows with which held-out rows are compared
 
 
 class Encoded(NamedTuple):
@@ -35,7 +35,7 @@ class Encoded(NamedTuple):
     mean: tuple[np.ndarray, ...]  # (row, n) E[h | x]
     sd: tuple[np.ndarray, ...]  # (row, n)
     draws: tuple[np.ndarray, ...] | None  # (draw, row, n); None if not requested
-    averaged: tuple[int, ...]  # number of draws of earlier layers that mean and sd are averaged over; 0 if exact
+    averaged: tuple[int, ...]  # number of draws of earlier layers over which mean and sd are averaged; 0 if exact
 
 
 class Generated(NamedTuple):
@@ -47,7 +47,7 @@ class Generated(NamedTuple):
 
 
 class Bound(NamedTuple):
-    """The K-sample bounds of held-out and of fitted rows, nats per row."""
+    """The K-sample bounds (see ``log_evidence``) of held-out and of fitted rows, in nats per row."""
 
     learnt: float  # mean bound of fitted rows
     held_out: float  # mean bound of held-out rows
@@ -176,7 +176,7 @@ def held_out(posterior: Learnt, data: Data | PyTree, *, samples: int = 100, seed
     if fitted is None:
         raise DataError("held_out(data) compares rows with the fitted rows: load the posterior with its data.")
     if new.fingerprint == fitted.fingerprint:
-        raise DataError("held_out(data) needs rows kept out of the fit; got those that were fitted.")
+        raise DataError("held_out(data) needs rows kept out of the fit; got the fitted rows.")
     some = fitted.take(np.unique(np.linspace(0, fitted.size - 1, min(FITTED_ROWS, fitted.size)).astype(int)))
     before, after = (log_evidence(posterior, rows, samples=samples, seed=seed) for rows in (some, new))
     error = float(np.hypot(np.nan_to_num(before.mean_error), np.nan_to_num(after.mean_error)))
@@ -196,7 +196,7 @@ def theta_of(posterior: Learnt, what: str) -> tuple[Ladder, PyTree]:
         raise SettingsError(f"{what}(...) is for ladders; this posterior is of a {type(posterior.model).__name__}.")
     if posterior.point is None:
         raise SettingsError(
-            f"{what}(...) takes a ladder at one θ, and {type(posterior.method).__name__} drew many; learn θ by MAP or "
+            f"{what}(...) needs a single θ, and {type(posterior.method).__name__} drew many; learn θ by MAP or "
             "by a method with an inference network (AutoEncoding, NVIL, WakeSleep)."
         )
     return ladder, ladder.space.unravel(jnp.asarray(posterior.point))

@@ -142,7 +142,7 @@ class Ladder(LatentModel):
         return {"theta": theta, "phi": {"centre": centre, "layers": self.recognition.init(phi_key)}}
 
     def look(self, key: jax.Array, rows: PyTree) -> PyTree:
-        """x for rows: the rows themselves, or binary pixels drawn from them."""
+        """x for rows: the rows themselves or, with redraw=True, binary pixels drawn from them."""
         return jax.random.bernoulli(key, rows).astype(jnp.result_type(float)) if self.redraw else rows
 
     def log_p(self, theta: PyTree, x: PyTree, h: tuple) -> list[jax.Array]:
@@ -265,7 +265,7 @@ class Ladder(LatentModel):
             return theta
         inside = jnp.clip(mean, EDGE, 1 - EDGE)
         first = jnp.log(inside) - jnp.log1p(-inside) if pixels else mean
-        bias = bias.at[:size].set(first.astype(bias.dtype))  # those of a normal layer's sds come after ``size``
+        bias = bias.at[:size].set(first.astype(bias.dtype))  # the rest belongs to a normal layer's sds
         return theta | {"x": params | {last: params[last] | {"bias": bias}}}
 
     def _values(self) -> tuple | None:
@@ -318,7 +318,7 @@ def ladder_of(model: object) -> Ladder | None:
 
 
 def draws_of(q: Distribution, key: jax.Array, count: int) -> PyTree:
-    """``count`` draws of q, (count, row, …). A q that depends on x alone has batch shape (1, row), for all draws."""
+    """``count`` draws of q, (count, row, …). A q that depends on x alone has batch shape (1, row)."""
     if q.batch_shape[0] == count:
         return q.sample(key)
     many: Any = q.sample(key, (count,))

@@ -45,14 +45,14 @@ def sigmoid_belief_network(
     """
     units = {"hidden": _widths(hidden), "between": _widths(between), "visible": (visible,)}
     if not units["hidden"]:
-        raise ModelError("hidden= lists the number of units of one layer or more, that next to x first; got none.")
+        raise ModelError("hidden= lists the number of units of each hidden layer, h¹ (next to x) first; got none.")
     for name, sizes in units.items():
         for size in sizes:
             check_units(name, size)
     if not family_of(family).levels:
         raise ModelError(
             "A belief network's hidden units are 'bernoulli' or categorical(levels); got "
-            f"{family_of(family).name}. tr.models.latent_gaussian makes ladders of normal ones."
+            f"{family_of(family).name}. tr.models.latent_gaussian makes ladders of normal units."
         )
     widths = (units["between"][::-1],) * len(units["hidden"])
     return _ladder(
@@ -85,7 +85,7 @@ def latent_gaussian(
         family: family of x given z: "bernoulli", "continuous bernoulli" (grey pixels in [0, 1]), "normal" (a separate
             sd for every unit and row, at least 0.001), ``normal_noise(sd)``, "poisson", ``categorical(levels)``, or
             your own ``Family``.
-        noise: for a normal x, "shared" means one learnt sd for all units and rows. None for all else.
+        noise: for a normal x, "shared" means one learnt sd for all units and rows. None in all other cases.
         activation: "tanh", "relu", … or a function of arrays.
         weight_sd, redraw: as for ``Ladder``.
 
@@ -125,7 +125,7 @@ def hierarchical(
     Args:
         latents: sizes of (h¹, …, h^L), the layer next to x first.
         hidden: widths of the deterministic layers between x and h¹, between h¹ and h², …; one tuple per stochastic
-            layer, used in both directions.
+            layer, from x up. The inference network has them in this order, the model in reverse.
         inference: "bottom-up": q(h¹ | x) q(h² | h¹) …; "top-down": q(h^L | x) … q(h¹ | h², x), the ladder of Sønderby
             et al. 2016, which shares θ with the model (``ladders.top_down``) and makes more use of the upper layers.
         Other arguments, Returns and Raises: as for ``latent_gaussian``; also ModelError if ``hidden`` has widths for

@@ -21,7 +21,7 @@ from tractable.core.tree import PyTree
 from tractable.ladders.units import BinaryUnits, ContinuousBernoulliLogits
 from tractable.networks.architecture import Network, mlp
 
-SD_FLOOR = 1e-3  # least sd of a normal layer whose sd is learnt: without it the likelihood of x is unbounded
+SD_FLOOR = 1e-3  # smallest sd of a normal layer whose sd is learnt: without it the likelihood of x is unbounded
 
 
 def _real(h: PyTree) -> jax.Array:
@@ -199,12 +199,12 @@ def layer(
 def shared_noise(
     above: int, size: int, *, hidden: int | tuple[int, ...] = (), activation: str | Callable = "tanh"
 ) -> Layer:
-    """Make a layer of normal units that share one learnt sd; with a linear network, the x of probabilistic PCA.
+    """Make a layer of normal units that share one learnt sd; with a linear network, p(x | h) of probabilistic PCA.
 
         η = network(above),   h ~ N(η, σ² I),   σ = 0.001 + softplus(ρ), starting at 1
 
     Args:
-        As for ``layer``. The layer's parameters are those of the perceptron, and the scalar ρ by the name "noise".
+        As for ``layer``. The layer's parameters are those of the perceptron, and the scalar ρ under the name "noise".
     """
     _check_size(size)
     net = mlp(above, hidden, size, activation)

@@ -32,7 +32,7 @@ def keys(key: jax.Array, count: int, params: PyTree) -> jax.Array:
 
 
 def sum_terms(ladder: Ladder, params: PyTree, terms: Callable, batch: Batch) -> jax.Array:
-    """N/n Σ of the rows' terms, plus log p(θ); ``terms(params, part)`` gives those of a part of the rows, (n,)."""
+    """N/n Σ of the rows' terms, plus log p(θ); ``terms(params, part)`` gives the terms of a part, (n,)."""
     total = batch.summed(lambda params, part: jnp.sum(part.counted(terms(params, part))), params)
     return batch.scale * total + ladder.log_prior(params["theta"])
 
@@ -114,7 +114,7 @@ def autoencoding(
 
     Args: fields of ``methods.AutoEncoding``, with ``warmup`` in steps, a number or a traced array, and
         gradient: "path" leaves out the score of q, which has mean zero; no noise is left where q is the posterior
-            (Roeder, Wu & Duvenaud 2017, eq. 8). It needs kl="sampled": it stops the gradient of log q's parameters.
+            (Roeder, Wu & Duvenaud 2017, eq. 8). It needs kl="sampled", since a KL in closed form has no such score.
         kl: "closed" uses the closed form of KL(q(h^i | ·) ‖ p(h^i | h^{i+1})) where there is one and where it is valid:
             for h^L, and for i < L where h^{i+1} was drawn before h^i. In inference from the bottom up, h^{i+1} is drawn
             after h^i and depends on it. The KL at that h^{i+1} would have a biased gradient, so log q − log p at the
@@ -256,7 +256,10 @@ def unit_costs(q: Distribution, density: Distribution, p: Distribution, h: PyTre
 
 
 def closed_layers(ladder: Ladder) -> frozenset[int]:
-    """The hidden layers, counted from 0, that are drawn after the layer above, on which their p depends."""
+    """The hidden layers, counted from 0, whose KL may be in closed form.
+
+    They are the top layer, and layers that are drawn after the layer above, on which their p depends.
+    """
     order: list[int] = []
 
     def walk(key: jax.Array) -> None:

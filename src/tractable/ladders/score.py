@@ -1,8 +1,8 @@
 """NVIL and VIMCO: bounds whose gradients are estimated by the score function, from log p and log q at draws of h.
 
 A draw's learning signal says how good the draw is; the gradient for φ is the signal times ∇ log q(h | x). Signals are
-arrays (layer, draw, row). One surrogate function has all gradients as its own: ∇ log p for θ, a signal times ∇ log q
-for φ, and a signal times ∇ C for ψ, the parameters of the baselines C that predict the signals.
+arrays (layer, draw, row). The gradient of one surrogate function consists of all estimates: ∇ log p for θ, a signal
+times ∇ log q for φ, and a signal times ∇ C for ψ, the parameters of the baselines C that predict the signals.
 """
 
 import functools
@@ -70,12 +70,12 @@ def nvil(ladder: Ladder, *, samples: int = 1, **switches: Any) -> Objective:
         φ:  Σ_i (l_i − c_i − C_i)/max(1, σ̂_i) ∇ log q(h^i | h^{i−1})
         ψ:  Σ_i (l_i − c_i − C_i)/max(1, σ̂_i) ∇ C_i
 
-    ψ's direction increases −½ (l_i − c_i − C_i)², so that C_i learns to predict l_i − c_i. The lines are sums over all
-    N rows, estimated from a batch. The estimate is unbiased for ∇ELBO except for the factor max(1, σ̂_i), which only
-    scales the step of each layer's φ. (With an inference network that depends on θ, take normalise=False.) c and σ̂ are
-    averages over *earlier* batches; in the first step c = 0 and σ̂ = 1. The paper's algorithm 1 includes the current
-    batch. Subtracting the mean of B rows from each of them shrinks the expected gradient by 1/B, so this code deviates
-    from the paper.
+    ψ's direction increases −½ (l_i − c_i − C_i)², so that C_i learns to predict l_i − c_i. The formulas are
+    summed over all N rows, and these sums are estimated from a batch. The estimates are unbiased for ∇ELBO except for
+    the factor max(1, σ̂_i), which only scales the step of each layer's φ. (With an inference network that depends on θ,
+    take normalise=False.) c and σ̂ are averages over *earlier* batches; in the first step c = 0 and σ̂ = 1. The paper's
+    algorithm 1 includes the current batch. Subtracting the mean of B rows from each of them shrinks the expected
+    gradient by 1/B, so this code deviates from the paper.
 
     Args:
         samples: S ≥ 1 draws of h per row and step.
@@ -163,14 +163,14 @@ def slope_at(
         x, walk = walk_of(part)
         log_p, log_q, h = _terms(ladder, params, x, walk)
         learning_signal = jax.lax.stop_gradient(signals(log_p, log_q, local=switches.local))
-        guess = jnp.zeros_like(learning_signal)
+        predicted = jnp.zeros_like(learning_signal)
         if switches.baseline is not None:
-            guess = baselines(
+            predicted = baselines(
                 params["psi"], baseline_inputs(ladder, params, x, h, switches.baseline), learning_signal.shape
             )
-        residual = learning_signal - jax.lax.stop_gradient(guess)
+        residual = learning_signal - jax.lax.stop_gradient(predicted)
         of_inference, of_baseline = centre_signals(switches, residual, memory)
-        surrogate = jnp.sum(log_p, 0) + jnp.sum(of_inference * log_q + of_baseline * guess, 0)
+        surrogate = jnp.sum(log_p, 0) + jnp.sum(of_inference * log_q + of_baseline * predicted, 0)
         bound = jnp.mean(jnp.sum(log_p, 0) - jnp.sum(log_q, 0), axis=0)
         return jnp.mean(surrogate, axis=0), (jnp.sum(part.counted(bound)), row_sums(residual, part.mask, memory))
 
@@ -227,17 +227,18 @@ def baseline_inputs(ladder: Ladder, params: PyTree, x: PyTree, h: tuple, baselin
 def baselines(psi: PyTree, inputs: Sequence[jax.Array], shape: tuple[int, ...]) -> jax.Array:
     """C_i of every layer at its input, broadcast to ``shape``, (L, draw, row)."""
 
-    def answer(psi: dict[str, jax.Array], x: jax.Array) -> jax.Array:
+    def perceptron(psi: dict[str, jax.Array], x: jax.Array) -> jax.Array:
         return jnp.dot(jnp.tanh(x @ psi["weight"] + psi["bias"]), psi["out"]) + psi["answer"]
 
-    each = [map_network(answer, psi[f"c{i + 1}"], x) for i, x in enumerate(inputs)]
-    return jnp.stack([jnp.broadcast_to(guess, shape[1:]) for guess in each])
+    each = [map_network(perceptron, psi[f"c{i + 1}"], x) for i, x in enumerate(inputs)]
+    return jnp.stack([jnp.broadcast_to(one, shape[1:]) for one in each])
 
 
 def row_sums(residual: jax.Array, mask: jax.Array, memory: Memory) -> tuple[jax.Array, jax.Array, jax.Array]:
     """The number of rows that count, (), and their sums of l_i − C_i − c_i and of its squares, (L,) each.
 
-    Each row's terms are averaged over its draws. c is subtracted so that no digits are lost to a large mean.
+    Each row's terms are averaged over its draws. c is subtracted because squares of large numbers would have large
+    rounding errors.
     """
     offset = residual - memory.centre()[:, None, None]
     counts = mask > 0
@@ -281,7 +282,7 @@ def check(ladder: Ladder, switches: Reductions, samples: int) -> None:
     if not (isinstance(decay, int | float) and 0 <= decay < 1):
         raise SettingsError(f"decay= of the running statistics is a number in [0, 1); got {decay!r}.")
     if switches.leave_one_out:
-        what = "leave_one_out compares each draw with the row's others: nvil(samples=...)"
+        what = "leave_one_out compares each draw with the row's other draws: nvil(samples=...)"
         expect(what, samples, Annotated[int, at_least(2)])
     expect("nvil(samples=...)", samples, Count)
     if ladder.recognition.upward or ladder.depth == 1:

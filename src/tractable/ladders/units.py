@@ -12,11 +12,14 @@ from numpyro.distributions import constraints
 from tractable.core.tree import PyTree
 from tractable.glm.families import BernoulliLogits
 
-FACTORS = 8  # factors, each at most 2, multiplied before one logarithm is taken; 2⁸ overflows in no float format
+FACTORS = 8  # number of factors, each at most 2, whose product gets one logarithm; 2⁸ overflows in no float format
 
 
 class BinaryUnits(dist.Independent):
-    """Independent binary units: log p(h | η) = −Σ_i log(1 + e^{t_i}) with t = (1 − 2h) η; h in {0, 1} and η, (…, n)."""
+    """Independent binary units: log p(h | η) = −Σ_i log(1 + e^{t_i}) with t = (1 − 2h) η.
+
+    h, of zeros and ones, and η have the shape (…, n).
+    """
 
     def __init__(self, logits: jax.Array) -> None:
         super().__init__(BernoulliLogits(logits, validate_args=False), 1, validate_args=False)
@@ -34,7 +37,7 @@ def sum_softplus(t: jax.Array) -> jax.Array:
 
     It takes one logarithm per product of eight factors 1 + e^{−|t|}, because exp and log1p of a single t cost as much
     as the two hundred multiplications that compute the t. The rounding error of a factor, half a unit in the last place
-    of 1, is below that of the sum.
+    of 1, is below the rounding error of the sum.
     """
     n = t.shape[-1]
     end = n - n % FACTORS  # the t before ``end`` are multiplied in groups of eight; at most seven t are left over
@@ -68,7 +71,7 @@ class ContinuousBernoulliLogits(dist.Distribution):
 
     def log_prob(self, value: ArrayLike, intermediates: PyTree = None) -> jax.Array:
         eta = self.logits
-        # log(η / tanh(η/2)) is even in η and log 2 at 0. Near 0 the quotient loses digits, so a series is used.
+        # log(η / tanh(η/2)) is even in η, and log 2 at η = 0. Near 0 rounding would spoil derivatives: use a series.
         near = jnp.abs(eta) < 0.05
         safe = jnp.where(near, 1.0, eta)
         square = jnp.square(jnp.where(near, eta, 0.0))

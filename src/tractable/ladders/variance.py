@@ -1,4 +1,4 @@
-"""Measures how noisy the score-function gradient of an inference network is, and how much each remedy helps."""
+"""Measures how noisy the score-function gradient of an inference network is, with and without variance reductions."""
 
 import itertools
 import math
@@ -15,12 +15,12 @@ from tractable.core.shared import compiled
 from tractable.ladders import score
 from tractable.ladders.ladder import Ladder
 
-FIRST_DRAWS = 50  # draws per row from which c, σ̂ and missing baselines are estimated
-HIDDEN, RIDGE = 100, 1e-3  # tanh units of a missing baseline, and the penalty of the ridge regression that fits it
+FIRST_DRAWS = 50  # number of draws per row from which c, σ̂ and missing baselines are estimated
+HIDDEN, RIDGE = 100, 1e-3  # number of tanh units of a missing baseline; penalty of the ridge regression that fits it
 
 
 class Variances(NamedTuple):
-    """The variances of one batch's gradient of φ, for a sum over all rows; arrays are (setting, L)."""
+    """The variances of one batch's estimate of φ's gradient, a sum over all rows; arrays are (setting, L)."""
 
     names: tuple[str, ...]  # the settings' names
     variance: np.ndarray  # trace of the gradient's covariance over draws of h

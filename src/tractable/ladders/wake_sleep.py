@@ -1,6 +1,7 @@
-"""Wake–sleep and reweighted wake–sleep: one half updates θ and the other φ, each by a log density's gradient.
+"""Wake–sleep and reweighted wake–sleep. A step has two halves: one updates θ and the other φ.
 
-The draws at which the densities are taken are held fixed. A "dream" is a draw (x, h) from the model.
+Each half follows the gradient of a log density at draws, which are held fixed. A "dream" is a draw (x, h) of the
+model.
 """
 
 from collections.abc import Callable

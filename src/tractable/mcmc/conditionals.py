@@ -32,7 +32,7 @@ from tractable.core import small
 from tractable.core.tree import PyTree
 
 Real = float | int
-MOST = 512  # the most numbers that are drawn as one normal
+MOST = 512  # largest number of numbers that are drawn together from one normal
 SMALL = 32  # matrices of at most this size are factorised by loops over columns, larger ones by LAPACK
 
 

@@ -24,8 +24,8 @@ from tractable.mcmc.conditionals import FAMILIES, MOST, Family
 from tractable.mcmc.gibbs import State, Target, gather_leaves, miss
 
 PLACES = 8  # number of random values of all unknowns at which a conditional is tested (docs/decisions/050)
-# Half the range of the unconstrained numbers there. With a larger range, single precision would lose matrices whose
-# eigenvalues differ much.
+# In unconstrained numbers, the values differ from a centre by at most this. With a larger range there would be matrices
+# whose eigenvalues differ too much for single precision.
 SPREAD = 1.0
 HIDDEN = "z"  # the name of the block of the rows' z
 

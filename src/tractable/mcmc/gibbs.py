@@ -5,7 +5,7 @@
 Target: exactly π, since every block leaves π invariant. A fixed scan goes through the blocks in order; it is not
 reversible, and need not be. A random scan picks B blocks with replacement, each with equal probability; it is
 reversible if the blocks are. Geman & Geman 1984; Gelfand & Smith 1990. If blocks depend strongly on each other, a sweep
-moves little: such unknowns belong in one block, or to another method.
+moves little: such unknowns belong in one block, or need another method.
 
 In a latent-variable model every row has a z, which is part of the state. z is drawn row by row given θ, and θ is drawn
 given z. A block may be moved by the density with z summed out. z must then be drawn right after it, as part of the same
@@ -23,7 +23,7 @@ import jax.numpy as jnp
 from tractable.core.model import Batch, Kernel, PyTree
 from tractable.mcmc.conditionals import Family
 
-PLENTY = 50  # number of roundings by which a difference of log densities may be wrong
+PLENTY = 50  # number of rounding errors by which a difference of log densities may be wrong
 SLACK = 1e3  # further error that is allowed, in units of the floating-point precision
 
 
@@ -145,7 +145,8 @@ def info_of(names: tuple[str, ...]) -> Callable:
 def keyed(move: Callable) -> Block:
     """A block whose noise is a key, from which ``move`` makes its random numbers.
 
-    This suits moves that need an unknown number of them, or so many that those of several steps would not fit memory.
+    This suits moves that need an unknown number of random numbers, or so many that those of several steps would not fit
+    into memory.
     """
     return Block(lambda key, count, state: jax.random.split(key, count), move)
 
@@ -175,7 +176,7 @@ def miss(target: Target, family: Family, leaves: Sequence[int], key: jax.Array, 
 
         |log π(x') − log π(x) − (log q(x') − log q(x))|,  x' ~ q, the density of the family that was found at x
 
-    If it is above 1, the conditional is not of the family. It is infinite if q is no proper density.
+    If it is above 1, the conditional is not of the family. It is infinite if q is not a proper density.
     """
     theta = target.params(state.position)
     x, put = gather_leaves(theta, leaves, family.flat)

@@ -27,7 +27,7 @@ from tractable.mcmc.hamiltonian_methods import NUTS, divergences
 from tractable.mcmc.metropolis_methods import DENSE, Averaging, around_modes, root_of_covariance
 
 EXACT = "exact"  # how users ask for exact draws of a block
-COMPARED = 64  # the most draws whose component labels are compared
+COMPARED = 64  # largest number of draws whose component labels are compared
 FAMILIES = "normal, gamma and inverse gamma, beta, Dirichlet, Wishart and inverse Wishart"
 Blocks = Annotated[
     tuple | None,
@@ -104,7 +104,7 @@ def _maker(by: PyTree, tuned: PyTree, i: int) -> Callable:
 
 @dataclass(frozen=True, kw_only=True)
 class Gibbs(Drawing):
-    """Gibbs sampling: blocks whose full conditional is known are drawn exactly, and kernels move the others.
+    """Gibbs sampling: blocks whose full conditional is known are drawn exactly, and kernels move the other blocks.
 
         z_n ~ p(z_n | x_n, θ) of every row,    θ_b ~ p(θ_b | x, z, all other θ)
 
@@ -147,7 +147,7 @@ class Gibbs(Drawing):
             '"exact", NUTS(), HMC(), MALA() or RandomWalk() for every block',
         )  # fmt: skip
         every = [name for names, _ in self.blocks or () for name in names]
-        self.check(len(set(every)) == len(every), "blocks", "every name in one block")
+        self.check(len(set(every)) == len(every), "blocks", "every name in one block only")
         bad = any(HIDDEN in names and (by != EXACT or len(names) > 1) for names, by in self.blocks or ())
         self.check(not bad, "blocks", 'z by itself, and "exact"')
 
@@ -172,7 +172,7 @@ class Gibbs(Drawing):
     def learn(self, session: Session) -> Outcome:
         if full.hides(session.model) and session.data.weights is not None:
             raise DataError(
-                "Gibbs expects data without weights, since it draws one z for each row, and a row of weight 2 has two; "
+                "Gibbs expects data without weights, since it draws one z per row, and a row of weight 2 needs two; "
                 "got weights. Repeat rows instead."
             )
         return super().learn(session)
@@ -193,7 +193,7 @@ class Gibbs(Drawing):
         if bad := [names[part.leaves[0]] for part in parts if not part.kind and part.leaves[0] in exact_leaves]:
             raise SettingsError(
                 f"Gibbs(blocks=...) asks for exact draws of {listing(bad)}, whose conditional density is none of those "
-                f"that are known ({FAMILIES}). Give it a method that moves it, such as NUTS()."
+                f"that are known ({FAMILIES}). Give the block a method that moves it, such as NUTS()."
             )
         entries = [] if any(block == (HIDDEN,) for _, block, _ in requests) or not hidden else [Z]
         for leaves, block, by in requests:
@@ -212,9 +212,9 @@ class Gibbs(Drawing):
         return Scan(tuple(entries), self.scan == "random", collapse, False)
 
     def starts(self, session: Session, key: jax.Array) -> jax.Array:
-        """The starting points of the model's own EM algorithm, one for each chain's key, if it has such.
+        """The starting points: those of the model's own EM algorithm, one for each chain, if the model has one.
 
-        Otherwise they are those of all methods that draw.
+        For other models they are those of all methods that draw.
         """
         model, data = latent_model(session.model), session.data
         begin = None if model is None else getattr(model, "first", None) or model.steps.begin
@@ -267,7 +267,7 @@ class Gibbs(Drawing):
             distance = float(np.max(np.asarray(full.misses_of(model, scan.exact, rows, keys, at)[0])))
             names = full.leaf_names(model)
             what = "; ".join(f"{', '.join(names[i] for i in part.leaves)}: {part.kind}" for part in scan.exact)
-            sentence = f"distance of full conditionals from the families drawn from; up to 1 is rounding ({what})"
+            sentence = f"distance of conditionals from the families of the draws; up to 1 is rounding error ({what})"
             out.append(Check("exact draws", distance, "trust" if distance <= 1 else "reject", sentence))
         for name in (name for name in info if name.startswith("acceptance_")):
             what = f"acceptance {name.removeprefix('acceptance_')}"
@@ -349,7 +349,7 @@ class Tuning:
 
     @classmethod
     def of(cls, entry: Entry, model: Model, root: np.ndarray | None) -> "Tuning":
-        """The first values for a block. ``root`` is that of the covariance of all parameters, or None if unknown."""
+        """The first values for a block. ``root`` is a root of the covariance of all parameters, or None if unknown."""
         places = full.target_of(model, (None, None)).places
         where = np.concatenate([np.arange(*places[i]) for i in entry.part.leaves])
         by: Method = entry.by

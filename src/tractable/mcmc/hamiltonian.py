@@ -63,7 +63,7 @@ def nuts(log_density: Callable, step_size: float | jax.Array, inverse_mass: jax.
         log_density: ``position -> ()``.
         step_size: the leapfrog's step size, > 0.
         inverse_mass: (d,) or (d, d); ideally the posterior variances or covariance.
-        max_depth: the most doublings of the trajectory; a draw takes at most 2^max_depth − 1 gradients.
+        max_depth: largest number of doublings of the trajectory; a draw takes at most 2^max_depth − 1 gradients.
     """
     import blackjax
 
@@ -94,7 +94,7 @@ class Adaptation(NamedTuple):
     """Settings of a warm-up."""
 
     algorithm: str  # "hmc" or "nuts"
-    length: int  # leapfrog steps of HMC, or the most doublings of NUTS
+    length: int  # number of leapfrog steps of HMC, or largest number of doublings of NUTS
     steps: int  # number of warm-up steps
     target: float  # the mean acceptance probability to reach
     dense: bool  # adapt a full mass matrix instead of a diagonal one

@@ -22,7 +22,7 @@ from tractable.engine.method import Check, Program, Session
 from tractable.engine.stopping import wait_for
 from tractable.mcmc import hamiltonian
 
-FEW = 0.01  # a share of divergent trajectories of at least this size is many
+FEW = 0.01  # share of divergent trajectories below which they are few
 
 
 def divergences(posterior: Learnt, remedy: str) -> Check:
@@ -48,7 +48,7 @@ class NUTS(Drawing):
         target: the mean acceptance probability for which the step size is tuned; raise it if the report has
             divergences.
         dense: adapt a full mass matrix instead of a diagonal one.
-        max_depth: the most doublings of a trajectory.
+        max_depth: largest number of doublings of a trajectory.
 
     Stan's windowed warm-up finds a step size and a mass matrix for each chain. All chains then use the median step size
     and the mean matrix.

@@ -46,7 +46,7 @@ def langevin(step_size: float | jax.Array, scale: PyTree = 1.0) -> Proposal:
 
     def log_ratio(noise: PyTree, here: Point, there: Point) -> jax.Array:
         # The reverse step has the noise −(z + drift here + drift there). Computed from the difference of the positions,
-        # it would lose digits if the step is small.
+        # it would have large rounding errors if the step is small.
         back = jax.tree.map(lambda z, a, b: z + a + b, noise, drift(here.gradient), drift(there.gradient))
         return 0.5 * (tree.dot(noise, noise) - tree.dot(back, back))
 

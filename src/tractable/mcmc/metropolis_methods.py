@@ -24,7 +24,7 @@ from tractable.mcmc.metropolis import Proposal, metropolis
 from tractable.mcmc.random_walk import random_walk
 
 MANY = 10_000  # with at least this many rows, log ratios in float32 are sums of the differences of the rows' terms
-DENSE = 200  # the most parameters for which "auto" estimates a full covariance
+DENSE = 200  # largest number of parameters for which "auto" estimates a full covariance
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +60,7 @@ class Metropolis(Drawing):
         program, data, states = self.program(session), session.data, chains.states
         by_term = data is not None and not session.placement.divides_rows and in_terms(data.size)
         if (states.terms.ndim > 1) != by_term:
-            # Either this run or the earlier one has its rows on several devices, so its states must be made again.
+            # Either this run or the earlier one has its rows on several devices, so the states must be made again.
             rows = loop.rows_of(program, data, None)
             states = loop.begin(program, chains.tuned, rows, chains.keys, states.position)
         return super().go_on(session, chains._replace(states=states), *args, **more)
@@ -96,7 +96,7 @@ class Metropolis(Drawing):
             states = result.states
             seen.append(np.asarray(result.draws))
             by_chain = np.nanmean(result.info["acceptance"], 1)
-            # If a chain is stuck in a tail, its acceptance rate alone decides. With the mean it would stay there.
+            # If a chain is stuck in a tail, its acceptance rate alone decides; with the mean, it would stay there.
             acceptance = float(by_chain.min() if by_chain.min() < 0.25 * by_chain.mean() else by_chain.mean())
             # A very bad step size is first changed by large factors. Draws up to then are not used for the covariance.
             searching = searching and not 0.1 < acceptance < 0.95 and round_ < rounds // 2

@@ -37,7 +37,7 @@ class Rejection(Drawing):
         least_acceptance: the run raises an error if it forecasts a smaller share of accepted draws.
 
     The expected share of accepted draws is p(y)/M, so the run also estimates the evidence. Do not use it for peaked
-    posteriors, of which the share is too small.
+    posteriors: their share is too small.
     """
 
     label: ClassVar[str] = "rejection"
@@ -116,7 +116,7 @@ def evidence(info: dict[str, np.ndarray], log_bound: float) -> Evidence:
     tries, accepted = float(info["tries"].sum()), info["tries"].size
     rate = accepted / tries
     estimate, error = log_bound + float(np.log(rate)), float(np.sqrt((1 - rate) / accepted))
-    check = size_check(float(accepted), 100.0, 20.0, f"draws accepted, of {int(tries):,} of the prior", "accepted")
+    check = size_check(float(accepted), 100.0, 20.0, f"draws accepted, of {int(tries):,} from the prior", "accepted")
     bounds = estimate - QUANTILE * error, estimate + QUANTILE * error
     return Evidence(estimate, error, *bounds, [check], method="rejection")
 
@@ -141,5 +141,5 @@ def _excess_message(model: Model, position: jax.Array, excess: float) -> str:
     params = jax.tree.map(lambda a: np.asarray(a).tolist(), model.params(position))
     return (
         f"log_bound is no bound: at {params} the log likelihood exceeds log_bound by {excess:.4g}, so accepted draws "
-        "would not follow the posterior. Raise log_bound by at least that, or leave it out: it is then searched for."
+        "would not follow the posterior. Raise log_bound by at least so much, or leave it out: it is then searched for."
     )

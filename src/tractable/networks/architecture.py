@@ -164,7 +164,7 @@ def as_network(network: PyTree, example: PyTree) -> Network:
     def stateful(layer: equinox.Module) -> bool:
         return isinstance(layer, equinox.nn.StatefulLayer) and layer.is_stateful()
 
-    # The error names the innermost layer of this kind, since its type's name says most.
+    # The error names the innermost layer of this kind, since the name of its type is the most specific.
     for layer in _layers(network, equinox.Module):
         kind = type(layer).__name__
         if stateful(layer) and not any(stateful(inner) for inner in _layers(layer, equinox.Module)[1:]):

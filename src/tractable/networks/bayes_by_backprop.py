@@ -89,7 +89,9 @@ class _Leaf(NamedTuple):
     like: jax.ShapeDtypeStruct
     normal: tuple[Any, Any] | None  # centre and scale of a normal prior, whose KL is in closed form; else None
     inside: bool  # whether its noise differs between rows; such a parameter has no single value outside the predictor
-    source: str  # where ε comes from: "own", "layers" (``WeightNoise``), or "none" where nothing uses a draw
+    source: (
+        str  # which noise it takes: "own" (``_noise``), "layers" (``WeightNoise``), or "none" if nothing uses a draw
+    )
 
 
 class _Fixed(NamedTuple):
@@ -103,7 +105,7 @@ class _Fixed(NamedTuple):
 
 
 def _times(batch: Batch) -> jax.Array:
-    """How often a batch's likelihood counts against its share of the cost: N/n if M = 1, else once."""
+    """The factor of a batch's likelihood, where its share of the cost has factor 1: N/n if M = 1, else 1."""
     return jnp.where(batch.count == 1, batch.scale, 1.0)
 
 
@@ -221,7 +223,7 @@ def _layers(model: Model, noise: str, given: PyTree) -> WeightNoise:
     if likelihood is None or given is None:
         raise ModelError(
             f"noise={noise!r} works inside the network, so it expects a likelihood that goes Through a predictor, as "
-            "that of tr.models.neural_network does, and data with a given. Otherwise use noise='shared'."
+            "that of tr.models.neural_network does, and data with given=. Otherwise use noise='shared'."
         )
     make = {"local": local_reparameterisation, "flipout": flipout}[noise]
     return make(lambda u, x: likelihood.predictor(model.constrain(u), x), model.space.shapes, given)

@@ -31,9 +31,14 @@ from tractable.points.points import MAP
 from tractable.vi.methods import Variational, anchored
 
 # The search for σ (networks/spread.py) is described in docs/decisions/020, the start at a maximum in 019.
-SMALL, MAXIMA = 5_000, 6  # most weights of a small network; maxima searched per start there, the highest being used
-KNOWN, ROUGHLY = 0.01, 0.1  # relative error of every 1/σ² at which the search for σ ends: after and before the climb
-LEAST, SHARE = 20_000, 0.25  # most gradients of the search: so many, or this share of the climb's if that is more
+# Largest number of weights of a small network, and the number of maxima that are searched for each start in such a
+# network; the highest maxima are used.
+SMALL, MAXIMA = 5_000, 6
+# The search for σ ends when the relative error of every 1/σ² is at most ROUGHLY, before the stochastic optimisation
+# (the climb), or at most KNOWN, after it.
+KNOWN, ROUGHLY = 0.01, 0.1
+# It takes at most LEAST gradients; after the climb at most SHARE times the climb's gradients, if that is more.
+LEAST, SHARE = 20_000, 0.25
 WIDE = 0.1  # σ at which the search begins; a search that begins at far smaller σ makes no progress
 
 
@@ -69,7 +74,7 @@ class BayesByBackprop(Variational):
 
     Args:
         batch_size: rows per step, or all rows if there are fewer.
-        epochs: most passes over the data; None stops when the stages of the optimisation no longer gain.
+        epochs: largest number of passes over the data; None stops when the stages of the optimisation no longer gain.
         kl_weights: "uniform", π_i = 1/M, or "geometric", 2^{M−i}/(2^M − 1): the share of the KL in batch i of M.
         samples: draws of the weights per step; None takes 4 for networks of up to 5,000 weights, and 1 for others.
         noise: "shared", one draw of the weights for all rows of a batch; "local" and "flipout" make the rows' noise
@@ -97,11 +102,11 @@ class BayesByBackprop(Variational):
     learning_rate: Positive | None = None
     start: Literal["random", "map"] = "map"
     sd: Positive = 0.02
-    divergence: Annotated[Literal["reverse"], "'reverse', whose bound this is"] = "reverse"
+    divergence: Annotated[Literal["reverse"], "'reverse', since Bayes by Backprop maximises the ELBO"] = "reverse"
     solver: Literal["stochastic"] = "stochastic"
     tempering: Annotated[
         tuple[float, ...],
-        Range("() here; the KL weights of a batch are kl_weights", lambda ts: isinstance(ts, tuple | list) and not ts),
+        Range("(), since this method has no temperatures", lambda ts: isinstance(ts, tuple | list) and not ts),
     ] = ()
     draws: Count = 200
 
@@ -151,7 +156,7 @@ class BayesByBackprop(Variational):
         return model.start is None and super().at_mode(model, data)
 
     def corrects(self, model: Model, data: Data | None) -> bool:
-        # Geometric KL weights sum to 1 only over an epoch, and a correction sums over any number of batches.
+        # Geometric KL weights sum to 1 only over an epoch, and corrected batches are averaged over parts of epochs too.
         shared = self.noise == "shared" and self.kl_weights == "uniform"
         return shared and super().corrects(model, data)
 
@@ -163,7 +168,7 @@ class BayesByBackprop(Variational):
         return {"mean": model.space.ravel(phi["mean"]), "rho": model.space.ravel(phi["rho"])}
 
     def learn(self, session: Session) -> Outcome:
-        """Learn as ``Variational``; where draws and learning rate are None, the model's size decides them."""
+        """Learn as ``Variational``; the model's size decides ``samples`` and ``learning_rate`` where they are None."""
         small = session.model.space.size <= SMALL and not self.at_mode(session.model, session.data)
         samples, rate = (4, 0.01) if small else (1, 0.003)
         sized = replace(self, samples=self.samples or samples, learning_rate=self.learning_rate or rate)
@@ -202,7 +207,7 @@ class BayesByBackprop(Variational):
     def finish(self, problem: Problem, phi: PyTree, steps: int) -> tuple[PyTree, dict[str, Any]]:
         """Replace σ by the one that ``spread`` finds, for small networks, unless the bound is then clearly lower.
 
-        A σ that is 10 % off costs 0.01 nats, less than the noise of the stochastic optimisation shows.
+        A σ that is 10 % off costs 0.01 nats, which the noise of the stochastic optimisation hides.
         """
         model, session = problem.session.model, problem.session
         if model.space.size > SMALL:
@@ -230,7 +235,7 @@ class BayesByBackprop(Variational):
         model, data = session.model, session.data
         streams = plan is not None and data is not None and not data.resident
         program, each = Spreads(model, self, streams, placement=session.placement), 2 * pairs(model.space.size)
-        # The shape does not depend on the climb's length, so that one compiled program serves all climbs.
+        # The loop's shape does not depend on the climb's length, so that one compiled program serves all climbs.
         shape, keys = loop.shape(1_000, 10, model.space.size, 1), chain_keys(key, 1)
         states, done, error = jax.device_put(first_state(log_sd[None].astype(mean.dtype))), 0, math.inf
         last = -(-most // (each * shape.group))

@@ -22,8 +22,8 @@ from tractable.networks.architecture import Network, applied, as_network, fan_in
 __all__ = ["Network", "ScaleMixture", "mlp", "neural_network", "scale_mixture"]
 
 NARROW = float(np.exp(-6.0))  # default sd of a scale mixture's narrow component, from Blundell et al. 2015
-SD_FLOOR = 1e-3  # least sd of a heteroscedastic network: without it the likelihood is unbounded
-SCALE = 2.0  # scale of the half-normal prior of learnt scales s: they may be about twice the default, or far smaller
+SD_FLOOR = 1e-3  # smallest sd of a heteroscedastic network: without it the likelihood is unbounded
+SCALE = 2.0  # scale of the half-normal prior of learnt scales s; all s = 1 would be the prior "scaled"
 
 
 class ScaleMixture(dist.Distribution):
@@ -141,7 +141,8 @@ def neural_network(
         bernoulli:        y ~ Bernoulli(1 / (1 + e^−f(x)))         f: () or (1,), y in {0, 1}
         poisson:          y ~ Poisson(e^f(x))                      f: () or (1,)
 
-    and "lognormal", "gamma", "beta" and "negative-binomial" with η = f(x) as in ``models.generalised_linear``.
+    and "lognormal", "gamma", "weibull", "exponential", "beta" and "negative-binomial" with η = f(x) as in
+    ``models.generalised_linear``.
 
     Standardise x, and y if it is a measurement.
 

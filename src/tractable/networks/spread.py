@@ -19,8 +19,8 @@ from jax.typing import ArrayLike
 
 from tractable.core.model import Batch, Kernel
 
-SIGNS = 16  # most pairs of gradients in a step
-SETTLING = 10  # steps before σ is first changed
+SIGNS = 16  # largest number of pairs of gradients in a step
+SETTLING = 10  # number of steps before σ is first changed
 SURE = 3.0  # standard errors by which a precision 1/σ² must exceed 0 before its σ is changed
 
 
@@ -95,7 +95,7 @@ def precision(state: State) -> jax.Array:
 
 
 def relative_error(state: State) -> jax.Array:
-    """The relative standard errors of ``precision``, (d,); infinite where it is not above 0."""
+    """The relative standard errors of ``precision``, (d,); infinite where a precision is not above 0."""
     variance = state.spread * 4 / (3 * jnp.maximum(state.time, 1))  # Σ t² / (Σ t)² = 4/3t
     above = state.curvature > 0
     return jnp.where(above, jnp.sqrt(variance) / jnp.where(above, state.curvature, 1), jnp.inf)

@@ -307,11 +307,11 @@ def _plain(jaxpr: Jaxpr, eqn: JaxprEqn, *inputs: Any) -> list:
 
 
 def _open(eqn: JaxprEqn, inputs: Sequence, plain: Callable) -> list:
-    """Evaluate the equations inside a call one by one; other equations unchanged."""
+    """Evaluate the equations inside a call (a Jaxpr or ClosedJaxpr) one by one; other equations unchanged."""
     if eqn.primitive not in CALLS:
         return plain(*inputs)
     inner = eqn.params["call_jaxpr" if eqn.primitive is primitives.closed_call_p else "jaxpr"]
-    return _evaluate(getattr(inner, "jaxpr", inner), getattr(inner, "consts", ()), inputs, _open)  # inner may be closed
+    return _evaluate(getattr(inner, "jaxpr", inner), getattr(inner, "consts", ()), inputs, _open)
 
 
 def _contract(rule: Callable | None, eqn: JaxprEqn, inputs: Sequence, plain: Callable) -> list:

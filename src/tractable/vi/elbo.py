@@ -15,7 +15,7 @@ from tractable.core.settings import Count, expect
 Gradient = Literal["reparameterised", "path", "score"]
 Control = Literal[None, "running-mean", "leave-one-out", "fitted"]
 CONTROLS = get_args(Control)
-DECAY = 0.9  # factor by which running statistics forget earlier steps, per step
+DECAY = 0.9  # factor by which earlier steps lose weight in running statistics, per step
 
 
 def elbo(

@@ -38,8 +38,8 @@ from tractable.vi import multi_output, quadrature
 from tractable.vi.elbo import Control, Gradient, elbo, inclusive
 
 # Bounds and gains are in nats, the units of the natural logarithm.
-THIN = 10  # steps of a climb for each value of its traces
-MODE_SIZE = 1000  # the most parameters for which a climb starts at the mode
+THIN = 10  # number of steps of a climb for each value of its traces
+MODE_SIZE = 1000  # largest number of parameters for which a climb starts at the mode
 # Control variates correct batches if there are at least this many rows for each parameter, and if the starting points
 # differ by at most this many standard deviations (docs/decisions/030).
 ROWS_EACH, NEAR = 20, 3.0
@@ -51,6 +51,8 @@ FAR = 1.0  # gain of the last stage in nats above which the result is rejected
 class Variational(Method):
     """The common fields of the methods that fit a normal q.
 
+    The bound is maximised in a climb, which has several stages (``engine.staged_climb``).
+
     Args:
         divergence: "reverse" minimises KL(q ‖ p) by maximising the ELBO; "forward" minimises KL(p ‖ q) by
             self-normalised importance sampling.
@@ -60,12 +62,13 @@ class Variational(Method):
         batch_size: rows per step; None takes all rows.
         optimizer: "adam", whose learning rate falls from stage to stage; or an optax optimiser, used unchanged.
         learning_rate: Adam's first learning rate, in units of the starting standard deviations.
-        steps: the most steps; the climb ends earlier once stages gain less than ``tolerance``.
+        steps: largest number of steps; the climb ends earlier once stages gain less than ``tolerance``.
         tolerance: a difference of the bound in nats (units of the natural logarithm). A stage ends when its noisy bound
             shows no trend. The run ends when the bounds at the averaged iterates of successive stages, on common random
             numbers, differ by less than this or by no more than chance.
-        tempering: temperatures T ≥ 1 of the first stages. They flatten the posterior until q is near its place.
-        start: "mode" starts at the mode with the curvature there, for up to 1000 parameters; or "random".
+        tempering: temperatures T ≥ 1 of the first stages. They flatten the posterior, so that q first finds roughly
+            where it lies.
+        start: "mode" starts at the mode, with sds from the curvature there, for up to 1000 parameters; or "random".
         starts: number of climbs. The result is the one with the best bound, and the report says whether they agree.
         solver: "quadrature" integrates over a linear predictor instead of drawing, which makes the bound deterministic;
             it runs on one device. FullRank can also integrate over several predictors, such as those of classes.
@@ -159,7 +162,7 @@ class Variational(Method):
         return Outcome(fitted, found, seconds, interrupted)
 
     def _solve(self, session: Session) -> tuple[PyTree, dict[str, Any], np.ndarray] | None:
-        """The φ, figures and values of a climb without noise, if the model has a linear predictor; otherwise None."""
+        """φ, numbers for the report, and the bound's values in a climb without noise; None for unsuitable models."""
         model, data, stop = session.model, session.data, session.stop
         exact = factors = None
         if self.solver != "stochastic" and self.divergence == "reverse" and self.batch_size is None:
@@ -205,14 +208,14 @@ class Variational(Method):
         return self.steps
 
     def finish(self, problem: Problem, phi: PyTree, steps: int) -> tuple[PyTree, dict[str, Any]]:
-        """The φ after the work that follows a climb of ``steps`` steps, if any, and figures about that work."""
+        """The φ after the work that follows a climb of ``steps`` steps, if any, and numbers for the report about it."""
         return phi, {}
 
     def shape(self, model: Model, data: Data | None, plan: Plan | None, positions: PyTree) -> loop.Shape:
-        """The shape of the climb's loop, whose segment is the window after which a stage is checked.
+        """The shape of the climb's compiled loop. A segment has as many steps as a stage before its first check.
 
-        With batches that are not corrected, a window is a whole number of epochs, so that the noise of the batches
-        sums to zero.
+        With batches that are not corrected (``corrects``), these steps are a whole number of epochs, so that the noise
+        of the batches sums to zero.
         """
         noise = self.samples * self.family(model.space.size).noise
         shape = loop.shape(10**6, THIN, noise, self.starts, moments=True)
@@ -288,7 +291,7 @@ class Variational(Method):
             sentence += f"; known to ± {chance:.2g}, which would hide a mean that is 0.2 sd off: raise batch_size="
         out.append(Check("bound's gain", gain, verdict, sentence))
         weights = None if posterior.fitted is None else posterior.fitted.log_weights
-        # Verification tests more than the importance weights of q.
+        # Verification tests more than the importance weights of q do; k-hat is for results without it.
         if weights is not None and not posterior.verification:
             out.append(khat_check(weigh(weights)))
         elif not posterior.verification:

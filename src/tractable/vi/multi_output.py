@@ -23,14 +23,15 @@ from tractable.core.small import cholesky
 from tractable.vi import quadrature
 
 # docs/decisions/028 has the experiments for these numbers.
-MOST, MOST_NUMBERS = 1000, 16  # the most parameters d, and the most predictors K of a row
-MOST_VALUES = 1 << 26  # the most numbers of an array: of F_n L for all rows, and of the points for all rows
-DRAWN = 64, 1024  # the fewest and the most points of a row's η
-EACH = 4  # points in all rows together, for each number of φ; with fewer points the climb fits the points
-# The most steps of L-BFGS, the number of last values whose rise is compared with the tolerance, and the memory's pairs.
+MOST, MOST_NUMBERS = 1000, 16  # largest number of parameters d, and of predictors K of a row
+MOST_VALUES = 1 << 26  # largest size of an array: of F_n L for all rows, and of the points for all rows
+DRAWN = 64, 1024  # smallest and largest number of points at which a row's log likelihood is evaluated
+EACH = 4  # number of points in all rows together, for each number of φ; with fewer points q overfits the points
+# Largest number of steps of L-BFGS; number of last values whose rise is compared with the tolerance; number of pairs
+# that L-BFGS remembers.
 STEPS, WINDOW, MEMORY = 500, 6, 20
 ROUNDING = 1e-4  # the largest error of η by its factors, as a share of the largest |η|
-JITTER = 1e-6  # share of its trace that is added to η's covariance, which is singular if weights sum to zero
+JITTER = 1e-6  # share of the trace of η's covariance that is added to its diagonal; it may be singular without this
 
 
 class Factors(NamedTuple):
@@ -57,8 +58,8 @@ def structure(model: Model, data: Data | None) -> Factors | None:
         η_n = c_n + F_n z ∈ ℝᴷ,   q(z) = N(μ, L Lᵀ)  ⇒  η_n ~ N(c_n + F_n μ, F_n L Lᵀ F_nᵀ)
 
     So the expectation of a row's log likelihood is an integral over K numbers, whatever the number of weights (the
-    local reparameterisation of Kingma, Salimans & Welling 2015). Each row has its own points of a low-discrepancy
-    sequence. They are the same at every step, so the bound has no noise.
+    local reparameterisation of Kingma, Salimans & Welling 2015). The integral is computed as a mean over points of a
+    low-discrepancy sequence, other points for each row. They are the same at every step, so the bound has no noise.
     """
     size = model.space.size
     if data is None or size > MOST or model.local is not None:
@@ -75,9 +76,10 @@ def structure(model: Model, data: Data | None) -> Factors | None:
     precision = np.asarray(_precision(model, jax.random.key(1)))  # (point, d, d)
     diagonal = np.diagonal(precision, axis1=1, axis2=2)
     if np.abs(precision - np.diag(diagonal[0])).max() > 1e-4 * diagonal.max() or diagonal.min() <= 0:
-        return None  # the priors are no independent normals
-    # The number r of matrices T_j is the rank of the array of F_n z at random points z, with a row for each n. It needs
-    # more columns than r; twice as many as a table with K classes would have suffice. The last point tests the factors.
+        return None  # the priors are not independent normals
+    # The number r of matrices T_j is the rank of the array of F_n z at random points z, with a row for each n. The
+    # array needs more columns than r; ``width`` is more than twice the r of a table with K classes. The factors are
+    # tested at the last point.
     width = 2 * (size // max(slopes.shape[1] - 1, 1) + 8)
     points = jax.random.normal(jax.random.key(2), (-(-width // slopes.shape[1]) + 1, size))
     offsets, changes = _offsets_and_changes(model, given, points)  # (N, K), (N, point, K) F_n z
@@ -101,7 +103,7 @@ def climb(
     factors: Factors, model: Model, data: Data, mode: np.ndarray, root: np.ndarray | None,
     tolerance: float, stop: Callable[[], bool] = lambda: False,
 ) -> tuple[PyTree, dict[str, Any], np.ndarray]:  # fmt: skip
-    """Maximise the ELBO of a full-rank normal, and return its φ, the figures for the report, and the climb's values.
+    """Maximise the ELBO of a full-rank normal, and return its φ, the report's numbers, and the climb's values.
 
     The climb is in coordinates u in which the normal approximation at the mode is standard: z = ẑ + R u with
     R Rᵀ = H⁻¹ and q(u) = N(a, A Aᵀ). A quasi-Newton method then needs some tens of evaluations.

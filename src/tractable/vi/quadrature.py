@@ -22,9 +22,11 @@ from tractable.core.rows import Data
 from tractable.core.shared import COMPILE_FASTEST, compiled
 from tractable.engine.ascent import lbfgs
 
-NODES = 20  # nodes of Gauss–Hermite quadrature
-MOST = 5000  # the most parameters
-MOST_TOGETHER, MOST_BESIDE = 400, 16  # for a dense Hessian: the most parameters, and the most that are no weights
+NODES = 20  # number of nodes of Gauss–Hermite quadrature
+MOST = 5000  # largest number of parameters for which a linear predictor is looked for
+# Limits for one Laplace approximation of all parameters (a dense Hessian): on the number of parameters, and on the
+# number of those that are not weights.
+MOST_TOGETHER, MOST_BESIDE = 400, 16
 PROBED = 8  # number of rows, and of random points, at which linearity is tested
 
 
@@ -107,7 +109,7 @@ def _normal(prior: dist.Distribution) -> tuple[Any, Any] | None:
 def climb(
     linear: Linear, q: Approximation, model: Model, data: Data, stop: Callable[[], bool] = lambda: False
 ) -> tuple[PyTree, dict[str, Any], np.ndarray]:
-    """Maximise the ELBO, and return the φ at the maximum, the figures for the report, and the climb's values."""
+    """Maximise the ELBO, and return the φ at the maximum, the report's numbers, and the climb's values."""
     size = model.space.size
     dtype = jnp.result_type(float)
     start = q.init(jnp.zeros(size, dtype), jnp.full(size, 0.5, dtype))
@@ -130,7 +132,7 @@ def climb(
 
 
 def figures(objective: float, gain: float, evaluations: int) -> dict[str, Any]:
-    """The figures that a climb by quadrature reports. It has no noise, and one starting point."""
+    """The numbers that a climb by quadrature puts in the report. It has no noise, and one starting point."""
     fixed = {"gain error": 0.0, "evaluations": evaluations, "agreement": 0.0, "solver": "quadrature"}
     return {"objective": objective, "gain": gain, **fixed}
 
