@@ -72,7 +72,7 @@ def test_the_same_arguments_are_the_same_object():
     ("arguments", "sentence"),
     [
         ({"visible": 0}, "visible counts units"),
-        ({"visible": 4, "hidden": ()}, "one layer or more"),
+        ({"visible": 4, "hidden": ()}, "each hidden layer"),
         ({"visible": 4, "hidden": (3, 0)}, "hidden counts units"),
         ({"visible": 4, "between": (0,)}, "between counts units"),
         ({"visible": 4, "family": "normal"}, "latent_gaussian"),
