@@ -9,8 +9,8 @@ import numpy as np
 from tractable.core.tree import PyTree, row_shapes
 from tractable.engine.placement import ONE_DEVICE, OneDevice
 
-BYTES = 1 << 25  # maximum size of a chunk of rows: bytes of one draw's intermediate results, or of all draws' results
-DRAWS = 1 << 28  # maximum size of parameters on the device, in bytes
+BYTES = 1 << 25  # maximum number of bytes that intermediate results, or results, of a chunk of rows take
+DRAWS = 1 << 28  # maximum size of a block of draws of the parameters, in bytes
 
 
 def blocks_of_draws(params: PyTree, weights: np.ndarray, placement: OneDevice) -> list[tuple[int, PyTree, Any]]:
@@ -28,7 +28,10 @@ def blocks_of_draws(params: PyTree, weights: np.ndarray, placement: OneDevice) -
 
 
 def rows_per_chunk(count: int, bytes_a_row: int, placement: OneDevice) -> int:
-    """The number of rows per chunk (and device), so that a chunk has at most ``BYTES``; all chunks are about equal."""
+    """The number of rows per chunk (and device), so that a chunk takes at most ``BYTES``.
+
+    The chunks have about equal lengths.
+    """
     count = placement.cut(count)
     return -(-count // -(-count // max(1, BYTES // bytes_a_row)))
 

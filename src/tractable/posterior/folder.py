@@ -35,12 +35,13 @@ if TYPE_CHECKING:
 RESULT = "posterior.json"  # written last, with the checksums of the other files
 NETWORK = "network"  # subfolder with an inference network's weights
 MEMORY_SHARE = 0.5  # share of the available memory that draws may use
-# Fields of a belief that its file does not hold: draws of q are drawn again, and a network has its own file.
+# Fields of a belief (an approximate posterior) that its file does not hold: draws from a fitted distribution q are
+# drawn again, and a network has its own file.
 MADE_AGAIN = ("positions", "network")
 
 
 def refuse_others(folder: pathlib.Path) -> None:
-    """Raises a CheckpointError if a folder without a run holds a file with the name of one that a run would write."""
+    """Raises a CheckpointError if a folder without a run holds a file that a run would overwrite."""
     for name in ("settings.toml", "summary.csv"):
         if os.path.lexists(folder / name):
             raise CheckpointError(
@@ -59,9 +60,9 @@ def new_store(folder: pathlib.Path, traces: dict[str, np.ndarray]) -> "DrawStore
 
 
 def check_drawn(store: "DrawStore", count: int, known: str) -> None:
-    """Raises a CheckpointError unless the first ``count`` draws have the identity ``known``; "" is not checked.
+    """Raises a CheckpointError unless the identity of the first ``count`` draws is ``known``; "" is not checked.
 
-    Draws may be undamaged and still belong to another run.
+    The identity is a checksum. Draws may be undamaged and still belong to another run.
     """
     if known and store.identity(count) != known:
         raise CheckpointError(
@@ -71,7 +72,11 @@ def check_drawn(store: "DrawStore", count: int, known: str) -> None:
 
 
 def discard_draws(folder: pathlib.Path) -> None:
-    """Deletes a folder's draws, which belong to no checkpoint; CheckpointError if no run of this library wrote them."""
+    """Deletes the draws in a folder, where no checkpoint refers to them.
+
+    Raises:
+        CheckpointError: no run of this library wrote them.
+    """
     path = folder / "draws.zarr"
     if not os.path.lexists(path):
         return
@@ -156,14 +161,14 @@ def read(
     folder: pathlib.Path, model: Model, weigh: Callable, thin: int, seed: int | None, count: int, point: bool,
     drawn: str,
 ) -> Belief:  # fmt: skip
-    """Reads the belief; raises a CheckpointError if it is damaged, or of a version that cannot be read.
+    """Reads the approximate posterior; raises a CheckpointError if it is damaged, or of too early a version.
 
     Args:
         folder: the posterior's folder.
         model: the posterior's model.
         weigh: computes the draws' weights from their traces.
         thin: number of steps per stored draw.
-        seed: the run's seed, from which the draws of a q are drawn again.
+        seed: the run's seed, with which the draws from a fitted distribution q are made again.
         count: number of draws per chain to read; a run ends with a full block of steps, so the store may hold more.
         point: whether the method gives a point estimate.
         drawn: the draws' identity, "" if an earlier version wrote them.
@@ -171,8 +176,8 @@ def read(
     if not (folder / "belief").exists():
         if point or not (folder / "draws.zarr").exists():
             raise CheckpointError(
-                f"{folder} was written by an earlier version of tractable, whose fits and points cannot be read: run "
-                "the method again, with the seed in settings.toml."
+                f"{folder} was written by an earlier version of tractable, whose fitted distributions and point "
+                "estimates cannot be read: run the method again, with the seed in settings.toml."
             )
         store = store_of(folder)
         check_drawn(store, count, drawn)
@@ -214,7 +219,7 @@ def save_network(ladder: Model, phi: PyTree, folder: pathlib.Path) -> pathlib.Pa
 
 
 def load_network(model: Model, folder: pathlib.Path) -> PyTree:
-    """The saved φ in the ladder's structure; None if none was saved; CheckpointError if φ is of another network."""
+    """The saved φ in the ladder's structure, or None; raises a CheckpointError if φ is of another network."""
     if not (folder / NETWORK).exists():
         return None
     checkpoint = files.load(folder / NETWORK)

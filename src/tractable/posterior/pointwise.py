@@ -148,7 +148,7 @@ def replicated(model: Model, params: PyTree, given: PyTree, count: int, seed: in
     parts = jax.tree.leaves(example)
     if not all(part.size for part in parts):
         raise ModelError("A part of this likelihood is a factor, from which no data can be simulated.")
-    fits("A predictive", length(params), count, sum(p.size for p in parts), max(p.dtype.itemsize for p in parts))
+    fits("A predictive sample", length(params), count, sum(p.size for p in parts), max(p.dtype.itemsize for p in parts))
     key = jax.random.key(seeded("posterior_predictive(seed)", seed))
 
     def of_draws(thetas: PyTree, numbers: np.ndarray, chunk: PyTree, index: np.ndarray) -> PyTree:
@@ -196,7 +196,7 @@ def derived(model: Model, params: PyTree, most: int | None = None) -> dict[str, 
 
 
 def corrected(model: Model, data: Data, fitted: Fitted) -> np.ndarray:
-    """Log importance weights log p(y, z) − log q(z) of q's own draws, (s,) (Magnusson et al. 2019)."""
+    """Log importance weights log p(y, z) − log q(z) of draws from a fitted q, (s,) (Magnusson et al. 2019)."""
     positions = np.concatenate([] if fitted.positions is None else fitted.positions)
     return np.asarray(_corrections(model, fitted.q, fitted.phi, positions, data.arrays()), np.float64)
 
@@ -221,7 +221,7 @@ def left_out(model: Model, params: PyTree, log_weights: np.ndarray, data: Data, 
         share = 1.0 if data.weights is None else np.minimum(data.weights[rows], 1.0)[:, None]
         ratios = log_weights - share * np.where(np.isfinite(terms), terms, 0.0)
         ratios -= ratios.max(1, keepdims=True)
-        # The ratios of masked rows, for example, are constant, so that there is nothing to smooth.
+        # A masked row, for example, has the same density in all draws; then there is nothing to smooth.
         constant = np.ptp(ratios, 1) <= 1e-6 * np.maximum(1.0, np.abs(terms).max(1))
         new_weights, khat = ratios - _log_sum(ratios)[:, None], np.full(len(ratios), -np.inf)
         if not constant.all():
@@ -359,7 +359,7 @@ def _by_chunks(
 
     Args:
         of_draws: the function ``of_draws(thetas, numbers, chunk, index)`` for a block of draws and a chunk of rows.
-        of_draw: the same for a single draw, by which the memory is estimated.
+        of_draw: the same function for a single draw; it serves to estimate the memory.
         params: draws (s, ...).
         rows, count: the rows, and their number.
         placement: the devices.
@@ -431,5 +431,5 @@ def _corrections(model, q, phi, positions, rows) -> jax.Array:
 
 def _log_sum(logs: np.ndarray) -> np.ndarray:
     """log Σ exp over the last axis."""
-    with np.errstate(invalid="ignore"):  # weights that are not numbers get an infinite k-hat
+    with np.errstate(invalid="ignore"):  # weights that are NaN get an infinite k-hat
         return np.asarray(np.logaddexp.reduce(logs, axis=-1))

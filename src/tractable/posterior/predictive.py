@@ -64,8 +64,8 @@ class Predictive(Learnt):
                 not at each input.
             group: for a model with ``local``, (n,) labels of the rows' groups, known or new; by default every row has
                 a new group.
-            mesh: the devices over which rows are distributed, as for ``infer``; results have the same bits on any
-                number of devices.
+            mesh: the devices over which rows are distributed, as for ``infer``; results are the same to the last digit
+                on any number of devices.
 
         Raises:
             DataError: inputs unlike those of the fit; fitted rows as ``calibrate``; a ladder, which predicts no y.
@@ -101,7 +101,7 @@ class Predictive(Learnt):
         if self.data is not None:
             prediction.check_inputs(self.data.given, x, "predict(x)")
             kinds = (kinds_of(self.data)[0], None if x is None else row_shapes(prediction.rows_of(x)[0]))
-            if kinds != kinds_of(self.data):  # for rows of another dtype, for example, the traced model may differ
+            if kinds != kinds_of(self.data):  # JAX traces the model anew for rows of another dtype, for example
                 share_programs(self.model, kinds, self.data.size)
         return prediction.predict(
             self.predictive, *self.spread(draws), x, level=level, seed=seed, calibrate=calibrate, placement=placement

@@ -192,7 +192,7 @@ def _open_checkpoint(folder: pathlib.Path, manifest: dict[str, Any]) -> tuple[in
             raise CheckpointError(f"{folder} holds the result of another run; choose another folder.")
         refuse_others(folder)
         return None
-    # Checkpoints of earlier versions do not name the mesh of devices; it is taken to be the same.
+    # Checkpoints of earlier versions do not name the mesh of devices; their mesh is taken to be the present one.
     saved_manifest = {name: value for name, value in manifest.items() if name == "mesh"} | checkpoint[2]["identity"]
     differences = files.differences(saved_manifest, manifest)
     if differences:
@@ -212,7 +212,7 @@ class RunFolder(NamedTuple):
     saver: Saver | Leader | Follower | None
 
     def check(self, posterior: Posterior) -> None:
-        """Raises, on all processes, an error of one process while it wrote during the run.
+        """Raises on all processes the error, if there was one, of the process that wrote during the run.
 
         The error's ``partial`` holds the posterior.
         """

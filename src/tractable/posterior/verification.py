@@ -58,7 +58,7 @@ def _climb_again(posterior: Posterior, how: str | None, held_out: Data | None) -
         outcome = posterior.method.learn(session._replace(near=place, held_out=held_out))
     if outcome.interrupted:
         return posterior
-    sentence = "the first optimisation ended lower, or at a mode of less mass; this one began at a check's better point"
+    sentence = "the first optimisation ended lower, or at a mode of less mass; a check found this one's starting point"
     check = Check("begun again", 1.0, "trust", sentence)
     return _replace(posterior, posterior.method, outcome, how, held_out, check)
 
