@@ -50,7 +50,7 @@ def may_replace(out: Path, inputs: Iterable[Path | None], columns: Sequence[str]
     """Raise a CheckpointError unless the file ``out`` is new or a table with the same ``columns``.
 
     ``inputs`` are the files that the command reads; ``out`` may not be one of them, nor a new file in a run's folder.
-    ``columns`` are None before they are known; then only this is checked.
+    ``columns`` are None before they are known; then only these two rules are checked.
     """
     if not out.exists():
         run = next((parent for parent in list(out.absolute().parents)[1:] if holds_a_run(parent)), None)

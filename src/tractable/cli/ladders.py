@@ -25,8 +25,9 @@ from tractable.tables.encoder import Encoder
 from tractable.tables.files import NEW, USUAL, Source, read_rows
 from tractable.tables.ordered import Places
 
-SCORED, DRAWS = 1000, 100  # most held-out rows of a vae or belief-network that are scored; latent draws for each row
-WRITTEN = 50  # up to this many latent units all layers are written to predictions, and beyond it only the first layer
+SCORED = 1000  # largest number of held-out rows whose bounds are computed
+DRAWS = 100  # number of draws of the latent variables from which each row's bound is computed
+WRITTEN = 50  # with at most this many latent units, predictions hold all layers; with more, only the first layer
 
 
 class Autoencoder(OfRows):

@@ -104,7 +104,7 @@ class Linear(Kind):
     def usual(self, task: Task) -> str:
         """The default method: nested Laplace (INLA) for a table if it can integrate over the weights, and else NUTS.
 
-        Nested Laplace is exact if y is normal; otherwise it has a correction.
+        Nested Laplace is exact if y is normal; for other y its error is corrected by importance weights.
         """
         return "inla" if task.encoder is not None and any(suited(task.model, task.data)) else self.usual_method
 

@@ -116,8 +116,8 @@ def read_shards(path: Path, spec: Mapping[str, Any], target: str | None) -> Expl
         return Explained(encoder, *part_rows(data, held_out_mask(data.size, share)))
     parts, structure = [last_apart(leaf, share) for leaf in jax.tree.leaves(data.rows)], jax.tree.structure(data.rows)
     sides = [jax.tree.unflatten(structure, list(side)) for side in zip(*parts, strict=True)]
-    cut = [len(jax.tree.leaves(sides[0])[0])]
-    weights = (None, None) if data.weights is None else np.split(data.weights, cut)
+    fitted = [len(jax.tree.leaves(sides[0])[0])]
+    weights = (None, None) if data.weights is None else np.split(data.weights, fitted)
     train, rest = (
         Data(*rows, weights=each, resident=False) if jax.tree.leaves(rows) else None
         for rows, each in zip(sides, weights, strict=True)
@@ -152,8 +152,8 @@ def drop_columns(frame: pd.DataFrame, exclude: Sequence[str]) -> pd.DataFrame:
 def drop_gaps(source: Source, missing: str | None, remedy: str) -> Source:
     """The rows to learn from, according to --missing.
 
-    "raise" raises an error for missing numbers, "drop" leaves out their rows, and "exact" keeps rows that have a
-    number. None keeps all rows, also those without any number, because they are the steps of a sequence.
+    "raise" raises an error for missing numbers, "drop" leaves out their rows, and "exact" keeps rows that have at
+    least one number. None keeps all rows, also those without any number, because they are the steps of a sequence.
     """
     if missing in (None, "exact"):
         source.refuse_infinite()

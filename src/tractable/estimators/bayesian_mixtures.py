@@ -56,7 +56,7 @@ class BayesianGaussianMixture(Mixture):
         n_components: K ≥ 1, the largest number of components.
         covariance_type, max_iter, warm_start: as for ``GaussianMixture``.
         tol: > 0; the ascent stops when the gain still to come, by extrapolation, is below this share of the bound. The
-            bound is that of rows in the prior's units, so that the rows' own units do not matter.
+            bound is that of rows in units of the prior's sds, so that the rows' own units do not matter.
         reg_covar: ≥ 0, in the units of x²; added to the variances of the default covariance_prior, which stay positive
             in this way if a column is constant. scikit-learn instead adds it in every M-step, which corresponds to no
             prior and breaks the bound.
@@ -125,7 +125,7 @@ class BayesianGaussianMixture(Mixture):
         return means + np.sqrt((1 + 1 / beta) * nu / chi) * (x - means), labels
 
     def _plan(self, x: np.ndarray, weight: np.ndarray) -> Plan:
-        """The plan to run coordinate ascent in the frame, which are coordinates where the prior's covariance is 1."""
+        """The plan to run coordinate ascent in coordinates in which the prior's covariance is 1 (a ``Frame``)."""
         centre, checks = tables.weighted_mean(x, weight), ()
         covariance, freedom = self.covariance_prior, self.degrees_of_freedom_prior
         if covariance is None:
@@ -200,7 +200,7 @@ class BayesianGaussianMixture(Mixture):
         return self._in_scale(self._forms().mean(tables.as_floats(self._estimate)))
 
     def _in_scale(self, theta: Gaussians) -> Gaussians:
-        """θ in the user's scale, of the θ of rows in the frame's coordinates."""
+        """θ in the user's scale, computed from θ for rows in the frame's coordinates."""
         return map_moments(self._frame.root, tables.as_doubles(theta))
 
     def _results(self, posterior: Posterior, total: float) -> tuple[Gaussians, list[Check], dict[str, Any]]:

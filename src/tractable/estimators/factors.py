@@ -19,8 +19,8 @@ from tractable.posterior.posterior import Posterior
 
 ROTATIONS = {"varimax": 1.0, "quartimax": 0.0}  # γ of the orthomax family of rotations
 FLOOR = 1e-12  # the smallest noise variance, in the units of x²
-FLAT = 1e-9  # an eigenvalue of the information counts as 0 below this share of the largest
-INFERRED = "write tr.infer(tr.models.{}, rows, tr.EM({}))."
+FLAT = 1e-9  # an eigenvalue of the information counts as 0 below this share of the largest eigenvalue
+INFERRED = "write tr.infer(tr.models.{}, rows, tr.EM({}))."  # what to do in place of passing a removed argument
 
 
 @dataclass(eq=False, repr=False)

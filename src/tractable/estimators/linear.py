@@ -41,10 +41,10 @@ class BayesianLinearRegression(BayesianRegressor):
     Args:
         weight_scale: > 0, prior sd of a weight. None means 2.5, except for a table of 10 columns or more with fewer
             than five rows for each column in the first fit. There all weights share one sd, which is learnt as in ridge
-            regression (``glm.linear.pooled``).
+            regression (``glm.linear.pooled``); but if columns and rows are both more than 400, the sd is 2.5 again.
         intercept_scale: > 0, prior sd of the intercept.
-        method: "auto" is ``INLA``, which is exact here, up to about 5,000 columns or rows, whichever are fewer; beyond
-            that it is an approximation. Other values are as for ``BayesianMLPRegressor``.
+        method: "auto" is ``INLA``, which is exact here. If columns and rows are both more than about 5,000, "auto" is
+            ``MeanField``, an approximation. Other values are as for ``BayesianMLPRegressor``.
         level, calibration, random_state, verify: as for ``BayesianMLPRegressor``.
         priors: numpyro distributions by parameter, which replace the priors above: "weights" (scalar, or of shape
             (D,)), "intercept", "noise"; for standardised columns and y. If the prior of the weights is not normal,

@@ -22,8 +22,8 @@ def moments(posterior: Posterior) -> tuple[np.ndarray, np.ndarray]:
     if known is None:
         raise SettingsError(
             "partial_fit uses the posterior of the earlier rows as the prior of the next rows, but "
-            f"{type(posterior.method).__name__} left a point without a width (it has more than 1000 numbers, or no "
-            "proper maximum). Use method='bbb' or 'laplace'."
+            f"{type(posterior.method).__name__} gave a point estimate without sds (it has more than 1000 numbers, or "
+            "no proper maximum). Use method='bbb' or 'laplace'."
         )
     mean, sd = known
     return np.asarray(mean, np.float64), np.maximum(np.asarray(sd, np.float64), LEAST_SD)

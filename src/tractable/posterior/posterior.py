@@ -277,7 +277,7 @@ class Posterior(Predictive):
         if self.phi is not None:
             return [coding.gap_check(self, rows)]
         if not (self.is_point or self.count) or not can_be_compared(self.model, as_data(rows)):
-            sentence = "held-out rows were not checked: that needs draws or a point estimate, and a density per row"
+            sentence = "held-out rows were not checked: that needs draws or an estimate, and one distribution per row"
             if self.model.local is not None:
                 sentence = "held-out groups were not checked; posterior.log_predictive gives their log densities"
             return [Check(HELD_OUT, float("nan"), "caution", sentence)]

@@ -185,7 +185,7 @@ def _predictions(
         if overflow.any():
             tell(
                 f"{np.count_nonzero(overflow)} of {overflow.size} predictions are too large to compute, the first in "
-                f"row {int(np.argwhere(overflow)[0][0])} (rows count from 0): inputs lie too far from the fitted inputs."
+                f"row {int(np.argwhere(overflow)[0][0])} (rows count from 0): inputs lie too far from the fitted ones."
             )
     prediction = Prediction(mean, np.sqrt(variance + squares), np.sqrt(variance), np.sqrt(squares), lower, upper)
     if kind == "number":
