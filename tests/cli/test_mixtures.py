@@ -242,10 +242,7 @@ def test_missing_numbers_are_integrated_out(folder, tmp_path):
             ["people.csv", *MIXED, "--components", "2,9999999999"],
             "--components expects whole numbers from 1 to 100,000",
         ),
-        (
-            ["people.csv", *MIXED, "--components", "49"],
-            "up to 49 with 48 rows to fit: each component needs at least one row",
-        ),
+        (["people.csv", *MIXED, "--components", "49"], "49 with 48 rows to fit: each component needs at least one row"),
         (
             ["people.csv", *MIXED, "--covariance", "round"],
             "--covariance is full, tied, diagonal, spherical; got 'round'",
