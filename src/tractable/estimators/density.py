@@ -147,7 +147,7 @@ class Density(Scored, DensityMixin, Bayesian):
         """
         errors, checks = tables.as_doubles(posterior.sd()), list(posterior.report().checks)
         if "eigenvalue" not in posterior.found:
-            why = "not computed: for so many numbers, or rows, they would take long"
+            why = "not computed: with so many parameters or rows they would take long"
             checks.append(Check("standard errors", math.nan, "trust", why))
         theta = tables.as_floats(self._model().shifted(self._estimate, self._frame.centre))
         position = np.asarray(tables.program(self._forms(), "position_of")(theta))

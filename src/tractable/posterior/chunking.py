@@ -9,7 +9,7 @@ import numpy as np
 from tractable.core.tree import PyTree, row_shapes
 from tractable.engine.placement import ONE_DEVICE, OneDevice
 
-BYTES = 1 << 25  # maximum number of bytes that intermediate results, or results, of a chunk of rows take
+BYTES = 1 << 25  # maximum number of bytes of a chunk's intermediate results, and of its results
 DRAWS = 1 << 28  # maximum size of a block of draws of the parameters, in bytes
 
 

@@ -51,7 +51,7 @@ def refuse_others(folder: pathlib.Path) -> None:
 
 
 def new_store(folder: pathlib.Path, traces: dict[str, np.ndarray]) -> "DrawStore":
-    """Makes a new store in a run's folder for traces with the shapes of ``traces``, each (chain, draw, ...)."""
+    """Makes a new store in a run's folder for traces (arrays with a value for each draw) like ``traces``."""
     from tractable.engine.store import DrawStore  # imported here, because zarr takes long to import
 
     fields = {name: (a.shape[2:], a.dtype.name) for name, a in traces.items()}
@@ -169,7 +169,7 @@ def read(
         weigh: computes the draws' weights from their traces.
         thin: number of steps per stored draw.
         seed: the run's seed, with which the draws from a fitted distribution q are made again.
-        count: number of draws per chain to read; a run ends with a full block of steps, so the store may hold more.
+        count: number of draws per chain to read; the store may hold more, because a run takes its steps in blocks.
         point: whether the method gives a point estimate.
         drawn: the draws' identity, "" if an earlier version wrote them.
     """

@@ -253,9 +253,9 @@ def loo(
     index = positive
     if rows is not None and rows < len(positive):
         index = np.sort(np.random.default_rng(0).choice(positive, rows, replace=False))
-    shares = log_weights - _log_sum(log_weights)
+    log_shares = log_weights - _log_sum(log_weights)
     parts = [
-        (_log_sum((a.log_weights + a.log_likelihoods).T), _log_sum((shares[:, None] + a.log_likelihoods).T), a.khat)
+        (_log_sum((a.log_weights + a.log_likelihoods).T), _log_sum((log_shares[:, None] + a.log_likelihoods).T), a.khat)
         for a in left_out(model, params, log_weights, data if len(index) == data.size else data.take(index), efficiency)
     ]
     pointwise, joint, khats = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
@@ -264,7 +264,7 @@ def loo(
     log_densities, spread = joint, pointwise
     if len(index) < size:  # the standard error over rows is estimated from l, which is computed for all rows
         weights = count[positive]
-        spread = log_predictive(model, params, np.exp(shares), data.take(positive)).astype(np.float64)
+        spread = log_predictive(model, params, np.exp(log_shares), data.take(positive)).astype(np.float64)
         log_densities = spread
     total, p = weights @ log_densities, scale * losses.sum()
     variance = weights @ np.square(spread - np.average(spread, weights=weights))

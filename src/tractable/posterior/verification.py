@@ -86,6 +86,6 @@ def _replace(
 
 
 def _places(posterior: Posterior) -> list[list[float]]:
-    """The unconstrained points of a result and of earlier ones: each is the point estimate, or the draws' mean."""
+    """The unconstrained points of a result and of earlier results: point estimates, or means of draws."""
     subject = subject_of(posterior) if posterior.model.space.size <= MOST_PARAMETERS else None
     return [*posterior.found.get(BEFORE, []), *([] if subject is None else [subject.centre.tolist()])]
