@@ -145,7 +145,7 @@ def terminal_tables(sections: Sequence[Section]) -> Iterator[Any]:
 
 
 def describe_time(phases: Mapping[str, float]) -> str:
-    """The wall time in seconds, and each phase's share of it."""
+    """The wall time in seconds, in all and by phase."""
     parts = ", ".join(f"{name} {value:.1f}" for name, value in phases.items() if value >= 0.05)
     return f"{sum(phases.values()):.1f} s" + (f" ({parts})" if len(phases) > 1 and parts else "")
 

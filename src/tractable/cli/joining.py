@@ -75,7 +75,7 @@ def join(place: dict[str, Any]) -> bool:
     in_pod = "KUBERNETES_SERVICE_HOST" in os.environ and "JOB_COMPLETION_INDEX" not in os.environ
     if not place and (max(counts) == 1 if counts else in_pod):
         return True
-    # JAX aborts the whole process at its own timeout, so that timeout is made longer than ``PATIENCE``. While JAX
+    # JAX aborts the whole process at its own timeout, which is therefore made longer than ``PATIENCE``. While JAX
     # waits, it does not react to Ctrl-C, so it waits in a thread.
     timeouts: dict[str, Any] = {"initialization_timeout": int(10 * PATIENCE), "shutdown_timeout_seconds": LEAVING}
     faults: list[Exception] = []

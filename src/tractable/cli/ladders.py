@@ -138,7 +138,7 @@ class BeliefNetwork(Autoencoder):
 
 
 def log_scale(task: Task) -> float:
-    """By how much log densities are lower in the file's units than in those of the model.
+    """By how much log densities are lower in the file's units than in the model's units.
 
     It is 0 for pixels, whose densities are for numbers in [0, 1].
     """

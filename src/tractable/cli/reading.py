@@ -18,7 +18,7 @@ from tractable.tables.encoder import Encoder, encode, fit_encoder, fit_numbers, 
 from tractable.tables.files import Source, places, read_table
 
 SPLIT_SEED = 0  # seed of the choice of held-out rows, which is thus the same for all runs on a table
-SCORED = 10_000  # predictions are scored on the first so many held-out rows of shards, which are in random order
+SCORED = 10_000  # largest number of held-out rows of shards that are scored: the first ones, as the order is random
 MOST = 100_000  # the largest whole number that an option such as --hidden accepts
 ROLES = ("weights", "exposure", "censored", "event", "until")  # options that name a column with a special role
 PACKED = (*ROLES, "exclude", "formula", "shifted", "family", "target")  # options that a packed table fixes or excludes

@@ -245,7 +245,7 @@ class Chosen(OfRows):
         return task
 
     def learn(self, task: Task, method: Method, seed: int, folder: Path, progress: bool | None) -> Result:
-        """Fit a model of each size and choose one; the criteria are in the table's units."""
+        """Fit a model of each size to try, and choose one of them; the criteria are in the table's units."""
         spec, encoder = task.spec, task.encoder
         selection = select(
             lambda k: self.model(spec | {"chosen": k}, encoder), task.data, sorted(set(spec[self.tries])), method,

@@ -197,7 +197,7 @@ class Explaining(Bayesian):
     def _validate(
         self, x: object, y: object, sample_weight: object, first: bool
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Check the settings, x, y and weights; return the last three as arrays."""
+        """Check the settings, x, y and weights; return x, y and weights as arrays."""
         self._check_settings()
         table: Any = (x, y)
         table = validate_data(

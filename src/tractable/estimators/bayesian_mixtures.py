@@ -214,7 +214,7 @@ class BayesianGaussianMixture(Mixture):
         bound = posterior.found["objective"] - total * log_size(self._frame)
         checks = [c._replace(value=bound) if c.name == "bound" else c for c in posterior.report().checks]
         used = float(np.sum(q.mean_precision - self._prior["mean_precision"] >= 1))
-        sentence = f"of {k} explain a row or more; the others are as in the prior"
+        sentence = f"of {k} explain a row or more; the other components are as in the prior"
         checks.append(Check("components in use", used, "trust", sentence))
         position_of = tables.program(self._frame_model(self._prior, self._frame), "position_of")
         positions = jax.vmap(position_of)(tables.as_floats(draws))

@@ -153,7 +153,7 @@ class GaussianMixture(Mixture):
         self._initial_values()  # checks shapes before anything runs
 
     def _initial_values(self) -> Gaussians:
-        """The user's starting values, in the user's units; None for each that the user did not give."""
+        """The user's starting values, in the user's units; None for each value that the user did not give."""
         example = self._model().position
         weights = array_of_shape("weights_init", self.weights_init, example.weights.shape)
         means = array_of_shape("means_init", self.means_init, example.means.shape)

@@ -35,7 +35,7 @@ class BayesianMLPRegressor(BayesianRegressor):
             of weights. A number is the prior's sd. Other values are as for ``models.neural_network``.
         method: "bbb", "sgld", "nuts", "map", "meanfield", "fullrank", "laplace" or "ensemble" with its default
             settings; or a method with its own settings, such as ``tr.NUTS(chains=2)``.
-        level: the probability that an interval holds, in (0, 1).
+        level: the probability with which an interval contains y, in (0, 1).
         calibration: share of the rows, in [0, 1), held out of the fit to calibrate intervals; 0 holds out none.
         held_out: share of the rows, in [0, 1), held out of the fit. Training stops when it no longer improves their
             prediction, and the report says how well they are predicted.

@@ -74,7 +74,7 @@ def _in_order(table: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Sort rows by their values.
 
     To sort by every column would take longer than most fits. So the function first sorts by the columns up to the first
-    one in which most rows differ. It then sorts by the other columns only those rows that are still equal.
+    column in which most rows differ. It then sorts only the rows that are still equal, by the other columns.
 
     Returns:
         (n,) the order of the rows, as by ``np.lexsort``; (n,) whether each sorted row differs from the row before it.

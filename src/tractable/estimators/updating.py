@@ -51,7 +51,7 @@ def with_normal_priors(model: Model, mean: np.ndarray, sd: np.ndarray) -> Model:
 
     priors = list(map(normal_prior, model.bijectors, model.unbounded, *map(jax.tree.leaves, (means, sds))))
     structure = jax.tree.structure(model.prior, is_leaf=is_distribution)
-    # Laplace takes a model with a start of its own for a network. So no start is added to a model that has none.
+    # ``Laplace`` treats a model with its own starting point as a network. So no start is added to a model without one.
     start = None if model.start is None else jax.tree_util.Partial(_draw, model.bijectors, means, sds)
     parts = model.parts and {
         name: with_normal_priors(part, mean[model.part(name)], sd[model.part(name)])

@@ -123,7 +123,7 @@ def write(
     folder: pathlib.Path, belief: Belief, model: Model, settings: dict[str, Any], summary: "pd.DataFrame",
     about: dict[str, Any], *, streamed: bool = False,
 ) -> None:  # fmt: skip
-    """Writes a posterior: its draws (zarr) or another belief (checkpoint), settings (TOML), summary (CSV), rest (JSON).
+    """Writes a posterior: draws (zarr) or another result (checkpoint), settings (TOML), summary (CSV), rest (JSON).
 
     The JSON file is written last, with the checksums of the other files. The store of draws has its own checksums.
 
@@ -253,5 +253,5 @@ def load_network(model: Model, folder: pathlib.Path) -> PyTree:
 
 
 def _few(names: list[str]) -> str:
-    """At most four of the names, and the number of the others."""
+    """At most four of the names, and the number of the other names."""
     return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")

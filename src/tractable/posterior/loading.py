@@ -135,7 +135,7 @@ class Entries(NamedTuple):
     made: dict[str, Any] | None  # how to make the model again; None for a user's own model
     settings: dict[str, Any]  # of the method
     seed: int | None
-    thin: int
+    thin: int  # number of steps per draw
     count: int | None  # draws per chain; None if an earlier version wrote the folder
     drawn: str  # identity of the draws
     found: dict[str, Any]
@@ -191,7 +191,7 @@ def _entries(folder: pathlib.Path) -> Entries:
 
 
 def _traced(entry: object) -> Traced | None:
-    """The checked entry "traced"; None if there is none."""
+    """The entry "traced", checked; None if the folder has no such entry."""
     if entry is None:
         return None
     traced = Traced(**_of_type(dict, entry))

@@ -238,7 +238,7 @@ def concatenate_chunks(parts: Sequence[Left]) -> Left:
 def loo(
     model: Model, params: PyTree, log_weights: np.ndarray, data: Data, efficiency: float = 1.0, rows: int | None = None
 ) -> Loo:
-    """Leave-one-out cross-validation from s draws, with at most ``rows`` of the rows of positive weight.
+    """Leave-one-out cross-validation from s draws, for at most ``rows`` rows of positive weight.
 
     Of N rows, m are drawn with equal probability, and elpd = Σ_N w l + N/m Σ_m w (log p(y_n | y without n) − l) with
     l = log p(y_n | y). This is the difference estimator of Magnusson et al. 2020, which is exact if m = N. The other
@@ -276,7 +276,7 @@ def loo(
 
 
 def transforms(left: Left, simulated: np.ndarray, y: np.ndarray, seed: int = 0) -> np.ndarray:
-    """Leave-one-out probability integral transforms Pr(y* < y_n | y without n) of rows of one number, (n,).
+    """Leave-one-out probability integral transforms Pr(y* < y_n | y without n) of rows with one number, (n,).
 
     Ties are broken at random, so that the transforms of counts are uniform too. Likewise, the position of a censored
     row, y (n, 2), between its bounds is random.
@@ -295,7 +295,7 @@ def transforms(left: Left, simulated: np.ndarray, y: np.ndarray, seed: int = 0) 
 
 
 def single(y: PyTree) -> np.ndarray:
-    """y of rows of one number each, (n,), or its bounds (n, 2); a DataError for other rows."""
+    """y of rows with one number each, (n,), or its bounds (n, 2); a DataError for other rows."""
     parts = jax.tree.leaves(y)
     if len(parts) > 1:
         raise DataError("pit() expects rows of one number each; these rows have several numbers.")

@@ -149,8 +149,8 @@ class Posterior(Predictive):
     def sample(self, key: jax.Array | int, n: int) -> PyTree:
         """Draws n parameters from the posterior, with the leading axis (n,).
 
-        For a fitted distribution q, these are new draws. For chains they are kept draws, resampled by weight. A point
-        estimate is repeated n times.
+        A fitted distribution q gives new draws. For chains, draws of the run are resampled by weight. A point estimate
+        is repeated n times.
         """
         expect("sample(n)", n, Count)
         if not isinstance(key, jax.Array):

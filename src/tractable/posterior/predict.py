@@ -335,7 +335,7 @@ def _add_draws(
 
 
 def _finish_chunk(sums: _Sums, samples: list, real: int, shares: np.ndarray, level: float) -> tuple:
-    """The sums and the interval's bounds of a chunk's ``real`` rows; the others are padding."""
+    """The sums and the interval's bounds of a chunk's ``real`` rows; its other rows are padding."""
     samples_copy = np.concatenate([np.asarray(a)[:real] for a in samples], -1)  # ``_bounds`` sorts it in place
     moments = (np.asarray(a)[:real] for a in sums[1:])
     return *moments, *_bounds(samples_copy, shares, level)

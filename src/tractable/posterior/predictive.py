@@ -174,7 +174,7 @@ class Predictive(Learnt):
         return pointwise.loo(self.predictive, *self._leaving(draws), rows=rows)
 
     def pit(self, *, draws: int = 1000, rows: int | None = None, seed: int = 0) -> np.ndarray:
-        """Leave-one-out probability integral transforms Pr(y* < y_n | y without n) of rows of one number, (n,).
+        """Leave-one-out probability integral transforms Pr(y* < y_n | y without n) of rows with one number, (n,).
 
         They are uniform on (0, 1) if predictions are right (Gelfand et al. 1992). Ties of discrete data are broken at
         random, and the position of a censored row between its bounds is random. The result is NaN for a row that is too

@@ -120,7 +120,7 @@ class Leader:
     """The ``Saver`` of the process that writes for all processes of a run.
 
     Its first error is not raised at once, because the other processes would then wait for this one for ever. It is
-    stored in ``faults``, and all processes stop when they next look there.
+    stored in ``faults``, and all processes stop when they next check it.
 
     Attributes:
         faults: the first CheckpointError, if there was one; draws are kept in memory after it.
