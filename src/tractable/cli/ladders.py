@@ -25,8 +25,8 @@ from tractable.tables.encoder import Encoder
 from tractable.tables.files import NEW, USUAL, Source, read_rows
 from tractable.tables.ordered import Places
 
-SCORED = 1000  # largest number of held-out rows whose bounds are computed
-DRAWS = 100  # number of draws of the latent variables from which each row's bound is computed
+# Largest number of held-out rows whose bounds are computed; number of latent draws from which each bound is computed.
+SCORED, DRAWS = 1000, 100
 WRITTEN = 50  # with at most this many latent units, predictions hold all layers; with more, only the first layer
 
 
