@@ -1,4 +1,4 @@
-"""Makes folders of runs, removes those of failed runs, and writes and reads the description of a run."""
+"""Makes folders of runs, removes the folders of failed runs, and writes and reads the description of a run."""
 
 import contextlib
 import hashlib
@@ -112,7 +112,7 @@ def write_run(folder: Path, entries: dict[str, Any]) -> None:
 
 
 def read_run(folder: Path) -> dict[str, Any]:
-    """What ``write_run`` wrote."""
+    """The entries of run.json, as ``write_run`` wrote them."""
     if not (folder / RUN).exists():
         raise CheckpointError(NO_RUN.format(folder))
     entries, _ = sealed.read_sealed(folder / RUN)

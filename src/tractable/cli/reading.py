@@ -98,7 +98,7 @@ def read_explained(path: Path, spec: Mapping[str, Any], target: str | None) -> E
 def read_shards(path: Path, spec: Mapping[str, Any], target: str | None) -> Explained:
     """Read a table that ``tractable pack --target`` encoded.
 
-    If the table is too large for memory, the held-out rows are those of some of its files.
+    If the table is too large for memory, the held-out rows are all rows of some of its files.
     """
     about = manifest_of(path)
     if about is None or about.get("encoder") is None:
@@ -168,7 +168,7 @@ def drop_gaps(source: Source, missing: str | None, remedy: str) -> Source:
 
 
 def encoder_of(source: Source, to_fit: np.ndarray, divisor: float) -> tuple[Encoder, Source]:
-    """The encoder of rows of numbers, and the rows with the columns that it knows.
+    """The encoder of rows of numbers, and the rows with the columns that the encoder knows.
 
     It divides the numbers by ``divisor``. If that is 0, it standardises them by the rows that ``to_fit`` marks, and
     drops columns of a table that are constant in these rows.

@@ -63,7 +63,7 @@ class BayesianGaussianMixture(Mixture):
         n_init: number of starts, ≥ 1, by k-means++; the result with the largest bound is kept.
         weight_concentration_prior_type: "dirichlet_process" or "dirichlet_distribution".
         weight_concentration_prior: α₀ > 0; 1/K by default.
-        mean_precision_prior: β₀ > 0, the number of rows as much as which m₀ counts; 1 by default.
+        mean_precision_prior: β₀ > 0; the prior mean m₀ counts as much as β₀ rows; 1 by default.
         mean_prior: m₀, (d,); the rows' mean by default.
         degrees_of_freedom_prior: ν₀, above d − 1 for full and tied, else above 0; d by default.
         covariance_prior: C₀, positive definite, in the units of x²: full and tied (d, d), diag (d,), spherical a

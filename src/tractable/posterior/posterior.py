@@ -362,7 +362,7 @@ class Posterior(Predictive):
         Args:
             groups: the groups to make.
             draws: maximum number of draws per chain in every group, evenly spaced; by default all draws, and 500 draws
-                of the prior.
+                from the prior.
             dims, coords: axis names for each parameter or data variable, such as ``{"w": ["feature"]}``, and the labels
                 along an axis, such as ``{"feature": ["age", "height"]}``.
             seed: seed of the simulated data and parameters.

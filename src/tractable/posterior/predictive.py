@@ -122,8 +122,8 @@ class Predictive(Learnt):
     ) -> np.ndarray:
         """The log predictive density of each row, log p(y*_n | D) = log mean_θ p(y*_n | θ), (n,), in nats.
 
-        For a ladder with an inference network, it is a lower bound of log p(x*_n | θ) by ``draws`` draws
-        (``log_evidence``). ``mesh`` is explained at ``predict``.
+        For a ladder with an inference network, it is a lower bound of log p(x*_n | θ) from ``draws`` draws
+        of the latent layers (``log_evidence``). ``mesh`` is explained at ``predict``.
         """
         if mesh is not None and (self.phi is not None or self.model.local is not None):
             raise SettingsError("log_predictive(mesh=...) expects independent rows, without groups: leave it out.")

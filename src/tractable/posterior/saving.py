@@ -44,7 +44,7 @@ class Saver:
         resumable: False to write draws only; a folder with a checkpoint is then an error.
 
     Attributes:
-        resume: the leaves of the saved state by path, or None for a new run.
+        resume: the arrays of the saved state by their paths, or None for a new run.
         faults: always empty, because errors are raised at once; ``Leader`` collects them.
     """
 
@@ -77,7 +77,7 @@ class Saver:
         """Saves the run's state, and the draws since the last save, each (chain, draw, ...).
 
         Raises:
-            CheckpointError: they cannot be written; the error's ``partial`` holds all draws that are still available.
+            CheckpointError: the files cannot be written; the error's ``partial`` holds all draws that are still there.
         """
         count = 0
         try:
@@ -155,7 +155,7 @@ class Follower:
     """The ``Saver`` of a process that does not write: it reads the saved state, and keeps its draws in memory.
 
     Attributes:
-        resume: the leaves of the saved state by path, or None for a new run.
+        resume: the arrays of the saved state by their paths, or None for a new run.
         faults: always empty; the process that writes, the ``Leader``, collects errors.
     """
 
