@@ -86,7 +86,7 @@ class GaussianMixture(Mixture):
 
     From equal starts the estimator reproduces scikit-learn's results; it adds weighted rows, standard errors and a
     report. Rows are centred inside the estimator, but not scaled. For batches or rows on file, use ``tr.infer`` with
-    ``tr.models.gaussian_mixture``; for rows with missing numbers, use it with ``tr.models.mixture.with_missing``.
+    ``tr.models.gaussian_mixture``, or ``tr.models.mixture.with_missing`` for rows with missing numbers.
 
     Args:
         n_components: K ≥ 1.

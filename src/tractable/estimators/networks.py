@@ -37,8 +37,8 @@ class BayesianMLPRegressor(BayesianRegressor):
             settings; or a method with its own settings, such as ``tr.NUTS(chains=2)``.
         level: the probability with which an interval contains y, in (0, 1).
         calibration: share of the rows, in [0, 1), held out of the fit to calibrate intervals; 0 holds out none.
-        held_out: share of the rows, in [0, 1), held out of the fit. Training stops when it no longer improves their
-            prediction, and the report says how well they are predicted.
+        held_out: share of the rows, in [0, 1), held out of the fit. Training stops when the prediction of these rows no
+            longer improves, and the report says how well they are predicted.
         random_state: int, RandomState or None, for all randomness of the fit.
         verify: how thoroughly the fit is checked before its verdict can be "trust", as for ``infer``.
 

@@ -57,7 +57,7 @@ def fitting(
 def bytes_per_row(function: Callable, params: PyTree, rows: PyTree) -> tuple[int, Any]:
     """Bytes of intermediate results of ``function(theta, rows, index)`` per row, and the shapes of one row's results.
 
-    The bytes are the difference between the function's traces for two rows and for one row. Intermediate results that
+    The bytes are the difference between the function's programs for two rows and for one row. Intermediate results that
     only depend on the parameters cancel in this difference.
     """
     theta = row_shapes(params)
