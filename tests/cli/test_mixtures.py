@@ -242,7 +242,7 @@ def test_missing_numbers_are_integrated_out(folder, tmp_path):
             ["people.csv", *MIXED, "--components", "2,9999999999"],
             "--components expects whole numbers from 1 to 100,000",
         ),
-        (["people.csv", *MIXED, "--components", "49"], "up to 49 with 48 rows to fit: each needs at least one row"),
+        (["people.csv", *MIXED, "--components", "49"], "49 with 48 rows to fit: each component needs at least one row"),
         (
             ["people.csv", *MIXED, "--covariance", "round"],
             "--covariance is full, tied, diagonal, spherical; got 'round'",
@@ -254,7 +254,7 @@ def test_missing_numbers_are_integrated_out(folder, tmp_path):
         (["people.csv", *MIXED, "--missing", "exact", "--drop-missing"], "contradict each other"),
         (["people.csv", *MIXED, "--method", "nuts"], "expects --method em; got nuts"),
         (["people.csv", *MIXED, "--set", "draws=5"], "EM has no 'draws'"),
-        (["words.csv", *MIXED], "words.csv has no column of numbers, which a mixture of normals is of; got 'name'"),
+        (["words.csv", *MIXED], "words.csv has no column of numbers, which a mixture of normals needs; got 'name'"),
         (
             ["people.csv", *MIXED, "--exclude", "age"],
             "--exclude age is not a column of the table",

@@ -538,7 +538,7 @@ def test_partial_fit_of_classes():
         model.partial_fit(x[:2], [0, 7])
     with pytest.raises(ValueError, match="in the first call"):
         model.partial_fit(x, y, classes=[0, 1])
-    with pytest.raises(ValueError, match="without a width"):
+    with pytest.raises(ValueError, match="without sds"):
         point = BayesianMLPClassifier(hidden=(400,), method=tr.MAP(steps=5), random_state=0)
         point.partial_fit(x, y).partial_fit(x, y)
 

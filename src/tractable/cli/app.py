@@ -37,7 +37,7 @@ def _program(
 
 
 def command(parameters: list[Parameter]) -> Callable:
-    """A decorator that makes a function of ``Given`` a command of ``app`` with these parameters.
+    """A decorator that turns a function of ``Given`` into a command of ``app`` with these parameters.
 
     The library's errors and warnings become lines on stderr.
     """
@@ -160,7 +160,7 @@ def compare(given: Given) -> None:
 
 @command(o.parameters(f"{o.EXPLAINED} method set_ runs jobs seed out quiet"))
 def calibrate(given: Given) -> None:
-    """Check whether a method recovers the parameters that generated simulated data like these.
+    """Check whether a method recovers the parameters that generated simulated data like yours.
 
     Parameters are drawn from the prior and rows from the likelihood, at the inputs of TABLE. If the method is right,
     the rank of the true value among the posterior's draws is uniform. To continue the runs in --out, give the same

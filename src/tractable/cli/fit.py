@@ -43,7 +43,7 @@ class Request(NamedTuple):
 
 
 def fit(given: Arguments, mesh: int | str | None, leads: bool) -> None:
-    """Fit a model and write posterior, page and tables into a folder; only the process that ``leads`` writes."""
+    """Fit a model and write posterior, page and tables into a folder; only the process with ``leads`` true writes."""
     quiet = given["quiet"] or not leads
     with contextlib.ExitStack() as stack:
         request = agree(lambda: read_request(given, mesh, leads))
@@ -105,7 +105,7 @@ def run_to_resume(folder: Path, model: str) -> tuple[dict[str, Any], Any]:
 
 
 def run_folder(request: Request, given: Arguments, leads: bool, stack: contextlib.ExitStack) -> Path:
-    """The run's folder; the process that ``leads`` locks it until ``stack`` is closed."""
+    """The run's folder; the process with ``leads`` true locks it until ``stack`` is closed."""
     task, label = request.task, request.method.label
     name = label if "target" in task.kind.takes else task.kind.name
     folder = given["out"] or folders.fresh(f"{task.name}-{name}")
@@ -145,7 +145,7 @@ def terminal_tables(sections: Sequence[Section]) -> Iterator[Any]:
 
 
 def describe_time(phases: Mapping[str, float]) -> str:
-    """The wall time in seconds, and each phase's share of it."""
+    """The wall time in seconds, in all and by phase."""
     parts = ", ".join(f"{name} {value:.1f}" for name, value in phases.items() if value >= 0.05)
     return f"{sum(phases.values()):.1f} s" + (f" ({parts})" if len(phases) > 1 and parts else "")
 

@@ -1,4 +1,4 @@
-"""Makes folders of runs, removes those of failed runs, and writes and reads the description of a run."""
+"""Makes folders of runs, removes the folders of failed runs, and writes and reads the description of a run."""
 
 import contextlib
 import hashlib
@@ -50,7 +50,7 @@ def may_replace(out: Path, inputs: Iterable[Path | None], columns: Sequence[str]
     """Raise a CheckpointError unless the file ``out`` is new or a table with the same ``columns``.
 
     ``inputs`` are the files that the command reads; ``out`` may not be one of them, nor a new file in a run's folder.
-    ``columns`` are None before they are known; then only this is checked.
+    ``columns`` are None before they are known; then only these two rules are checked.
     """
     if not out.exists():
         run = next((parent for parent in list(out.absolute().parents)[1:] if holds_a_run(parent)), None)
@@ -112,7 +112,7 @@ def write_run(folder: Path, entries: dict[str, Any]) -> None:
 
 
 def read_run(folder: Path) -> dict[str, Any]:
-    """What ``write_run`` wrote."""
+    """The entries of run.json, as ``write_run`` wrote them."""
     if not (folder / RUN).exists():
         raise CheckpointError(NO_RUN.format(folder))
     entries, _ = sealed.read_sealed(folder / RUN)

@@ -15,7 +15,7 @@ from tractable.core.errors import SettingsError
 from tractable.engine.sharding import CHAINS, over
 
 PATIENCE = 300.0  # seconds that a process waits for all others to join
-LEAVING = 20  # seconds that a process which failed alone waits for the others before it ends
+LEAVING = 20  # seconds that a process which failed alone waits for the other processes before it ends
 # The environment variables in which MPI and SLURM say how many processes they started.
 COUNTS = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS")
 ADDRESS = ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE")  # environment variables of torchrun and similar launchers
@@ -75,7 +75,7 @@ def join(place: dict[str, Any]) -> bool:
     in_pod = "KUBERNETES_SERVICE_HOST" in os.environ and "JOB_COMPLETION_INDEX" not in os.environ
     if not place and (max(counts) == 1 if counts else in_pod):
         return True
-    # JAX aborts the whole process at its own timeout, so that timeout is made longer than ``PATIENCE``. While JAX
+    # JAX aborts the whole process at its own timeout, which is therefore made longer than ``PATIENCE``. While JAX
     # waits, it does not react to Ctrl-C, so it waits in a thread.
     timeouts: dict[str, Any] = {"initialization_timeout": int(10 * PATIENCE), "shutdown_timeout_seconds": LEAVING}
     faults: list[Exception] = []
@@ -116,7 +116,7 @@ def join(place: dict[str, Any]) -> bool:
 
 
 def agree(part: Callable[[], Any]) -> Any:
-    """The value of ``part()``, once every process has evaluated its own.
+    """The value of ``part()``, once every process has evaluated its own ``part()``.
 
     If a process fails or exits, all processes end with the largest exit code. A process does not print its error if
     process 0 has an error too.

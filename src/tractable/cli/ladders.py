@@ -25,8 +25,9 @@ from tractable.tables.encoder import Encoder
 from tractable.tables.files import NEW, USUAL, Source, read_rows
 from tractable.tables.ordered import Places
 
-SCORED, DRAWS = 1000, 100  # most held-out rows of a vae or belief-network that are scored; latent draws for each row
-WRITTEN = 50  # up to this many latent units all layers are written to predictions, and beyond it only the first layer
+# Largest number of held-out rows whose bounds are computed; number of latent draws from which each bound is computed.
+SCORED, DRAWS = 1000, 100
+WRITTEN = 50  # with at most this many latent units, predictions hold all layers; with more, only the first layer
 
 
 class Autoencoder(OfRows):
@@ -137,7 +138,7 @@ class BeliefNetwork(Autoencoder):
 
 
 def log_scale(task: Task) -> float:
-    """By how much log densities are lower in the file's units than in those of the model.
+    """By how much log densities are lower in the file's units than in the model's units.
 
     It is 0 for pixels, whose densities are for numbers in [0, 1].
     """

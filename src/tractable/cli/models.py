@@ -104,7 +104,7 @@ class Linear(Kind):
     def usual(self, task: Task) -> str:
         """The default method: nested Laplace (INLA) for a table if it can integrate over the weights, and else NUTS.
 
-        Nested Laplace is exact if y is normal; otherwise it has a correction.
+        Nested Laplace is exact if y is normal; for other y its error is corrected by importance weights.
         """
         return "inla" if task.encoder is not None and any(suited(task.model, task.data)) else self.usual_method
 
@@ -114,7 +114,7 @@ class Linear(Kind):
     def predict(self, folder: Path, spec: dict[str, Any], given: Arguments) -> pd.DataFrame:
         """Predict the target for each row of a table."""
         if "example" in spec:
-            raise DataError(f"{folder} holds a run of the example {spec['example']!r}; predict expects one of a table.")
+            raise DataError(f"{folder} holds a run of the example {spec['example']!r}; predict expects a table's run.")
         encoder, rows = Encoder.from_dict(spec["encoder"]), None
         # The model of a formula is loaded from the folder, with the priors that the user gave it.
         model = model_of(encoder, spec) if encoder.formula is None else None
@@ -237,7 +237,7 @@ class Mixture(Chosen):
 
     def source(self, path: Path, spec: Arguments, array: str | None, encoder: Encoder | None) -> tuple[Source, Any]:
         frame = read_table(path) if encoder is not None else reading.drop_columns(read_table(path), spec["exclude"])
-        return of_table(frame, path, encoder.names if encoder else (), ", which a mixture of normals is of"), None
+        return of_table(frame, path, encoder.names if encoder else (), ", which a mixture of normals needs"), None
 
     def recognise(self, source: Source, spec: Arguments) -> tuple[dict[str, Any], float]:
         if spec["choose"] == "evidence" and spec["missing"] == "exact":

@@ -33,10 +33,10 @@ HELP = {
     "exclude": "A column of TABLE that is not an input; may be repeated.",
     "weights": "A column that says how often each row counts.",
     "exposure": "For counts: a column of exposures, such as hours of observation, that multiply each row's rate.",
-    "censored": "For a censored target: a column that holds for each row none (or 0), right (or 1: the true value is "
-    "larger than the target) or left (or -1: it is smaller).",
+    "censored": "For a censored target: a column with one of three values in each row: none (or 0); right (or 1), if "
+    "the true value is larger than the target; left (or -1), if it is smaller.",
     "event": "For times: a column that says whether the event was observed; if it was not, the true time is later.",
-    "until": "For a target known between bounds: a column of upper bounds; the target holds the lower bounds.",
+    "until": "For true values between known bounds: a column of upper bounds; the target holds the lower bounds.",
     "sep": "What separates the columns of a .csv, such as ';'.  \\[default: ,]",
     "decimal": "The decimal mark in a .csv, such as ','.  \\[default: .]",
     "model": "With --target: glm, a generalised linear model; or mlp, a neural network. Without --target, for fit: "
@@ -54,8 +54,8 @@ HELP = {
     "\\[default: full; for hidden-markov diagonal]",
     "choose": "The criterion that chooses the number of components or states: bic, held-out (log likelihood of "
     "held-out rows) or, for gaussian-mixture, evidence (a bound by variational Bayes).  \\[default: bic]",
-    "latent": "For vae: the number of latent numbers of a row, such as 20; for several layers such as 100,50, where "
-    "the first is next to the rows. For belief-network: the numbers of units of its layers, such as 200,200.",
+    "latent": "For vae: how many latent numbers a row has, such as 20; for several layers such as 100,50, where the "
+    "first layer is next to the rows. For belief-network: the numbers of units of its layers, such as 200,200.",
     "array": "The array of an .npz file to read.  \\[default: the only one, or x_train, x or data; for predict x_test]",
     "redraw": "Take grey pixels as probabilities, and draw new binary pixels from them each time a row is used.",
     "missing": "How to treat missing values in TABLE: raise stops with an error; drop leaves out their rows; impute "
@@ -76,8 +76,8 @@ HELP = {
     "columns": "The columns of TABLE to pack, as a,b.  \\[default: all; without --target, all columns of numbers]",
     "rows_per_shard": "The approximate number of rows of a shard.  \\[default: as many as take 128 MiB]",
     "level": "The level of the predictive intervals.",
-    "calibrate": "A file of rows, with the target, that were not used in the fit. The intervals of a number then hold "
-    "the share --level of rows like these, under any model (split conformal prediction).",
+    "calibrate": "A file of rows, with the target, that were not used in the fit. Intervals of a numeric target then "
+    "contain it in a share --level of rows like these, under any model (split conformal prediction).",
     "failures": "Run targets on which methods fail, and show each method's answer and its verdict.",
     "quiet": "Print the run's folder and nothing else.",
 }  # fmt: skip

@@ -18,7 +18,7 @@ from tractable.tables.encoder import Encoder, encode, fit_encoder, fit_numbers, 
 from tractable.tables.files import Source, places, read_table
 
 SPLIT_SEED = 0  # seed of the choice of held-out rows, which is thus the same for all runs on a table
-SCORED = 10_000  # predictions are scored on the first so many held-out rows of shards, which are in random order
+SCORED = 10_000  # largest number of held-out rows of shards that are scored: the first ones, as the order is random
 MOST = 100_000  # the largest whole number that an option such as --hidden accepts
 ROLES = ("weights", "exposure", "censored", "event", "until")  # options that name a column with a special role
 PACKED = (*ROLES, "exclude", "formula", "shifted", "family", "target")  # options that a packed table fixes or excludes
@@ -98,7 +98,7 @@ def read_explained(path: Path, spec: Mapping[str, Any], target: str | None) -> E
 def read_shards(path: Path, spec: Mapping[str, Any], target: str | None) -> Explained:
     """Read a table that ``tractable pack --target`` encoded.
 
-    If the table is too large for memory, the held-out rows are those of some of its files.
+    If the table is too large for memory, the held-out rows are all rows of some of its files.
     """
     about = manifest_of(path)
     if about is None or about.get("encoder") is None:
@@ -116,8 +116,8 @@ def read_shards(path: Path, spec: Mapping[str, Any], target: str | None) -> Expl
         return Explained(encoder, *part_rows(data, held_out_mask(data.size, share)))
     parts, structure = [last_apart(leaf, share) for leaf in jax.tree.leaves(data.rows)], jax.tree.structure(data.rows)
     sides = [jax.tree.unflatten(structure, list(side)) for side in zip(*parts, strict=True)]
-    cut = [len(jax.tree.leaves(sides[0])[0])]
-    weights = (None, None) if data.weights is None else np.split(data.weights, cut)
+    fitted = [len(jax.tree.leaves(sides[0])[0])]
+    weights = (None, None) if data.weights is None else np.split(data.weights, fitted)
     train, rest = (
         Data(*rows, weights=each, resident=False) if jax.tree.leaves(rows) else None
         for rows, each in zip(sides, weights, strict=True)
@@ -152,8 +152,8 @@ def drop_columns(frame: pd.DataFrame, exclude: Sequence[str]) -> pd.DataFrame:
 def drop_gaps(source: Source, missing: str | None, remedy: str) -> Source:
     """The rows to learn from, according to --missing.
 
-    "raise" raises an error for missing numbers, "drop" leaves out their rows, and "exact" keeps rows that have a
-    number. None keeps all rows, also those without any number, because they are the steps of a sequence.
+    "raise" raises an error for missing numbers, "drop" leaves out their rows, and "exact" keeps rows that have at
+    least one number. None keeps all rows, also those without any number, because they are the steps of a sequence.
     """
     if missing in (None, "exact"):
         source.refuse_infinite()
@@ -168,7 +168,7 @@ def drop_gaps(source: Source, missing: str | None, remedy: str) -> Source:
 
 
 def encoder_of(source: Source, to_fit: np.ndarray, divisor: float) -> tuple[Encoder, Source]:
-    """The encoder of rows of numbers, and the rows with the columns that it knows.
+    """The encoder of rows of numbers, and the rows with the columns that the encoder knows.
 
     It divides the numbers by ``divisor``. If that is 0, it standardises them by the rows that ``to_fit`` marks, and
     drops columns of a table that are constant in these rows.

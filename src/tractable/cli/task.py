@@ -168,7 +168,7 @@ class OfRows(Kind):
     columns: Callable[..., dict[str, Any]]
 
     def recognise(self, source: Source, spec: Arguments) -> tuple[dict[str, Any], float]:
-        """What the model needs to know about the rows, such as the family; and by what the rows are divided.
+        """What the model needs to know about the rows, such as the family; and a number by which the rows are divided.
 
         A divisor of 0 means that the rows are standardised.
         """
@@ -239,20 +239,20 @@ class Chosen(OfRows):
         if most > has_numbers.sum():
             raise DataError(
                 f"--{self.tries} asks for up to {most} with {counted(int(has_numbers.sum()), 'row')} to fit: each "
-                "needs at least one row. Ask for fewer, or set --held-out 0."
+                f"{self.tries[:-1]} needs at least one row. Ask for fewer {self.tries}, or set --held-out 0."
             )
         task.spec["chosen"] = None
         return task
 
     def learn(self, task: Task, method: Method, seed: int, folder: Path, progress: bool | None) -> Result:
-        """Fit a model of each size and choose one; the criteria are in the table's units."""
+        """Fit a model of each size to try, and choose one of them; the criteria are in the table's units."""
         spec, encoder = task.spec, task.encoder
         selection = select(
             lambda k: self.model(spec | {"chosen": k}, encoder), task.data, sorted(set(spec[self.tries])), method,
             by=spec["choose"], held_out=task.held_out, bound_of=lambda k: self.bound(task, k), seed=seed,
             progress=progress, checkpoint=folder / "fits", noun=self.tries[:-1],
         )  # fmt: skip
-        # Change to the table's units. log |d standardised / d x| is the same for every size, so the choice stays.
+        # Change to the table's units. log |d standardised / d x| is the same for every model, so the choice stays.
         units = encoder.log_scales(flat_rows(task.data.y)).sum()
         changes = {"log likelihood": -units, "BIC": 2 * units, "AIC": 2 * units, "evidence": -units}
         if task.held_out is not None:

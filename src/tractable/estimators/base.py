@@ -163,7 +163,8 @@ class Explaining(Bayesian):
             y: (n,) numbers, or (n, K) if the estimator takes several outputs; or labels of at least two classes.
             sample_weight: (n,), ≥ 0, how often each row counts: Σ wᵢ log p(yᵢ|xᵢ, θ). With every method, weight 0 gives
                 exactly the same fit as leaving the row out, and a whole-number weight the same fit as repeating the
-                row. Held-out rows (``calibration``, ``held_out``) are an exception: they are chosen one by one.
+                row. Rows held out by ``calibration`` or ``held_out`` are an exception: a row of weight 2 is held out or
+                not, while of two equal rows one alone may be held out.
 
         Returns:
             The estimator.
@@ -196,7 +197,7 @@ class Explaining(Bayesian):
     def _validate(
         self, x: object, y: object, sample_weight: object, first: bool
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Check the settings, x, y and weights; return the last three as arrays."""
+        """Check the settings, x, y and weights; return x, y and weights as arrays."""
         self._check_settings()
         table: Any = (x, y)
         table = validate_data(
@@ -232,8 +233,8 @@ class Explaining(Bayesian):
                 out = x[is_held_out], y[is_held_out]
                 held_out = Data(self._targets(out[1]).astype(dtype), given=self._inputs(out[0], len(out[0])))
             fit = self._infer(prior, data, limit_batch_size(self._choose_method(), count), self.verify, held_out)
-            # The report needs the rows, so it is made now. The posterior is kept without the rows and with the
-            # original prior.
+            # The report needs the rows, so it is made now. The posterior is kept without the rows, and with the prior
+            # of the settings, even if the fit used an earlier posterior as its prior.
             numbers, report = fit.found | ({"double": True} if self._double else {}), fit.report()
             self._keep(dataclasses.replace(fit, model=model, data=None, run_state=None, judged=report, found=numbers))
         warn_of(self.report_)
@@ -250,7 +251,7 @@ class Explaining(Bayesian):
     def _held_out_rows(self, setting: str, weight: np.ndarray) -> np.ndarray:
         """A random mask (n,) of the rows to hold out.
 
-        It marks the share that the setting named ``setting`` asks for, of the rows with weight > 0, rounded up.
+        The setting named ``setting`` is their share of the rows with weight > 0; their number is rounded up.
         """
         share, mask, candidates = getattr(self, setting, 0.0), np.zeros(len(weight), bool), np.flatnonzero(weight)
         if not share:
@@ -409,7 +410,7 @@ class BayesianClassifier(ClassifierMixin, Explaining):
         check_classification_targets(y)
         labels = None if classes is None else np.unique(np.asarray(classes))
         if before is None:
-            # Rows of weight 0 do not count, nor do classes that only they have.
+            # Rows of weight 0 do not count, nor do classes that only such rows have.
             self.classes_ = np.unique(y[weight > 0]) if labels is None else labels
             if len(self.classes_) < 2:
                 raise DataError(
@@ -460,7 +461,7 @@ def warn_of(report: Report, stacklevel: int = 5) -> None:
 def limit_batch_size(method: Method, count: int) -> Method:
     """The method with ``batch_size`` at most ``count``, the number of rows.
 
-    Without this limit, a search over tables of several sizes would fail at the smallest table.
+    Without this limit, fits to tables of several sizes, as in cross-validation, would fail at the smallest table.
     """
     size = getattr(method, "batch_size", None)
     return dataclasses.replace(method, batch_size=count) if isinstance(size, int) and size > count else method

@@ -56,14 +56,14 @@ class BayesianGaussianMixture(Mixture):
         n_components: K ≥ 1, the largest number of components.
         covariance_type, max_iter, warm_start: as for ``GaussianMixture``.
         tol: > 0; the ascent stops when the gain still to come, by extrapolation, is below this share of the bound. The
-            bound is that of rows in the prior's units, so that the rows' own units do not matter.
+            bound is that of rows in units of the prior's sds, so that the rows' own units do not matter.
         reg_covar: ≥ 0, in the units of x²; added to the variances of the default covariance_prior, which stay positive
             in this way if a column is constant. scikit-learn instead adds it in every M-step, which corresponds to no
             prior and breaks the bound.
         n_init: number of starts, ≥ 1, by k-means++; the result with the largest bound is kept.
         weight_concentration_prior_type: "dirichlet_process" or "dirichlet_distribution".
         weight_concentration_prior: α₀ > 0; 1/K by default.
-        mean_precision_prior: β₀ > 0, the number of rows whose weight m₀ has; 1 by default.
+        mean_precision_prior: β₀ > 0; the prior mean m₀ counts as much as β₀ rows; 1 by default.
         mean_prior: m₀, (d,); the rows' mean by default.
         degrees_of_freedom_prior: ν₀, above d − 1 for full and tied, else above 0; d by default.
         covariance_prior: C₀, positive definite, in the units of x²: full and tied (d, d), diag (d,), spherical a
@@ -125,7 +125,7 @@ class BayesianGaussianMixture(Mixture):
         return means + np.sqrt((1 + 1 / beta) * nu / chi) * (x - means), labels
 
     def _plan(self, x: np.ndarray, weight: np.ndarray) -> Plan:
-        """The plan to run coordinate ascent in the frame, which are coordinates where the prior's covariance is 1."""
+        """The plan to run coordinate ascent in coordinates in which the prior's covariance is 1 (a ``Frame``)."""
         centre, checks = tables.weighted_mean(x, weight), ()
         covariance, freedom = self.covariance_prior, self.degrees_of_freedom_prior
         if covariance is None:
@@ -200,7 +200,7 @@ class BayesianGaussianMixture(Mixture):
         return self._in_scale(self._forms().mean(tables.as_floats(self._estimate)))
 
     def _in_scale(self, theta: Gaussians) -> Gaussians:
-        """θ in the user's scale, of the θ of rows in the frame's coordinates."""
+        """θ in the user's scale, computed from θ for rows in the frame's coordinates."""
         return map_moments(self._frame.root, tables.as_doubles(theta))
 
     def _results(self, posterior: Posterior, total: float) -> tuple[Gaussians, list[Check], dict[str, Any]]:
@@ -214,7 +214,7 @@ class BayesianGaussianMixture(Mixture):
         bound = posterior.found["objective"] - total * log_size(self._frame)
         checks = [c._replace(value=bound) if c.name == "bound" else c for c in posterior.report().checks]
         used = float(np.sum(q.mean_precision - self._prior["mean_precision"] >= 1))
-        sentence = f"of {k} explain a row or more; the others are as in the prior"
+        sentence = f"of {k} explain a row or more; the other components are as in the prior"
         checks.append(Check("components in use", used, "trust", sentence))
         position_of = tables.program(self._frame_model(self._prior, self._frame), "position_of")
         positions = jax.vmap(position_of)(tables.as_floats(draws))

@@ -32,7 +32,7 @@ from tractable.posterior.posterior import Posterior
 
 BLOCK = 1 << 12  # how many rows are evaluated at a time
 # The cause of a fit that broke off, in the words of warnings and the report.
-COLLAPSED = "A component has collapsed, or a column is constant: use a larger floor, or fewer components"
+COLLAPSED = "A component has collapsed, or a column is constant: use a larger floor of variances, or fewer components"
 Tolerance = Annotated[
     float, Range("a share of the log likelihood or bound, above 0 and finite", lambda value: is_number(value, 0))
 ]  # fmt: skip
@@ -59,7 +59,7 @@ class Density(Scored, DensityMixin, Bayesian):
     _model: Callable[[], LatentModel]  # the model in the user's units
     _check_rows: Callable[[int], None]  # raises for too few distinct rows, and for settings that do not suit the rows
     _attributes: Callable[[], dict[str, Any]]  # the results in the user's units, by scikit-learn's names
-    _log_density = "log_prob"  # the name of the model's closed form that scores rows
+    _log_density = "log_prob"  # the name of the model's function that gives each row's log density
     _observed_information: bool = True  # whether standard errors come from the observed information
     _frame: Frame
     _prior: Any
@@ -128,11 +128,11 @@ class Density(Scored, DensityMixin, Bayesian):
         return model.steps.begin, 1
 
     def _forms(self) -> Any:
-        """The model whose closed forms take ``_estimate`` and rows in the frame's coordinates."""
+        """The model whose functions take ``_estimate`` and rows in the frame's coordinates."""
         return em_parametrisation(self._model()).model
 
     def _theta(self) -> PyTree:
-        """θ of rows minus their centre, in the user's scale, in float64."""
+        """θ for rows minus their centre, in the user's scale, in float64."""
         return em_parametrisation(self._model()).back(self._estimate)
 
     def _read(self, posterior: Posterior) -> PyTree:
@@ -147,7 +147,7 @@ class Density(Scored, DensityMixin, Bayesian):
         """
         errors, checks = tables.as_doubles(posterior.sd()), list(posterior.report().checks)
         if "eigenvalue" not in posterior.found:
-            why = "not computed: for so many numbers, or rows, they would take long"
+            why = "not computed: with so many parameters or rows they would take long"
             checks.append(Check("standard errors", math.nan, "trust", why))
         theta = tables.as_floats(self._model().shifted(self._estimate, self._frame.centre))
         position = np.asarray(tables.program(self._forms(), "position_of")(theta))
@@ -158,8 +158,8 @@ class Density(Scored, DensityMixin, Bayesian):
         """Set the attributes and the posterior in the user's units, and warn of a bad fit."""
         steps, objective, to_come = (posterior.found[name] for name in ("steps", "objective", "to come"))
         stopped_early = steps < self.max_iter
-        # The gain still to come is extrapolated. The extrapolation is least reliable where the gain was small enough
-        # to end the climb; so the allowance is larger there.
+        # The gain still to come is extrapolated from the last gains. If they were so small that they ended the climb,
+        # the extrapolation is unreliable; so it may then be larger than after ``max_iter`` steps.
         allowed = 1000 * max(total, abs(objective)) if stopped_early else 10 * max(1.0, abs(objective))
         self.converged_, self.n_iter_ = bool(to_come <= allowed * self.tol), min(max(1, int(steps)), int(self.max_iter))
         self.lower_bound_ = float(objective - total * log_size(self._frame)) / total
@@ -167,7 +167,7 @@ class Density(Scored, DensityMixin, Bayesian):
         self.standard_errors_, checks, fields = self._results(posterior, total)
         checks += plan.checks
         if stopped_early and not self.converged_:
-            sentence = f"steps: the next step gave numbers that are not finite, or lost their digits. {COLLAPSED}"
+            sentence = f"steps: the next step gave numbers that are not finite, or mostly rounding errors. {COLLAPSED}"
             checks.append(Check("ended early", steps, "reject", sentence))
         report = posterior.report()._replace(verdict=worst(checks), checks=tuple(checks))
         fields |= {"model": self._model(), "data": None, "run_state": None, "judged": report}
@@ -188,7 +188,7 @@ class Density(Scored, DensityMixin, Bayesian):
                 warnings.warn(sentence, TractableWarning, stacklevel=3)
 
     def _map_rows(self, step: str, X: object, placement: OneDevice = ONE_DEVICE) -> np.ndarray:
-        """The first value of the closed form named ``step`` for each row, computed by blocks: (n, ...) in float64."""
+        """The first result of the model's function ``step`` for each row, (n, ...) in float64, computed by blocks."""
         x = self._check_table(X)
         apply, dtype = tables.program(self._forms(), step, placement), jnp.result_type(float)
         estimate = tables.as_floats(self._estimate)

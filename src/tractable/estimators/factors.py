@@ -19,8 +19,8 @@ from tractable.posterior.posterior import Posterior
 
 ROTATIONS = {"varimax": 1.0, "quartimax": 0.0}  # γ of the orthomax family of rotations
 FLOOR = 1e-12  # the smallest noise variance, in the units of x²
-FLAT = 1e-9  # an eigenvalue of the information counts as 0 below this share of the largest
-INFERRED = "write tr.infer(tr.models.{}, rows, tr.EM({}))."
+FLAT = 1e-9  # an eigenvalue of the information counts as 0 below this share of the largest eigenvalue
+INFERRED = "write tr.infer(tr.models.{}, rows, tr.EM({}))."  # what to do in place of passing a removed argument
 
 
 @dataclass(eq=False, repr=False)
@@ -140,16 +140,16 @@ def standard_errors(theta: Loadings, size: float) -> tuple[Loadings | None, floa
     if len(noise) > INFORMATION:
         return None, math.nan
     u, sizes, _ = np.linalg.svd(loadings / np.sqrt(noise)[:, None], full_matrices=False)
-    left = (np.eye(len(noise)) - u @ u.T) ** 2  # (Ψ^½ Φ Ψ^½)²
-    own = np.diag(left)
-    if not np.all(own > FLAT**2) or sizes[-1] <= FLAT * sizes[0]:
+    information = (np.eye(len(noise)) - u @ u.T) ** 2  # (Ψ^½ Φ Ψ^½)²
+    diagonal = np.diag(information)
+    if not np.all(diagonal > FLAT**2) or sizes[-1] <= FLAT * sizes[0]:
         return None, 0.0
-    values = np.linalg.eigvalsh(left / np.sqrt(np.outer(own, own)))
+    values = np.linalg.eigvalsh(information / np.sqrt(np.outer(diagonal, diagonal)))
     least = float(values[0] / values[-1])
     if least <= FLAT or np.any(noise <= 4 * FLOOR):
         return None, least
     variances = np.sum(loadings**2, axis=1) + noise
-    errors = noise * np.sqrt(2 / size * np.diag(np.linalg.inv(left)))
+    errors = noise * np.sqrt(2 / size * np.diag(np.linalg.inv(information)))
     return Loadings(np.sqrt(variances / size), None, errors), least
 
 

@@ -14,8 +14,8 @@ Moments = TypeVar("Moments", Gaussians, MixturePosterior)
 class Frame(NamedTuple):
     """The map x = centre + L x̃ with C₀ = L Lᵀ, where C₀ is the prior's covariance.
 
-    For the coordinates x̃ the prior's covariance is 1, whatever the table. One compiled program therefore serves all
-    tables. L and C₀ have the shape of the covariance type: (d, d), (d,) or a number.
+    In the coordinates x̃ the prior's covariance is 1 (the identity), whatever the table. One compiled program therefore
+    serves all tables. L and C₀ have the shape of the covariance type: (d, d), (d,) or a number.
     """
 
     centre: np.ndarray  # (d,)

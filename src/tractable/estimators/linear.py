@@ -41,10 +41,10 @@ class BayesianLinearRegression(BayesianRegressor):
     Args:
         weight_scale: > 0, prior sd of a weight. None means 2.5, except for a table of 10 columns or more with fewer
             than five rows for each column in the first fit. There all weights share one sd, which is learnt as in ridge
-            regression (``glm.linear.pooled``).
+            regression (``glm.linear.pooled``); with more than 400 columns and more than 400 rows it is 2.5 again.
         intercept_scale: > 0, prior sd of the intercept.
-        method: "auto" is ``INLA``, which is exact here, up to about 5,000 columns or rows, whichever are fewer; beyond
-            that it is an approximation. Other values are as for ``BayesianMLPRegressor``.
+        method: "auto" is ``INLA``, which is exact here; with more than about 5,000 columns and more than about 5,000
+            rows it is ``MeanField``, an approximation. Other values are as for ``BayesianMLPRegressor``.
         level, calibration, random_state, verify: as for ``BayesianMLPRegressor``.
         priors: numpyro distributions by parameter, which replace the priors above: "weights" (scalar, or of shape
             (D,)), "intercept", "noise"; for standardised columns and y. If the prior of the weights is not normal,
@@ -90,11 +90,11 @@ class BayesianLinearRegression(BayesianRegressor):
 
     def _learn(self, x: np.ndarray, y: np.ndarray, weight: np.ndarray, before: Posterior | None) -> None:
         super()._learn(x, y, weight, before)
-        by = self._scaling
-        unit = by.spread if by.outputs is None else by.spread[:, None]
-        self.coef_, self.coef_std_ = (moment * unit / by.scale for moment in _moments(self, "weights"))
-        at_zero = by.middle + by.spread * _moments(self, "intercept")[0] - self.coef_ @ by.centre
-        self.intercept_ = float(at_zero) if by.outputs is None else at_zero
+        scaling = self._scaling
+        unit = scaling.spread if scaling.outputs is None else scaling.spread[:, None]
+        self.coef_, self.coef_std_ = (moment * unit / scaling.scale for moment in _moments(self, "weights"))
+        at_zero = scaling.middle + scaling.spread * _moments(self, "intercept")[0] - self.coef_ @ scaling.centre
+        self.intercept_ = float(at_zero) if scaling.outputs is None else at_zero
 
     def _mean(self, x: np.ndarray, prediction: Prediction | None = None) -> np.ndarray:
         return x @ self.coef_.T + self.intercept_
@@ -158,10 +158,10 @@ class BayesianCountRegression(BayesianRegressor):
         if before is None:
             self._log_mean = float(np.log(np.average(y, weights=weight))) if np.any(y[weight > 0] > 0) else 0.0
         super()._learn(x, y, weight, before)
-        by = self._scaling
-        self.coef_, self.coef_std_ = (moment / by.scale for moment in _moments(self, "weights"))
+        scaling = self._scaling
+        self.coef_, self.coef_std_ = (moment / scaling.scale for moment in _moments(self, "weights"))
         intercept = _moments(self, "intercept")[0]
-        self.intercept_ = self._log_mean + float(intercept) - float(self.coef_ @ by.centre)
+        self.intercept_ = self._log_mean + float(intercept) - float(self.coef_ @ scaling.centre)
 
     def _inputs(self, x: np.ndarray, count: int) -> Any:
         rows = super()._inputs(x, count)
@@ -223,9 +223,9 @@ class BayesianLogisticRegression(BayesianClassifier):
 
     def _learn(self, x: np.ndarray, y: np.ndarray, weight: np.ndarray, before: Posterior | None) -> None:
         super()._learn(x, y, weight, before)
-        by, shape = self._scaling, (self.n_features_in_, -1)  # one column for two classes
-        self.coef_, self.coef_std_ = ((a.reshape(shape) / by.scale[:, None]).T for a in _moments(self, "weights"))
-        self.intercept_ = np.ravel(_moments(self, "intercept")[0]) - self.coef_ @ by.centre
+        scaling, shape = self._scaling, (self.n_features_in_, -1)  # one column for two classes
+        self.coef_, self.coef_std_ = ((a.reshape(shape) / scaling.scale[:, None]).T for a in _moments(self, "weights"))
+        self.intercept_ = np.ravel(_moments(self, "intercept")[0]) - self.coef_ @ scaling.centre
 
 
 Linear = BayesianLinearRegression | BayesianCountRegression | BayesianLogisticRegression
@@ -266,6 +266,6 @@ def _informed_directions(estimator: Linear) -> int:
 
 
 def _approximate(estimator: Linear, classes: int) -> Method:
-    """``FullRank`` while its d(d + 3)/2 numbers are few, and else ``MeanField`` with minibatches."""
+    """``FullRank``, which fits d(d + 3)/2 numbers, for d ≤ 1000 parameters, and else ``MeanField`` with minibatches."""
     size = (estimator.n_features_in_ + 1) * (classes - 1)
     return FullRank() if size <= MOST_FULL else MeanField(batch_size=BATCH, samples=2, draws=FEW_DRAWS)

@@ -86,7 +86,7 @@ class GaussianMixture(Mixture):
 
     From equal starts the estimator reproduces scikit-learn's results; it adds weighted rows, standard errors and a
     report. Rows are centred inside the estimator, but not scaled. For batches or rows on file, use ``tr.infer`` with
-    ``tr.models.gaussian_mixture``; for rows with missing numbers, use it with ``tr.models.mixture.with_missing``.
+    ``tr.models.gaussian_mixture``, or ``tr.models.mixture.with_missing`` for rows with missing numbers.
 
     Args:
         n_components: K ≥ 1.
@@ -153,7 +153,7 @@ class GaussianMixture(Mixture):
         self._initial_values()  # checks shapes before anything runs
 
     def _initial_values(self) -> Gaussians:
-        """The user's starting values, in the user's units; None for each that the user did not give."""
+        """The user's starting values, in the user's units; None for each value that the user did not give."""
         example = self._model().position
         weights = array_of_shape("weights_init", self.weights_init, example.weights.shape)
         means = array_of_shape("means_init", self.means_init, example.means.shape)

@@ -31,16 +31,16 @@ class BayesianMLPRegressor(BayesianRegressor):
         likelihood: "normal", "student-t" (4 degrees of freedom, for outliers) or "heteroscedastic", where the network
             also gives the sd at x.
         prior: prior of the weights. "scaled" is N(0, 1/fan_in), where fan_in counts a layer's inputs. "relevance" is
-            the same times learnt scales, one for each column. A number is the prior's sd. Other values are as for
-            ``models.neural_network``.
+            the same normal times learnt scales: one for each column in the first layer, and one for each further array
+            of weights. A number is the prior's sd. Other values are as for ``models.neural_network``.
         method: "bbb", "sgld", "nuts", "map", "meanfield", "fullrank", "laplace" or "ensemble" with its default
             settings; or a method with its own settings, such as ``tr.NUTS(chains=2)``.
-        level: the probability that an interval holds, in (0, 1).
+        level: the probability with which an interval contains y, in (0, 1).
         calibration: share of the rows, in [0, 1), held out of the fit to calibrate intervals; 0 holds out none.
-        held_out: share of the rows, in [0, 1), held out of the fit. Training stops when it no longer improves their
-            prediction, and the report says how well they are predicted.
+        held_out: share of the rows, in [0, 1), held out of the fit. Training stops when the prediction of these rows no
+            longer improves, and the report says how well they are predicted.
         random_state: int, RandomState or None, for all randomness of the fit.
-        verify: how thoroughly the fit is checked again before its verdict is "trust", as for ``infer``.
+        verify: how thoroughly the fit is checked before its verdict can be "trust", as for ``infer``.
 
     Attributes:
         posterior_: the Posterior, for standardised columns. Its methods raise an error where a result would have

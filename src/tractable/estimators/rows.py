@@ -16,9 +16,9 @@ from tractable.engine.placement import ONE_DEVICE, OneDevice
 from tractable.engine.sharding import OverDevices
 
 LEAST = 64  # how many rows the smallest compiled table has
-FINE = 8  # how many lengths there are per power of two, from a few hundred rows on
+FINE = 8  # how many lengths of tables there are between two successive powers of two, above 256 rows
 MERGED = 1 << 16  # with up to this many rows, equal rows are merged and tables are padded
-SAMPLED = 1000  # how many first rows are examined to see which columns distinguish rows
+SAMPLED = 1000  # how many rows, from the first on, are examined to see which columns distinguish rows
 
 
 class Rows(NamedTuple):
@@ -74,7 +74,7 @@ def _in_order(table: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Sort rows by their values.
 
     To sort by every column would take longer than most fits. So the function first sorts by the columns up to the first
-    one in which most rows differ. It then sorts by the other columns only those rows that are still equal.
+    column in which most rows differ. It then sorts only the rows that are still equal, by the other columns.
 
     Returns:
         (n,) the order of the rows, as by ``np.lexsort``; (n,) whether each sorted row differs from the row before it.
@@ -187,7 +187,7 @@ def as_doubles(theta: PyTree) -> PyTree:
 
 @functools.lru_cache(maxsize=128)
 def program(forms: object, step: str, placement: OneDevice = ONE_DEVICE) -> Callable:
-    """Compile, once, the function of a model named ``step``.
+    """Compile the function ``step`` of a model, once.
 
     On several devices the result is a function of (θ, rows), in which each device evaluates its own rows.
     """

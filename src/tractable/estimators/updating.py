@@ -22,8 +22,8 @@ def moments(posterior: Posterior) -> tuple[np.ndarray, np.ndarray]:
     if known is None:
         raise SettingsError(
             "partial_fit uses the posterior of the earlier rows as the prior of the next rows, but "
-            f"{type(posterior.method).__name__} left a point without a width (it has more than 1000 numbers, or no "
-            "proper maximum). Use method='bbb' or 'laplace'."
+            f"{type(posterior.method).__name__} gave a point estimate without sds (it has more than 1000 numbers, or "
+            "no proper maximum). Use method='bbb' or 'laplace'."
         )
     mean, sd = known
     return np.asarray(mean, np.float64), np.maximum(np.asarray(sd, np.float64), LEAST_SD)
@@ -51,7 +51,7 @@ def with_normal_priors(model: Model, mean: np.ndarray, sd: np.ndarray) -> Model:
 
     priors = list(map(normal_prior, model.bijectors, model.unbounded, *map(jax.tree.leaves, (means, sds))))
     structure = jax.tree.structure(model.prior, is_leaf=is_distribution)
-    # Laplace takes a model with a start of its own for a network. So no start is added to a model that has none.
+    # ``Laplace`` treats a model with its own starting point as a network. So no start is added to a model without one.
     start = None if model.start is None else jax.tree_util.Partial(_draw, model.bijectors, means, sds)
     parts = model.parts and {
         name: with_normal_priors(part, mean[model.part(name)], sd[model.part(name)])

@@ -9,8 +9,8 @@ import numpy as np
 from tractable.core.tree import PyTree, row_shapes
 from tractable.engine.placement import ONE_DEVICE, OneDevice
 
-BYTES = 1 << 25  # maximum size of a chunk of rows: bytes of one draw's intermediate results, or of all draws' results
-DRAWS = 1 << 28  # maximum size of parameters on the device, in bytes
+BYTES = 1 << 25  # maximum number of bytes of a chunk's intermediate results, and of its results
+DRAWS = 1 << 28  # maximum size of a block of draws of the parameters, in bytes
 
 
 def blocks_of_draws(params: PyTree, weights: np.ndarray, placement: OneDevice) -> list[tuple[int, PyTree, Any]]:
@@ -28,7 +28,10 @@ def blocks_of_draws(params: PyTree, weights: np.ndarray, placement: OneDevice) -
 
 
 def rows_per_chunk(count: int, bytes_a_row: int, placement: OneDevice) -> int:
-    """The number of rows per chunk (and device), so that a chunk has at most ``BYTES``; all chunks are about equal."""
+    """The number of rows per chunk (and device), so that a chunk takes at most ``BYTES``.
+
+    The chunks have about equal lengths.
+    """
     count = placement.cut(count)
     return -(-count // -(-count // max(1, BYTES // bytes_a_row)))
 
@@ -54,7 +57,7 @@ def fitting(
 def bytes_per_row(function: Callable, params: PyTree, rows: PyTree) -> tuple[int, Any]:
     """Bytes of intermediate results of ``function(theta, rows, index)`` per row, and the shapes of one row's results.
 
-    The bytes are the difference between the function's traces for two rows and for one row. Intermediate results that
+    The bytes are the difference between the function's programs for two rows and for one row. Intermediate results that
     only depend on the parameters cancel in this difference.
     """
     theta = row_shapes(params)

@@ -19,7 +19,7 @@ GROUPS = (
     "posterior", "sample_stats", "log_likelihood", "log_prior", "posterior_predictive", "prior", "prior_predictive",
     "observed_data", "constant_data",
 )  # fmt: skip
-OF_PRIOR = 500  # default number of draws of the prior
+OF_PRIOR = 500  # default number of draws from the prior
 # ArviZ's names of the traces that have other names here.
 STATS = {"divergent": "diverging", "acceptance": "acceptance_rate", "saturated": "reached_max_treedepth"}
 # Groups whose variables have an axis over rows.
@@ -84,7 +84,8 @@ def _makers(posterior: Any, draws: int | None, seed: int) -> dict[str, Callable[
         traces = {} if posterior.curve is not None else posterior.info | weights
         traces = {STATS.get(name) or name: trace for name, trace in traces.items()}
         traces |= {name: traces[name] > 0 for name in ("diverging", "reached_max_treedepth") if name in traces}
-        shape = (posterior.chains, posterior.count)  # of traces of draws; those of a fitted q are of its optimisation
+        # Only traces with a number for each draw are thinned; a trace of optimisation steps, for example, is not.
+        shape = (posterior.chains, posterior.count)
         return {name: thin(trace) if trace.shape[:2] == shape else trace for name, trace in traces.items()}
 
     def columns(part: int, name: str) -> dict[str, np.ndarray]:
@@ -129,6 +130,6 @@ def named(arrays: PyTree, alone: str) -> dict[str, np.ndarray]:
 
 
 def _of_y(data: Any) -> str:
-    """The name of y: that of its only array, or "y" if there are several or no data."""
+    """The variable name of y: the name of its only array, or "y" if there are several arrays or no data."""
     names = {} if data is None else named(data.y, "y")
     return next(iter(names)) if len(names) == 1 else "y"

@@ -35,12 +35,13 @@ if TYPE_CHECKING:
 RESULT = "posterior.json"  # written last, with the checksums of the other files
 NETWORK = "network"  # subfolder with an inference network's weights
 MEMORY_SHARE = 0.5  # share of the available memory that draws may use
-# Fields of a belief that its file does not hold: draws of q are drawn again, and a network has its own file.
+# Fields of a belief (an approximate posterior) that its file does not hold: draws from a fitted distribution q are
+# drawn again, and a network has its own file.
 MADE_AGAIN = ("positions", "network")
 
 
 def refuse_others(folder: pathlib.Path) -> None:
-    """Raises a CheckpointError if a folder without a run holds a file with the name of one that a run would write."""
+    """Raises a CheckpointError if a folder without a run holds a file that a run would overwrite."""
     for name in ("settings.toml", "summary.csv"):
         if os.path.lexists(folder / name):
             raise CheckpointError(
@@ -50,7 +51,7 @@ def refuse_others(folder: pathlib.Path) -> None:
 
 
 def new_store(folder: pathlib.Path, traces: dict[str, np.ndarray]) -> "DrawStore":
-    """Makes a new store in a run's folder for traces with the shapes of ``traces``, each (chain, draw, ...)."""
+    """Makes a new store in a run's folder for traces (arrays with a value for each draw) like ``traces``."""
     from tractable.engine.store import DrawStore  # imported here, because zarr takes long to import
 
     fields = {name: (a.shape[2:], a.dtype.name) for name, a in traces.items()}
@@ -59,9 +60,9 @@ def new_store(folder: pathlib.Path, traces: dict[str, np.ndarray]) -> "DrawStore
 
 
 def check_drawn(store: "DrawStore", count: int, known: str) -> None:
-    """Raises a CheckpointError unless the first ``count`` draws have the identity ``known``; "" is not checked.
+    """Raises a CheckpointError unless the identity of the first ``count`` draws is ``known``; "" is not checked.
 
-    Draws may be undamaged and still belong to another run.
+    The identity is a checksum. Draws may be undamaged and still belong to another run.
     """
     if known and store.identity(count) != known:
         raise CheckpointError(
@@ -71,7 +72,11 @@ def check_drawn(store: "DrawStore", count: int, known: str) -> None:
 
 
 def discard_draws(folder: pathlib.Path) -> None:
-    """Deletes a folder's draws, which belong to no checkpoint; CheckpointError if no run of this library wrote them."""
+    """Deletes the draws in a folder, where no checkpoint refers to them.
+
+    Raises:
+        CheckpointError: no run of this library wrote them.
+    """
     path = folder / "draws.zarr"
     if not os.path.lexists(path):
         return
@@ -118,7 +123,7 @@ def write(
     folder: pathlib.Path, belief: Belief, model: Model, settings: dict[str, Any], summary: "pd.DataFrame",
     about: dict[str, Any], *, streamed: bool = False,
 ) -> None:  # fmt: skip
-    """Writes a posterior: its draws (zarr) or another belief (checkpoint), settings (TOML), summary (CSV), rest (JSON).
+    """Writes a posterior: draws (zarr) or another result (checkpoint), settings (TOML), summary (CSV), rest (JSON).
 
     The JSON file is written last, with the checksums of the other files. The store of draws has its own checksums.
 
@@ -156,23 +161,23 @@ def read(
     folder: pathlib.Path, model: Model, weigh: Callable, thin: int, seed: int | None, count: int, point: bool,
     drawn: str,
 ) -> Belief:  # fmt: skip
-    """Reads the belief; raises a CheckpointError if it is damaged, or of a version that cannot be read.
+    """Reads the approximate posterior; raises a CheckpointError if it is damaged, or of too early a version.
 
     Args:
         folder: the posterior's folder.
         model: the posterior's model.
         weigh: computes the draws' weights from their traces.
         thin: number of steps per stored draw.
-        seed: the run's seed, from which the draws of a q are drawn again.
-        count: number of draws per chain to read; a run ends with a full block of steps, so the store may hold more.
+        seed: the run's seed, with which the draws from a fitted distribution q are made again.
+        count: number of draws per chain to read; the store may hold more, because a run takes its steps in blocks.
         point: whether the method gives a point estimate.
         drawn: the draws' identity, "" if an earlier version wrote them.
     """
     if not (folder / "belief").exists():
         if point or not (folder / "draws.zarr").exists():
             raise CheckpointError(
-                f"{folder} was written by an earlier version of tractable, whose fits and points cannot be read: run "
-                "the method again, with the seed in settings.toml."
+                f"{folder} was written by an earlier version of tractable, whose fitted distributions and point "
+                "estimates cannot be read: run the method again, with the seed in settings.toml."
             )
         store = store_of(folder)
         check_drawn(store, count, drawn)
@@ -214,7 +219,7 @@ def save_network(ladder: Model, phi: PyTree, folder: pathlib.Path) -> pathlib.Pa
 
 
 def load_network(model: Model, folder: pathlib.Path) -> PyTree:
-    """The saved φ in the ladder's structure; None if none was saved; CheckpointError if φ is of another network."""
+    """The saved φ in the ladder's structure, or None; raises a CheckpointError if φ is of another network."""
     if not (folder / NETWORK).exists():
         return None
     checkpoint = files.load(folder / NETWORK)
@@ -248,5 +253,5 @@ def load_network(model: Model, folder: pathlib.Path) -> PyTree:
 
 
 def _few(names: list[str]) -> str:
-    """At most four of the names, and the number of the others."""
+    """At most four of the names, and the number of the other names."""
     return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")

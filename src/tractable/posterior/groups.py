@@ -19,8 +19,8 @@ from tractable.posterior import pointwise
 from tractable.posterior import predict as prediction
 
 PROPOSED = 64  # number of proposals from which each draw of a group's z is chosen
-WIDER = 1.2  # sd of the proposals over that of the normal approximation at the maximum
-NUMBERS = 1 << 24  # maximum number of groups' proposals in memory at once, in numbers
+WIDER = 1.2  # sd of the proposals, as a multiple of that of the normal approximation at the maximum of z's density
+NUMBERS = 1 << 24  # maximum of draws × proposals × members × groups for groups that are computed together
 
 
 def local_moments(model: Model, data: Data | None, params: PyTree, weights: np.ndarray, groups: Any = None) -> Any:
@@ -28,7 +28,7 @@ def local_moments(model: Model, data: Data | None, params: PyTree, weights: np.n
 
         E[z | y] = E_θ E[z | y_g, θ],     Var[z | y] = E_θ Var[z | y_g, θ] + Var_θ E[z | y_g, θ]
 
-    The outer moments are over draws of θ. The inner ones use the quadrature rule with which the model integrates out z.
+    E_θ and Var_θ are over draws of θ. Moments given θ use the quadrature rule with which the model integrates out z.
 
     Args:
         model: the model.
@@ -200,9 +200,10 @@ def _put(array: np.ndarray, values: np.ndarray, groups: np.ndarray) -> np.ndarra
 
 
 def _in_chunks(function: Callable, data: Data, draws: int) -> Any:
-    """``function(rows, first)`` for blocks of groups, concatenated; memory does not grow with the number of groups.
+    """Applies ``function(rows, index of the first group)`` to blocks of groups, and concatenates the results.
 
-    The last block is filled up with copies of its first group, so that all blocks have the same shape.
+    The memory does not grow with the number of groups. The last block is filled up with copies of its first group, so
+    that all blocks have the same shape.
     """
     rows = data.y, data.given
     groups, members = rows[1].counts.shape

@@ -35,7 +35,7 @@ def load(
 ) -> Posterior:
     """Loads a saved posterior.
 
-    Functions are not written to disk, so that a model of your own must be given again. If its log density differs from
+    Functions are not written to disk, so a model of your own must be given again. If its log density differs from
     the saved one, that is an error, whether or not the data are given.
 
     Args:
@@ -94,31 +94,31 @@ def _other_names(saved: list[str], given: list[str]) -> str:
 def _check_model(folder: pathlib.Path, entries: "Entries", model: Model, data: Data | None) -> None:
     """Raises a CheckpointError if the model's log density differs from that of the saved posterior.
 
-    The log density is traced as it was traced for the folder: on rows of the same shapes and dtypes, and in the same
-    precision. With another version of JAX, or if the model holds constants in another precision, traces of equal models
-    may differ too. A difference is then only a warning.
+    JAX traces the log density, which means that it makes a program of it. It does so as for the folder: on rows of the
+    same shapes and dtypes, and in the same precision. With another version of JAX, or if the model holds constants in
+    another precision, traces of equal models may differ too. A difference is then only a warning.
     """
     traced, here = entries.traced, (jnp.result_type(float).name, jax.__version__)
     if not entries.model.startswith(f"{programs.VERSION}:"):
         return  # a fingerprint of an earlier version, which cannot be compared
     if data is None and (traced is None or traced.rows == {}):
-        return tell(f"{folder} does not describe its rows, so its model is compared with the one given only with data.")
+        return tell(f"{folder} does not describe its rows. Give data too, to compare the model given with its model.")
     rows = kinds_of(data) if data is not None else loaded_kinds(traced and traced.rows)
     there = traced[1:] if traced else here
     with jax.enable_x64(there[0] == "float64"), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # JAX warns of constants that are held in more bits
+        warnings.simplefilter("ignore")  # JAX warns of constants of higher precision
         is_equal = density_trace(model, rows).fingerprint == entries.model
     if not is_equal and there == here:
         raise CheckpointError(f"{folder} is of another model: its log density differs from that of the model given.")
     if not is_equal:
         tell(
-            f"The log density of {folder}, or only its trace, differs from that of the model given: it was saved in "
-            f"{there[0]} by JAX {there[1]}, and this is {here[0]} and JAX {here[1]}. To be sure, load it as saved."
+            f"The model given may differ from the model in {folder}, which was saved in {there[0]} by JAX {there[1]}; "
+            f"this is {here[0]} and JAX {here[1]}. To find out, load it in {there[0]} with JAX {there[1]}."
         )
 
 
 class Traced(NamedTuple):
-    """How a posterior's model was traced for its fingerprint."""
+    """How JAX traced the log density of a posterior's model for its fingerprint."""
 
     rows: Any  # shapes and dtypes of the rows, as ``saved_kinds`` gives them
     dtype: str  # "float32" or "float64"
@@ -135,18 +135,21 @@ class Entries(NamedTuple):
     made: dict[str, Any] | None  # how to make the model again; None for a user's own model
     settings: dict[str, Any]  # of the method
     seed: int | None
-    thin: int
+    thin: int  # number of steps per draw
     count: int | None  # draws per chain; None if an earlier version wrote the folder
     drawn: str  # identity of the draws
     found: dict[str, Any]
     seconds: dict[str, float]
     interrupted: bool
-    bias: Predicted | None
+    bias: Predicted | None  # the predicted bias of a stochastic-gradient chain
     units: str  # the model's units if they are not the user's, otherwise ""
 
 
 def _entries(folder: pathlib.Path) -> Entries:
-    """Reads and checks every entry: one of the wrong type raises a CheckpointError, even if all checksums are right."""
+    """Reads and checks every entry.
+
+    An entry of the wrong type raises a CheckpointError, even if all checksums are right.
+    """
     about, contents = read_sealed(folder / RESULT)
     if contents is None:
         tell(
@@ -188,7 +191,7 @@ def _entries(folder: pathlib.Path) -> Entries:
 
 
 def _traced(entry: object) -> Traced | None:
-    """The checked entry "traced"; None if there is none."""
+    """The entry "traced", checked; None if the folder has no such entry."""
     if entry is None:
         return None
     traced = Traced(**_of_type(dict, entry))

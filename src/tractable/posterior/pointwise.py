@@ -148,7 +148,7 @@ def replicated(model: Model, params: PyTree, given: PyTree, count: int, seed: in
     parts = jax.tree.leaves(example)
     if not all(part.size for part in parts):
         raise ModelError("A part of this likelihood is a factor, from which no data can be simulated.")
-    fits("A predictive", length(params), count, sum(p.size for p in parts), max(p.dtype.itemsize for p in parts))
+    fits("A predictive sample", length(params), count, sum(p.size for p in parts), max(p.dtype.itemsize for p in parts))
     key = jax.random.key(seeded("posterior_predictive(seed)", seed))
 
     def of_draws(thetas: PyTree, numbers: np.ndarray, chunk: PyTree, index: np.ndarray) -> PyTree:
@@ -196,7 +196,7 @@ def derived(model: Model, params: PyTree, most: int | None = None) -> dict[str, 
 
 
 def corrected(model: Model, data: Data, fitted: Fitted) -> np.ndarray:
-    """Log importance weights log p(y, z) − log q(z) of q's own draws, (s,) (Magnusson et al. 2019)."""
+    """Log importance weights log p(y, z) − log q(z) of draws from a fitted q, (s,) (Magnusson et al. 2019)."""
     positions = np.concatenate([] if fitted.positions is None else fitted.positions)
     return np.asarray(_corrections(model, fitted.q, fitted.phi, positions, data.arrays()), np.float64)
 
@@ -221,7 +221,7 @@ def left_out(model: Model, params: PyTree, log_weights: np.ndarray, data: Data, 
         share = 1.0 if data.weights is None else np.minimum(data.weights[rows], 1.0)[:, None]
         ratios = log_weights - share * np.where(np.isfinite(terms), terms, 0.0)
         ratios -= ratios.max(1, keepdims=True)
-        # The ratios of masked rows, for example, are constant, so that there is nothing to smooth.
+        # A masked row, for example, has the same density in all draws; then there is nothing to smooth.
         constant = np.ptp(ratios, 1) <= 1e-6 * np.maximum(1.0, np.abs(terms).max(1))
         new_weights, khat = ratios - _log_sum(ratios)[:, None], np.full(len(ratios), -np.inf)
         if not constant.all():
@@ -238,7 +238,7 @@ def concatenate_chunks(parts: Sequence[Left]) -> Left:
 def loo(
     model: Model, params: PyTree, log_weights: np.ndarray, data: Data, efficiency: float = 1.0, rows: int | None = None
 ) -> Loo:
-    """Leave-one-out cross-validation from s draws, with at most ``rows`` of the rows of positive weight.
+    """Leave-one-out cross-validation from s draws, for at most ``rows`` rows of positive weight.
 
     Of N rows, m are drawn with equal probability, and elpd = Σ_N w l + N/m Σ_m w (log p(y_n | y without n) − l) with
     l = log p(y_n | y). This is the difference estimator of Magnusson et al. 2020, which is exact if m = N. The other
@@ -253,9 +253,9 @@ def loo(
     index = positive
     if rows is not None and rows < len(positive):
         index = np.sort(np.random.default_rng(0).choice(positive, rows, replace=False))
-    shares = log_weights - _log_sum(log_weights)
+    log_shares = log_weights - _log_sum(log_weights)
     parts = [
-        (_log_sum((a.log_weights + a.log_likelihoods).T), _log_sum((shares[:, None] + a.log_likelihoods).T), a.khat)
+        (_log_sum((a.log_weights + a.log_likelihoods).T), _log_sum((log_shares[:, None] + a.log_likelihoods).T), a.khat)
         for a in left_out(model, params, log_weights, data if len(index) == data.size else data.take(index), efficiency)
     ]
     pointwise, joint, khats = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
@@ -264,7 +264,7 @@ def loo(
     log_densities, spread = joint, pointwise
     if len(index) < size:  # the standard error over rows is estimated from l, which is computed for all rows
         weights = count[positive]
-        spread = log_predictive(model, params, np.exp(shares), data.take(positive)).astype(np.float64)
+        spread = log_predictive(model, params, np.exp(log_shares), data.take(positive)).astype(np.float64)
         log_densities = spread
     total, p = weights @ log_densities, scale * losses.sum()
     variance = weights @ np.square(spread - np.average(spread, weights=weights))
@@ -276,7 +276,7 @@ def loo(
 
 
 def transforms(left: Left, simulated: np.ndarray, y: np.ndarray, seed: int = 0) -> np.ndarray:
-    """Leave-one-out probability integral transforms Pr(y* < y_n | y without n) of rows of one number, (n,).
+    """Leave-one-out probability integral transforms Pr(y* < y_n | y without n) of rows with one number, (n,).
 
     Ties are broken at random, so that the transforms of counts are uniform too. Likewise, the position of a censored
     row, y (n, 2), between its bounds is random.
@@ -295,7 +295,7 @@ def transforms(left: Left, simulated: np.ndarray, y: np.ndarray, seed: int = 0) 
 
 
 def single(y: PyTree) -> np.ndarray:
-    """y of rows of one number each, (n,), or its bounds (n, 2); a DataError for other rows."""
+    """y of rows with one number each, (n,), or its bounds (n, 2); a DataError for other rows."""
     parts = jax.tree.leaves(y)
     if len(parts) > 1:
         raise DataError("pit() expects rows of one number each; these rows have several numbers.")
@@ -359,7 +359,7 @@ def _by_chunks(
 
     Args:
         of_draws: the function ``of_draws(thetas, numbers, chunk, index)`` for a block of draws and a chunk of rows.
-        of_draw: the same for a single draw, by which the memory is estimated.
+        of_draw: the same function for a single draw; it serves to estimate the memory.
         params: draws (s, ...).
         rows, count: the rows, and their number.
         placement: the devices.
@@ -431,5 +431,5 @@ def _corrections(model, q, phi, positions, rows) -> jax.Array:
 
 def _log_sum(logs: np.ndarray) -> np.ndarray:
     """log Σ exp over the last axis."""
-    with np.errstate(invalid="ignore"):  # weights that are not numbers get an infinite k-hat
+    with np.errstate(invalid="ignore"):  # weights that are NaN get an infinite k-hat
         return np.asarray(np.logaddexp.reduce(logs, axis=-1))

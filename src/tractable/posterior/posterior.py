@@ -47,7 +47,7 @@ from tractable.posterior.folder import RESULT, discard_draws, refuse_others, wri
 from tractable.posterior.predictive import Predictive
 
 DERIVED = 30  # a summary lists derived arrays of at most this many numbers
-AGAIN = 0x5EED  # folded into the random key of a second run that checks the first one
+AGAIN = 0x5EED  # folded into the random key of a second run, which checks the first run
 
 
 @as_learnt
@@ -149,8 +149,8 @@ class Posterior(Predictive):
     def sample(self, key: jax.Array | int, n: int) -> PyTree:
         """Draws n parameters from the posterior, with the leading axis (n,).
 
-        For a fitted distribution q, these are new draws. For chains they are kept draws, resampled by weight. A point
-        estimate is repeated n times.
+        A fitted distribution q gives new draws. For chains, draws of the run are resampled by weight. A point estimate
+        is repeated n times.
         """
         expect("sample(n)", n, Count)
         if not isinstance(key, jax.Array):
@@ -277,7 +277,7 @@ class Posterior(Predictive):
         if self.phi is not None:
             return [coding.gap_check(self, rows)]
         if not (self.is_point or self.count) or not can_be_compared(self.model, as_data(rows)):
-            sentence = "held-out rows were not checked: that needs draws or a point, and one distribution for each row"
+            sentence = "held-out rows were not checked: that needs draws or an estimate, and one distribution per row"
             if self.model.local is not None:
                 sentence = "held-out groups were not checked; posterior.log_predictive gives their log densities"
             return [Check(HELD_OUT, float("nan"), "caution", sentence)]
@@ -311,7 +311,7 @@ class Posterior(Predictive):
         return replace(self, belief=belief, verification=verification, seconds=seconds, judged=None)
 
     def _again(self, label: str | None = None) -> "Posterior":
-        """The result of the same run with another random key, or of another method."""
+        """The result of the same run with another random key, or of the method named ``label``."""
         method = self.method if label is None else named(label)()
         with open_session(self.model, self.data, self.seed, False) as session:
             outcome = method.learn(session._replace(key=jax.random.fold_in(session.key, AGAIN)))
@@ -328,8 +328,8 @@ class Posterior(Predictive):
             draws: number of additional draws per chain.
             progress: as for ``infer``.
             verify, held_out: arguments of ``verify()``, which checks all draws again.
-            mesh, reproducible: as for ``infer``; give the same values again for the same bits as those of one longer
-                run.
+            mesh, reproducible: as for ``infer``; with the values of the first run, the result equals that of one longer
+                run to the last digit.
         """
         needs("extend()", self.method)
         if self.run_state is None or self.belief.positions is None:
@@ -355,14 +355,14 @@ class Posterior(Predictive):
         out; ``attrs["left_out"]`` says why.
 
         Rows have the dimension "row". ``log_likelihood`` is multiplied by the rows' weights, which are in
-        ``constant_data``. Therefore ``arviz_stats.loo`` leaves out a row with its whole weight, and
-        ``posterior.loo()`` with a weight of at most one. In a model with ``local``, ``log_likelihood`` has the
+        ``constant_data``. Therefore ``arviz_stats.loo`` leaves out a row with its whole weight, while
+        ``posterior.loo()`` takes away at most 1 from the weight. In a model with ``local``, ``log_likelihood`` has the
         dimension "group", so that ArviZ leaves out groups too, and ``constant_data`` contains ``group_of_row``.
 
         Args:
             groups: the groups to make.
             draws: maximum number of draws per chain in every group, evenly spaced; by default all draws, and 500 draws
-                of the prior.
+                from the prior.
             dims, coords: axis names for each parameter or data variable, such as ``{"w": ["feature"]}``, and the labels
                 along an axis, such as ``{"feature": ["age", "height"]}``.
             seed: seed of the simulated data and parameters.

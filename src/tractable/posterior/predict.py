@@ -32,7 +32,7 @@ from tractable.engine.preflight import naming
 from tractable.engine.sharding import BY_ROW, ON_ALL, chunks
 from tractable.posterior.chunking import blocks_of_draws, bytes_per_row, fitting, rows_per_chunk
 
-LEAST = 1e-30  # a draw is left out if its weight over the largest is below this, as it may be 0 in single precision
+LEAST = 1e-30  # a draw with less than this share of the largest weight is left out: in single precision it may be 0
 SAMPLES = 1000  # minimum number of values simulated for an interval
 Pair = tuple[PyTree, np.ndarray | jax.Array]  # draws and their weights, or rows and their indices
 
@@ -110,9 +110,9 @@ def predict(
     draws = params, weights
     if calibrate is not None:
         task = _Task(model, kind, 0)
-        reach = _reach(task, draws, as_data(calibrate), level, placement)
+        factor = _reach(task, draws, as_data(calibrate), level, placement)
         prediction = _predictions(task, draws, rows, count, level, seed, placement)
-        half = reach * _divisor(prediction.sd)
+        half = factor * _divisor(prediction.sd)
         return prediction._replace(lower=prediction.mean - half, upper=prediction.mean + half)
     # If there are few draws of the parameters, or a point estimate, several values are simulated for each.
     task = _Task(model, kind, -(-SAMPLES // len(weights)) if kind == "number" else 1)
@@ -184,7 +184,7 @@ def _predictions(
         mean, squares, variance = _without_moments(mean, squares, variance, np.isfinite(lower) & np.isfinite(upper))
         if overflow.any():
             tell(
-                f"{np.count_nonzero(overflow)} of {overflow.size} predictions are too large for a number, the first of "
+                f"{np.count_nonzero(overflow)} of {overflow.size} predictions are too large to compute, the first in "
                 f"row {int(np.argwhere(overflow)[0][0])} (rows count from 0): inputs lie too far from the fitted ones."
             )
     prediction = Prediction(mean, np.sqrt(variance + squares), np.sqrt(variance), np.sqrt(squares), lower, upper)
@@ -335,7 +335,7 @@ def _add_draws(
 
 
 def _finish_chunk(sums: _Sums, samples: list, real: int, shares: np.ndarray, level: float) -> tuple:
-    """The sums and the interval's bounds of a chunk's ``real`` rows; the others are padding."""
+    """The sums and the interval's bounds of a chunk's ``real`` rows; its other rows are padding."""
     samples_copy = np.concatenate([np.asarray(a)[:real] for a in samples], -1)  # ``_bounds`` sorts it in place
     moments = (np.asarray(a)[:real] for a in sums[1:])
     return *moments, *_bounds(samples_copy, shares, level)
@@ -385,8 +385,8 @@ def _reach(
     if not isinstance(y, np.ndarray) or y.shape[1:] != prediction.mean.shape[1:]:
         if isinstance(y, np.ndarray) and y.shape[1:] == (2,):
             raise DataError(
-                "predict(calibrate=...) measures errors of predictions, and those of censored rows are not known: give "
-                "rows that are not censored, or leave calibrate out."
+                "predict(calibrate=...) measures errors of predictions, and the errors of censored rows are not known: "
+                "give rows that are not censored, or leave calibrate out."
             )
         raise DataError(
             f"predict(calibrate=...) expects y with rows of shape {prediction.mean.shape[1:]}; got "

@@ -64,8 +64,8 @@ class Predictive(Learnt):
                 not at each input.
             group: for a model with ``local``, (n,) labels of the rows' groups, known or new; by default every row has
                 a new group.
-            mesh: the devices over which rows are distributed, as for ``infer``; results have the same bits on any
-                number of devices.
+            mesh: the devices over which rows are distributed, as for ``infer``; results are the same to the last digit
+                on any number of devices.
 
         Raises:
             DataError: inputs unlike those of the fit; fitted rows as ``calibrate``; a ladder, which predicts no y.
@@ -101,7 +101,7 @@ class Predictive(Learnt):
         if self.data is not None:
             prediction.check_inputs(self.data.given, x, "predict(x)")
             kinds = (kinds_of(self.data)[0], None if x is None else row_shapes(prediction.rows_of(x)[0]))
-            if kinds != kinds_of(self.data):  # for rows of another dtype, for example, the traced model may differ
+            if kinds != kinds_of(self.data):  # JAX traces the model anew for rows of another dtype, for example
                 share_programs(self.model, kinds, self.data.size)
         return prediction.predict(
             self.predictive, *self.spread(draws), x, level=level, seed=seed, calibrate=calibrate, placement=placement
@@ -122,8 +122,8 @@ class Predictive(Learnt):
     ) -> np.ndarray:
         """The log predictive density of each row, log p(y*_n | D) = log mean_θ p(y*_n | θ), (n,), in nats.
 
-        For a ladder with an inference network, it is a lower bound of log p(x*_n | θ) by ``draws`` draws
-        (``log_evidence``). ``mesh`` is explained at ``predict``.
+        For a ladder with an inference network, it is a lower bound of log p(x*_n | θ) from ``draws`` draws
+        of the latent layers (``log_evidence``). ``mesh`` is explained at ``predict``.
         """
         if mesh is not None and (self.phi is not None or self.model.local is not None):
             raise SettingsError("log_predictive(mesh=...) expects independent rows, without groups: leave it out.")
@@ -174,7 +174,7 @@ class Predictive(Learnt):
         return pointwise.loo(self.predictive, *self._leaving(draws), rows=rows)
 
     def pit(self, *, draws: int = 1000, rows: int | None = None, seed: int = 0) -> np.ndarray:
-        """Leave-one-out probability integral transforms Pr(y* < y_n | y without n) of rows of one number, (n,).
+        """Leave-one-out probability integral transforms Pr(y* < y_n | y without n) of rows with one number, (n,).
 
         They are uniform on (0, 1) if predictions are right (Gelfand et al. 1992). Ties of discrete data are broken at
         random, and the position of a censored row between its bounds is random. The result is NaN for a row that is too

@@ -46,7 +46,7 @@ def identity(
 
 
 def functions(method: PyTree, model: Model, data: Data | None) -> dict[str, str]:
-    """Fingerprints (SHA-256) of the functions in a method's settings by field, or the reason why there is none.
+    """By field, the fingerprint (SHA-256) of each function in a method's settings, or why the function has none.
 
     A fingerprint covers a function's constants. The functions' names would not be enough: two optimisers with different
     rates, or two schedules from one factory, have the same name.

@@ -44,7 +44,7 @@ class Saver:
         resumable: False to write draws only; a folder with a checkpoint is then an error.
 
     Attributes:
-        resume: the leaves of the saved state by path, or None for a new run.
+        resume: the arrays of the saved state by their paths, or None for a new run.
         faults: always empty, because errors are raised at once; ``Leader`` collects them.
     """
 
@@ -77,7 +77,7 @@ class Saver:
         """Saves the run's state, and the draws since the last save, each (chain, draw, ...).
 
         Raises:
-            CheckpointError: they cannot be written; the error's ``partial`` holds all draws that are still available.
+            CheckpointError: the files cannot be written; the error's ``partial`` holds all draws that are still there.
         """
         count = 0
         try:
@@ -120,7 +120,7 @@ class Leader:
     """The ``Saver`` of the process that writes for all processes of a run.
 
     Its first error is not raised at once, because the other processes would then wait for this one for ever. It is
-    stored in ``faults``, and all processes stop when they next look there.
+    stored in ``faults``, and all processes stop when they next check it.
 
     Attributes:
         faults: the first CheckpointError, if there was one; draws are kept in memory after it.
@@ -155,7 +155,7 @@ class Follower:
     """The ``Saver`` of a process that does not write: it reads the saved state, and keeps its draws in memory.
 
     Attributes:
-        resume: the leaves of the saved state by path, or None for a new run.
+        resume: the arrays of the saved state by their paths, or None for a new run.
         faults: always empty; the process that writes, the ``Leader``, collects errors.
     """
 
@@ -192,7 +192,7 @@ def _open_checkpoint(folder: pathlib.Path, manifest: dict[str, Any]) -> tuple[in
             raise CheckpointError(f"{folder} holds the result of another run; choose another folder.")
         refuse_others(folder)
         return None
-    # Checkpoints of earlier versions do not name the mesh of devices; it is taken to be the same.
+    # Checkpoints of earlier versions do not name the mesh of devices; their mesh is taken to be the present one.
     saved_manifest = {name: value for name, value in manifest.items() if name == "mesh"} | checkpoint[2]["identity"]
     differences = files.differences(saved_manifest, manifest)
     if differences:
@@ -212,7 +212,7 @@ class RunFolder(NamedTuple):
     saver: Saver | Leader | Follower | None
 
     def check(self, posterior: Posterior) -> None:
-        """Raises, on all processes, an error of one process while it wrote during the run.
+        """Raises on all processes the error, if there was one, of the process that wrote during the run.
 
         The error's ``partial`` holds the posterior.
         """

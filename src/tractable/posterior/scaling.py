@@ -13,7 +13,7 @@ from tractable.core.shared import COMPILE_FASTEST, compiled
 from tractable.posterior.pointwise import length, totals
 
 POWERS = (0.99, 1.01)  # powers α at which the posterior is evaluated
-SENSITIVE = 0.05  # a parameter counts as sensitive if its distance is at least this
+SENSITIVE = 0.05  # a parameter counts as sensitive if its distance (see ``power_scaled``) is at least this
 FEWEST = 100  # minimum number of draws
 
 

@@ -42,7 +42,7 @@ class Standardised(Posterior):
 
 
 def as_standardised(posterior: Posterior) -> Standardised:
-    """Marks a posterior as one of a model of standardised columns."""
+    """The posterior, marked as that of a model of standardised columns."""
     return Standardised(**_fields(posterior))
 
 

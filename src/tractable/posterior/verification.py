@@ -58,7 +58,7 @@ def _climb_again(posterior: Posterior, how: str | None, held_out: Data | None) -
         outcome = posterior.method.learn(session._replace(near=place, held_out=held_out))
     if outcome.interrupted:
         return posterior
-    sentence = "the first optimisation ended lower, or at a mode of less mass; this one began at a check's better point"
+    sentence = "the first optimisation ended lower, or at a mode of less mass; a check found this one's starting point"
     check = Check("begun again", 1.0, "trust", sentence)
     return _replace(posterior, posterior.method, outcome, how, held_out, check)
 
@@ -86,6 +86,6 @@ def _replace(
 
 
 def _places(posterior: Posterior) -> list[list[float]]:
-    """The unconstrained points of a result and of earlier ones: each is the point estimate, or the draws' mean."""
+    """The unconstrained points of a result and of earlier results: point estimates, or means of draws."""
     subject = subject_of(posterior) if posterior.model.space.size <= MOST_PARAMETERS else None
     return [*posterior.found.get(BEFORE, []), *([] if subject is None else [subject.centre.tolist()])]
