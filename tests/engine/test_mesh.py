@@ -432,7 +432,7 @@ def test_what_is_not_of_rows_by_themselves_lies_on_one_device():
 
 def test_rows_need_rows():
     rows = Mesh(np.array(jax.devices()[:1]), ("row",))
-    with pytest.raises(SettingsError, match="got none"):
+    with pytest.raises(SettingsError, match="got no data"):
         tr.infer(tr.Model.from_log_density(lambda x: -(x**2), jnp.zeros(())), None, tr.NUTS(), mesh=rows)
 
 
