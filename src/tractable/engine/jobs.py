@@ -336,7 +336,7 @@ def _in_thread(work: Callable, index: int) -> Ended:
 
 
 def _away(settings: tuple[dict[str, Any], dict[str, str]], digest: str, sent: np.ndarray, index: int) -> bytes:
-    """Run a job in another process, and return it packed. Ctrl-C reaches every process of a terminal and ends the job."""
+    """Run a job in another process, and return it packed. Ctrl-C reaches a terminal's processes and ends the job."""
     with ending(leave=False), interruptible() as stop:
         if stop():
             return packed(Ended(index, None))

@@ -368,8 +368,8 @@ def over(mesh: Mesh | int | str, axis: str, reproducible: bool = True, chains: i
     shape = (named.get(CHAINS, 1), named.get(ROWS, 1))
     if reproducible and (shape[1] & (shape[1] - 1) or 2 * shape[1] > SHARDS):
         raise SettingsError(
-            f"Reproducible sums need rows on 1, 2, 4 or {SHARDS // 2} devices; got {shape[1]}. reproducible=False takes "
-            "any number of devices, and XLA then chooses the order of the sums."
+            f"Reproducible sums need rows on 1, 2, 4 or {SHARDS // 2} devices; got {shape[1]}. reproducible=False "
+            "takes any number of devices, and XLA then chooses the order of the sums."
         )
     if chains is not None and chains % shape[0]:
         near = math.gcd(chains, shape[0])

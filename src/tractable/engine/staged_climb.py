@@ -2,8 +2,9 @@
 
 A stage keeps one learning rate. It is checked after ``WINDOW`` steps or more, and again whenever its length has
 doubled. It ends when its noisy bound shows no trend and the average of φ, the parameters of q, over its last quarter
-has no better bound than the average over the quarter before. The learning rate then shrinks. The climb ends when each of two stages
-in a row gains no more than the tolerance, or no more than chance explains. ``engine.bound`` makes these comparisons.
+has no better bound than the average over the quarter before. The learning rate then shrinks. The climb ends when each
+of two stages in a row gains no more than the tolerance, or no more than chance explains. ``engine.bound`` makes these
+comparisons.
 """
 
 import functools
@@ -210,7 +211,7 @@ def _no_moments(problem: Problem) -> loop.Moments:
 
 
 def next_check(done: int, half: int) -> int:
-    """The end of the piece that follows ``done`` groups of a stage: the first above ``done`` of h, 2h, 3h, 4h, 6h, 8h …."""
+    """The end of the piece after ``done`` groups of a stage: the first of h, 2h, 3h, 4h, 6h, 8h … above ``done``."""
     ends = (end for k in itertools.count() for end in ((half << k, 3 * half << k >> 1) if k else (half,)))
     return next(end for end in ends if end > done)
 
@@ -315,8 +316,8 @@ def _score_held_out(problem: Problem, at: Ascent) -> Ascent:
 def _suits(problem: Problem, phis: np.ndarray) -> bool:
     """Whether q has about the standard deviations σ that maximise the bound at its means μ.
 
-    At this σ, −E[(z − μ)·∇ log p] / d = 1. The left side is 1 − (∂ bound / ∂ log σ) / d. The derivative is computed as
-    a difference on common random numbers.
+    At the best σ, −E[(z − μ)·∇ log p] / d = 1. For any σ the left side is 1 − (∂ bound / ∂ log σ) / d. The derivative
+    is computed as a difference on common random numbers.
     """
     if problem.method.divergence == "forward":
         return True  # the test does not apply: this objective is not the bound

@@ -275,5 +275,5 @@ def _problem(store: DrawStore) -> str | None:
         if not re.fullmatch(r"\w[\w.-]*", name):
             return f"expected a field's name of letters, digits, '_', '.' and '-'; got {name!r}"
         if np.dtype(dtype).kind not in "biufc" or np.dtype(dtype).isbuiltin != 1 or min(shape, default=1) < 1:
-            return f"expected numbers in numpy's own dtypes and axes of length >= 1 in field {name!r}; got {dtype}, {shape}"
+            return f"expected numpy's own dtypes and axes of length >= 1 in field {name!r}; got {dtype}, {shape}"
     return None
