@@ -21,7 +21,7 @@ def lbfgs(
     SciPy minimises, so the result's ``fun`` and ``jac`` are minus the value and minus its gradient. A further attribute
     of the result, ``trace``, holds the values of ``uphill`` after each iteration.
 
-    A step can go too far: to a value that is not finite, or to one far below the first value (see ``TOO_FAR``). SciPy
+    A step can go too far: to a value that is not finite, or to a value far below the first (see ``TOO_FAR``). SciPy
     then gets a number a little worse than the first value, with a gradient of zero. If it got a huge number, its line
     search would conclude that the step should be 0, and would end the climb.
 

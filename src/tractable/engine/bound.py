@@ -22,11 +22,11 @@ from tractable.engine.method import Program
 
 EVALUATED, FEW = 1000, 100  # number of paired draws of the bound that compare two states; FEW if φ is large
 LARGE = 200_000  # φ, the variational parameters, is large if it holds more numbers than this
-GRADIENTS = 32  # gradient estimates from which the mean gradient and its noise are estimated
+GRADIENTS = 32  # number of gradient estimates from which the mean gradient and its noise are estimated
 SIGMAS = 2.0  # critical value of the tests on a noisy bound, in standard errors
-SURE = 3.0  # a difference of held-out scores, or a rise of a trace, beyond this many standard errors is no chance
+SURE = 3.0  # a difference of held-out scores or rise of a trace beyond this many standard errors is not due to chance
 FLAT = 0.1  # a flat trace may rise from its third to its fourth quarter by this share of its whole rise
-BATCHES = 5  # batch means in each part of a trace; their variance gives the standard error of the part's mean
+BATCHES = 5  # number of batch means in each part of a trace; their variance gives the standard error of the part's mean
 
 
 def evaluation_rows(data: Data, plan: Plan) -> Data:

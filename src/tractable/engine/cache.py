@@ -66,7 +66,7 @@ def cache_for_commands() -> None:
 def _prune(folder: Path) -> None:
     """Delete files that a killed process left incomplete, and the oldest files if the folder exceeds ``MOST`` bytes.
 
-    The oldest files are deleted until three quarters of ``MOST`` remain. The size of an incomplete file is a whole
+    The oldest files are deleted until at most three quarters of ``MOST`` remain. The size of an incomplete file is a whole
     number of memory pages, since a file is written page by page. By chance one in four thousand complete files has such
     a size, and is deleted as well.
     """

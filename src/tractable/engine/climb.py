@@ -1,6 +1,6 @@
 """The climb that all stochastic maximisers share: a compiled loop whose state is saved while it runs.
 
-Rows may be held out. The climb then ends when its predictions of them no longer improve. The loop counts its steps in
+Rows may be held out. The climb then ends when its predictions of these rows no longer improve. The loop counts its steps in
 groups of a fixed size, which ``run.Shape`` explains.
 """
 
@@ -28,7 +28,7 @@ HELD_OUT_STEPS = "held-out best"
 
 
 class HeldOutBest(NamedTuple):
-    """The best held-out score of a climb, and the score of the kept state: the last one that is not clearly worse.
+    """The best held-out score of a climb, and the score of the kept state: the last state that is not clearly worse.
 
     The score of a row is the log of its predictive density, in nats (units of the natural logarithm).
     """

@@ -158,7 +158,7 @@ class Method(Settings):
         return None
 
     def bytes_kept(self, model: Model) -> int:
-        """The bytes of the draws that a run keeps in memory; 0 for methods that keep few."""
+        """The bytes of the draws that a run keeps in memory; 0 for methods that keep few draws."""
         return 0
 
     def cost(self, belief: Belief, found: dict[str, Any], data: Data | None) -> Cost:
@@ -184,7 +184,7 @@ class Method(Settings):
         return model
 
     def extended(self, session: Session, belief: Belief, run_state: PyTree, draws: int) -> Outcome:
-        """Continue until each chain has ``draws`` kept draws; they are the same as those of one run of that length."""
+        """Continue until each chain has ``draws`` kept draws: the same draws as those of a single run of that length."""
         raise SettingsError(f"{type(self).__name__} has no chains to extend.")
 
     def weigh(self, info: Mapping[str, jax.Array | np.ndarray]) -> Any:

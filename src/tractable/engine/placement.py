@@ -82,7 +82,7 @@ class OneDevice:
         return count
 
     def place(self, tree: PyTree, spec: Any) -> PyTree:
-        """Place arrays as a program with the specification ``spec`` returns them, so that it is not compiled again."""
+        """Place arrays as a program returns them with the specification ``spec``: others would need another program."""
         return tree
 
     def share(self, tree: PyTree) -> PyTree:
@@ -135,7 +135,7 @@ class OneDevice:
         return is_fine
 
     def sum_rows(self, function: Callable) -> Callable:
-        """A function ``(theta, batch) -> sums`` over the rows of all devices, made from one over a device's rows."""
+        """A function ``(theta, batch) -> sums`` over the rows of all devices; ``function`` sums over one device's rows."""
         return function
 
 

@@ -79,7 +79,7 @@ class Loop(NamedTuple):
         shape: how the steps are divided into blocks and groups.
         plan: the order of batches; None if every step takes all rows.
         long: whether a step has thousands of operations. With few rows, compiling such a step with all optimisations
-            takes longer than running it, so it is compiled with fewer.
+            takes longer than most runs, so it is compiled with fewer optimisations.
     """
 
     program: Callable

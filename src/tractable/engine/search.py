@@ -20,8 +20,8 @@ from tractable.engine.ascent import lbfgs
 from tractable.engine.session import Session
 
 INFORMATION = 1000  # largest number of parameters for which standard errors are computed
-COLUMNS = 16  # columns of a Hessian that are computed at once
-CURVED = 1 << 13  # rows whose curvature is computed at once
+COLUMNS = 16  # number of columns of a Hessian that are computed at once
+CURVED = 1 << 13  # number of rows whose curvature is computed at once
 NEARER = 4  # largest number of evaluations on all rows that improve a mode which was found on a sample of groups
 CLIMB_BYTES = 1 << 30  # largest number of bytes of data that a climb to a starting point uses
 
@@ -32,7 +32,7 @@ class Maximum(NamedTuple):
     position: np.ndarray  # (d,) unconstrained
     value: float  # the objective there
     slope: float  # largest absolute component of ``gradient``
-    evaluations: int  # evaluations of the objective
+    evaluations: int  # number of evaluations of the objective
     gradient: np.ndarray  # (d,) gradient of the objective; the smallest subgradient at a kink
     trace: np.ndarray  # (iteration,) values of the objective
 
@@ -168,7 +168,7 @@ def _add_at(vector: np.ndarray, index: np.ndarray, values: np.ndarray) -> np.nda
 
 
 def _polish(model, batch, position, prior, jacobian, dtype) -> tuple[np.ndarray, int]:
-    """Up to four Newton steps, as long as they improve: L-BFGS ends when values differ by no more than rounding."""
+    """Take up to four Newton steps, while they improve the end point of L-BFGS, which rounding has stopped."""
     value, gradient = map(np.asarray, total(model, np.asarray(position, dtype), batch, prior, jacobian))
     evaluations = 1
     for _ in range(4):
@@ -191,8 +191,8 @@ def standard_errors(model: Model, data: Data | None, position: np.ndarray, prior
     """The covariance of the user's parameters from the observed information J, and the smallest eigenvalue of J.
 
     J is −∇² of the objective at the maximum. J⁻¹ is the covariance of the unconstrained parameters, and the delta
-    method gives that of the user's parameters. The result is empty if there are too many parameters, or if the data are
-    on file.
+    method gives the covariance of the user's parameters. The result is empty if there are too many parameters, or if the
+    data are on file.
     """
     if model.space.size > INFORMATION or (data is not None and not data.resident):
         return {}
@@ -275,7 +275,7 @@ def nearer(model: Model, data: Data, position: np.ndarray, root: np.ndarray | No
 
 
 def laplace_root(model: Model, data: Data | None, mode: np.ndarray) -> np.ndarray | None:
-    """L, such that L Lᵀ is the inverse curvature of the unconstrained log density at a mode; None if it is singular."""
+    """L, such that L Lᵀ is the inverse curvature of the unconstrained log density at a mode; None if that is singular."""
     where = np.asarray(mode, jnp.result_type(float))
     precision = np.asarray(curvature(model, where, all_rows(data), True, True), np.float64)
     if not np.all(np.isfinite(precision)):

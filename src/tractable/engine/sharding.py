@@ -352,7 +352,7 @@ def over(mesh: Mesh | int | str, axis: str, reproducible: bool = True, chains: i
         axis: the axis that a method uses if ``mesh`` is a number or "auto", "chain" or "row".
         reproducible: whether sums over rows are added in a fixed order.
         chains: the number of chains; the number of devices along "chain" must divide it. With ``mesh`` "auto", the
-            largest number of devices that divides it and their total number is taken.
+            greatest common divisor of the numbers of chains and of all devices is taken.
 
     Raises:
         SettingsError: ``mesh`` has more devices than JAX, or other axes; ``reproducible`` is True and the number of

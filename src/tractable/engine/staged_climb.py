@@ -63,8 +63,8 @@ class Ascent(NamedTuple):
     length has doubled; h is half of ``capacity`` in ``run.Shape``.
     """
 
-    # A LoopState. Its moments are those of φ over the current piece. Its ``peak_states`` are the φ (start, p) that have
-    # predicted the held-out rows best so far; None without held-out rows.
+    # A LoopState. Its moments are those of φ over the current piece. Its ``peak_states`` are the φ (start, p) of the last
+    # state whose held-out score was not clearly worse than the best; None without held-out rows.
     loop: Any
     stage: int  # index of the stage
     begun: int  # groups done when the stage began
@@ -332,15 +332,15 @@ def _suits(problem: Problem, phis: np.ndarray) -> bool:
 def _has_passed_peak(at: Ascent) -> bool:
     """Whether the climb may end because the predictions of the held-out rows no longer improve.
 
-    It may end once it has taken twice as many steps as when it reached the φ that predicts these rows best, and at
-    least ``PATIENCE`` clearly worse scores have followed.
+    It may end once at least ``PATIENCE`` clearly worse scores have followed the last score that was not clearly worse
+    than the best, and the climb has taken at least twice as many steps as it had at that score.
     """
     peak = at.loop.peak
     return peak is not None and peak.scorings >= PATIENCE and at.groups >= 2 * peak.groups
 
 
 def _held_out_scores(problem: Problem, phis: np.ndarray) -> np.ndarray:
-    """(m,) log p(y* | x) of each held-out row, averaged over draws of q, for the starting point that predicts best."""
+    """(m,) log E_q p(y* | x, θ) of each held-out row, for the starting point that predicts these rows best."""
     model, held_out = problem.session.model, problem.session.held_out
     scored = held_out if held_out.resident else held_out.take(slice(0, HELD_ROWS))
     rows, key, scores = scored.arrays(), problem.bound.key, []

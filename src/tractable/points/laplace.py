@@ -31,7 +31,7 @@ PROBED = 8  # number of rows for the test that finds the parameters in which the
 
 @dataclass(frozen=True, kw_only=True)
 class Laplace(MAP):
-    """Laplace's approximation: q(z) = N(mode, Λ⁻¹), Λ = −∇² log p(z|y) at the mode of the *unconstrained* density z.
+    """Laplace's approximation: q(z) = N(mode, Λ⁻¹), Λ = −∇² log p(z|y) at the mode; z is the *unconstrained* θ.
 
     It is a cheap reference: one maximisation and one matrix of second derivatives (MacKay 1992). It is right if the
     posterior is normal around that mode, and it ignores other modes. For networks Λ is the generalised Gauss–Newton

@@ -35,7 +35,7 @@ HELD_ROWS = 10_000  # largest number of held-out rows that are read from file
 # Key in ``found`` of √(gᵀ Λ⁻¹ g), with the gradient g at the end of the climb: how many posterior sds the end point is
 # away from the maximum, by a quadratic approximation.
 AWAY = "sds from the maximum"
-NEAR = 0.05  # an end point within this many sds counts as the maximum, since rounding leaves a small gradient
+NEAR = 0.05  # an end point within this many sds of the maximum is accepted, since rounding leaves a small gradient
 
 
 class Climbed(NamedTuple):

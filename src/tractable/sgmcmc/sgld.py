@@ -4,7 +4,7 @@
 
 ĝ is an unbiased estimate of ∇ log p(θ|D) from a minibatch (Welling & Teh 2011, eq. 4). Target: p(θ|D)^{1/T} as ε → 0.
 At a fixed ε a known bias remains. For a normal target of precision h, gradient noise of variance V, independent batches
-and P = 1, it is
+and P = 1:
 
     stationary variance = (1/h) (1 + εV/4) / (1 − εh/4),   stable iff ε < 4/h.
 
