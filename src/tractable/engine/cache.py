@@ -66,9 +66,9 @@ def cache_for_commands() -> None:
 def _prune(folder: Path) -> None:
     """Delete files that a killed process left incomplete, and the oldest files if the folder exceeds ``MOST`` bytes.
 
-    The oldest files are deleted until at most three quarters of ``MOST`` remain. The size of an incomplete file is a whole
-    number of memory pages, since a file is written page by page. By chance one in four thousand complete files has such
-    a size, and is deleted as well.
+    The oldest files are deleted until at most three quarters of ``MOST`` remain. The size of an incomplete file is a
+    whole number of memory pages, since a file is written page by page. By chance one in four thousand complete files
+    has such a size, and is deleted as well.
     """
     found = []
     for path in (*folder.iterdir(), *folder.glob("*/*")):  # programs for a GPU are in a subfolder

@@ -1,7 +1,7 @@
 """The climb that all stochastic maximisers share: a compiled loop whose state is saved while it runs.
 
-Rows may be held out. The climb then ends when its predictions of these rows no longer improve. The loop counts its steps in
-groups of a fixed size, which ``run.Shape`` explains.
+Rows may be held out. The climb then ends when its predictions of these rows no longer improve. The loop counts its
+steps in groups of a fixed size, which ``run.Shape`` explains.
 """
 
 from collections.abc import Callable, Sequence

@@ -182,7 +182,7 @@ class Drawing(Method):
         return Draws(positions=positions, info=info, weights=self.weigh(info) if info else None, thin=thin)
 
     def extended(self, session: Session, belief: Belief, chains: "Chains", draws: int) -> Outcome:
-        """Continue until each chain has ``draws`` kept draws: the same draws as those of a single run of that length."""
+        """Continue until each chain has ``draws`` kept draws: the same draws as in a single run of that length."""
         before = concatenate_traces({POSITION: np.asarray(belief.positions), **belief.info}, chains.surplus)
         return self.go_on(session, chains, draws, before)
 

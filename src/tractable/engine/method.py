@@ -184,7 +184,7 @@ class Method(Settings):
         return model
 
     def extended(self, session: Session, belief: Belief, run_state: PyTree, draws: int) -> Outcome:
-        """Continue until each chain has ``draws`` kept draws: the same draws as those of a single run of that length."""
+        """Continue until each chain has ``draws`` kept draws: the same draws as in a single run of that length."""
         raise SettingsError(f"{type(self).__name__} has no chains to extend.")
 
     def weigh(self, info: Mapping[str, jax.Array | np.ndarray]) -> Any:

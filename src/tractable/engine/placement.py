@@ -135,7 +135,7 @@ class OneDevice:
         return is_fine
 
     def sum_rows(self, function: Callable) -> Callable:
-        """A function ``(theta, batch) -> sums`` over the rows of all devices; ``function`` sums over one device's rows."""
+        """A function ``(theta, batch) -> sums`` over the rows of all devices; ``function`` takes one device's rows."""
         return function
 
 

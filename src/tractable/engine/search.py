@@ -168,7 +168,7 @@ def _add_at(vector: np.ndarray, index: np.ndarray, values: np.ndarray) -> np.nda
 
 
 def _polish(model, batch, position, prior, jacobian, dtype) -> tuple[np.ndarray, int]:
-    """Take up to four Newton steps, while they improve the end point of L-BFGS, which rounding has stopped."""
+    """Take up to four Newton steps, while they improve: L-BFGS ends once values differ by no more than rounding."""
     value, gradient = map(np.asarray, total(model, np.asarray(position, dtype), batch, prior, jacobian))
     evaluations = 1
     for _ in range(4):
@@ -191,8 +191,8 @@ def standard_errors(model: Model, data: Data | None, position: np.ndarray, prior
     """The covariance of the user's parameters from the observed information J, and the smallest eigenvalue of J.
 
     J is −∇² of the objective at the maximum. J⁻¹ is the covariance of the unconstrained parameters, and the delta
-    method gives the covariance of the user's parameters. The result is empty if there are too many parameters, or if the
-    data are on file.
+    method gives the covariance of the user's parameters. The result is empty if there are too many parameters, or if
+    the data are on file.
     """
     if model.space.size > INFORMATION or (data is not None and not data.resident):
         return {}
@@ -275,7 +275,7 @@ def nearer(model: Model, data: Data, position: np.ndarray, root: np.ndarray | No
 
 
 def laplace_root(model: Model, data: Data | None, mode: np.ndarray) -> np.ndarray | None:
-    """L, such that L Lᵀ is the inverse curvature of the unconstrained log density at a mode; None if that is singular."""
+    """L with L Lᵀ = the inverse curvature of the unconstrained log density at a mode; None for a singular curvature."""
     where = np.asarray(mode, jnp.result_type(float))
     precision = np.asarray(curvature(model, where, all_rows(data), True, True), np.float64)
     if not np.all(np.isfinite(precision)):

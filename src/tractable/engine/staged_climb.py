@@ -63,8 +63,8 @@ class Ascent(NamedTuple):
     length has doubled; h is half of ``capacity`` in ``run.Shape``.
     """
 
-    # A LoopState. Its moments are those of φ over the current piece. Its ``peak_states`` are the φ (start, p) of the last
-    # state whose held-out score was not clearly worse than the best; None without held-out rows.
+    # A LoopState. Its moments are those of φ over the current piece. Its ``peak_states`` are the φ (start, p) of the
+    # last state whose held-out score was not clearly worse than the best; None without held-out rows.
     loop: Any
     stage: int  # index of the stage
     begun: int  # groups done when the stage began
