@@ -275,7 +275,7 @@ def nearer(model: Model, data: Data, position: np.ndarray, root: np.ndarray | No
 
 
 def laplace_root(model: Model, data: Data | None, mode: np.ndarray) -> np.ndarray | None:
-    """L, where L Lᵀ is the inverse curvature of the unconstrained log density at a mode; None if there is no inverse."""
+    """L, where L Lᵀ is the inverse curvature of the unconstrained log density at a mode; None if it has no inverse."""
     where = np.asarray(mode, jnp.result_type(float))
     precision = np.asarray(curvature(model, where, all_rows(data), True, True), np.float64)
     if not np.all(np.isfinite(precision)):
