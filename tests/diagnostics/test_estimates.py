@@ -404,7 +404,7 @@ def test_a_row_for_a_message():
     longer = np.arange(preflight.SHOWN + 1.0)
     assert preflight._shown(base, longer).startswith("0, 1, 2") and preflight._shown(base, longer).endswith("11, …")
     longer[[3, 7]] = -2.5
-    assert preflight._shown(base, longer) == "2 of whose 13 numbers (-2.5 in column 3 the first)"
+    assert preflight._shown(base, longer) == "with 2 of its 13 numbers outside (the first is -2.5, in column 3)"
 
 
 def test_rows_in_random_order_are_as_noisy_as_random_batches():

@@ -232,7 +232,7 @@ def test_what_cannot_be_sent_is_a_sentence_before_anything_runs():
     lock = threading.Lock()
     model = replace(COIN, likelihood=lambda p: (lock, dist.Bernoulli(p["theta"]))[1])
     begun = []
-    with pytest.raises(SettingsError, match=r"its model is pickled, and cannot be sent .*lock.*; use n_jobs=1"):
+    with pytest.raises(SettingsError, match=r"the job's model cannot be pickled .*lock.*; use n_jobs=1"):
         tr.compare(model, ROWS, [tr.MAP()], reference=ANSWER, n_jobs=2, on_result=lambda *_: begun.append(1))
     assert not begun
     with pytest.raises(SettingsError, match=r"compare\(n_jobs\) expects a number of processes, or -1 .*; got 0"):

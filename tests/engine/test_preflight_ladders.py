@@ -31,7 +31,7 @@ def test_grey_pixels():
     grey = np.ones((3, MANY))
     grey[1, 400:402] = 0.37
     sentence = said(lambda: tr.infer(LARGE, tr.Data(grey), AutoEncoding(batch_size=2)), DataError)
-    assert "Row 1 of y, 2 of whose 784 numbers (0.37 in column 400 the first)" in sentence
+    assert "Row 1 of y, with 2 of its 784 numbers outside (the first is 0.37, in column 400)" in sentence
     assert "binarise them" in sentence and "redraw=True" in sentence and "continuous bernoulli" in sentence
     assert len(sentence) < 450
     few = said(lambda: preflight.check(SMALL, tr.Data(np.array([[0, 1, 0.5, 1]]))), DataError)

@@ -62,7 +62,7 @@ def test_numbers_of_devices_whose_sums_have_one_order(devices, fixed):
     if fixed:
         assert over(mesh, ROWS).shards_here * devices == SHARDS
     else:
-        with pytest.raises(SettingsError, match=f"Rows lie over 1, 2, 4 or 8 devices.*got {devices}"):
+        with pytest.raises(SettingsError, match=f"rows on 1, 2, 4 or 8 devices; got {devices}"):
             over(mesh, ROWS)
     assert over(mesh, ROWS, reproducible=False).shards == devices
 

@@ -61,7 +61,7 @@ def needs(ability: str, method: Method, **asked: object) -> None:
 def placement_of(
     method: Method, data: Data | None, mesh: int | str | Mesh | None, reproducible: bool = True
 ) -> OneDevice:
-    """The placement of a run; raises for methods that cannot use the axes of its mesh."""
+    """The placement of a run; raises a SettingsError if the method cannot use the axes of the mesh."""
     if mesh is None:
         return ONE_DEVICE
     chains = method.settings()["chains"] if method.chained else None

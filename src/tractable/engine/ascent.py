@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-TOO_FAR = 1e6  # a step went too far if its value is lower than the first by this many times the first value's size
+TOO_FAR = 1e6  # a step went too far if its value is below the first value f by more than this many times 1 + |f|
 Slope = tuple[float, np.ndarray]
 
 
@@ -18,10 +18,10 @@ def lbfgs(
 ) -> Any:
     """Maximise ``uphill`` from ``start`` by SciPy's L-BFGS, and return SciPy's result.
 
-    SciPy minimises, so the result's ``fun`` and ``jac`` are those of minus the value. Its further attribute ``trace``
-    holds the values of ``uphill`` after each iteration.
+    SciPy minimises, so the result's ``fun`` and ``jac`` are minus the value and minus its gradient. A further attribute
+    of the result, ``trace``, holds the values of ``uphill`` after each iteration.
 
-    A step can go too far: to a value that is not finite, or to one far below the first value (see ``TOO_FAR``). SciPy
+    A step can go too far: to a value that is not finite, or to a value far below the first (see ``TOO_FAR``). SciPy
     then gets a number a little worse than the first value, with a gradient of zero. If it got a huge number, its line
     search would conclude that the step should be 0, and would end the climb.
 

@@ -20,13 +20,13 @@ from tractable.core.shared import compiled
 from tractable.engine import run as loop
 from tractable.engine.method import Program
 
-EVALUATED, FEW = 1000, 100  # paired draws of the bound that compare two states; FEW where φ is large
+EVALUATED, FEW = 1000, 100  # number of paired draws of the bound that compare two states; FEW if φ is large
 LARGE = 200_000  # φ, the variational parameters, is large if it holds more numbers than this
-GRADIENTS = 32  # gradient estimates from which the mean gradient and its noise are estimated
+GRADIENTS = 32  # number of gradient estimates from which the mean gradient and its noise are estimated
 SIGMAS = 2.0  # critical value of the tests on a noisy bound, in standard errors
-SURE = 3.0  # a difference of held-out scores, or a rise of a trace, of more standard errors is not due to chance
+SURE = 3.0  # a difference of held-out scores or rise of a trace beyond this many standard errors is not due to chance
 FLAT = 0.1  # a flat trace may rise from its third to its fourth quarter by this share of its whole rise
-BATCHES = 5  # batch means in each part of a trace; their variance gives the standard error of the part's mean
+BATCHES = 5  # number of batch means in each part of a trace; their variance gives the standard error of the part's mean
 
 
 def evaluation_rows(data: Data, plan: Plan) -> Data:
@@ -67,12 +67,12 @@ class Bound(NamedTuple):
     def gain(self, tuned: PyTree, unravel: Callable, before: np.ndarray, after: np.ndarray) -> tuple[float, float]:
         """The gain of ``after`` (start, p) over ``before``, and its standard error, for one of the starting points.
 
-        It is the starting point whose gain less ``SIGMAS`` standard errors is largest.
+        It is the starting point for which the gain minus ``SIGMAS`` standard errors is largest.
         """
         gains = self.values(tuned, unravel(after)) - self.values(tuned, unravel(before))
         errors = gains.std(1, ddof=1) / math.sqrt(gains.shape[1])
-        worst = int(np.argmax(gains.mean(1) - SIGMAS * errors))
-        return float(gains[worst].mean()), float(errors[worst])
+        clearest = int(np.argmax(gains.mean(1) - SIGMAS * errors))
+        return float(gains[clearest].mean()), float(errors[clearest])
 
     def signal(self, tuned: PyTree, phi: PyTree) -> float:
         """The signal-to-noise ratio ‖E g‖² / tr Cov g of one step's gradient estimate g."""
@@ -83,7 +83,7 @@ class Bound(NamedTuple):
 def settled(history: np.ndarray) -> bool:
     """Whether the last half of a noisy trace (start, step) shows no upward trend.
 
-    This is so if the mean of the fourth quarter exceeds the mean of the third by less than ``SIGMAS`` standard errors.
+    This is so if the mean of the fourth quarter exceeds that of the third by at most ``SIGMAS`` standard errors.
     The standard errors come from batch means, which allow for dependence between neighbouring steps.
     """
     tail = history[:, history.shape[1] // 2 :]
@@ -95,13 +95,13 @@ def settled(history: np.ndarray) -> bool:
 
 
 def is_flat(history: np.ndarray, pace: np.ndarray) -> bool:
-    """Whether a noisy trace (start, step) has clearly stopped rising. If noise could hide a rise, it has not.
+    """Whether a noisy trace (start, step) has clearly stopped rising; False if noise could hide a rise.
 
     ``pace`` (step,) is the length of each step. The quarters of the run are quarters of the sum of these lengths. The
     trace is flat if its rise from the third quarter to the fourth is less than a tenth of its whole rise, from the
-    first tenth of the run to the second half. Errors are allowed for: ``SURE`` standard errors are added to the first
-    rise and taken from the whole rise. If a flat trace approaches its limit exponentially, it has covered 96 % of the
-    way.
+    first tenth of the run to the second half. Errors are allowed for: ``SURE`` standard errors are added to the former
+    rise and subtracted from the whole rise. If a flat trace approaches its limit exponentially, it has covered 96 % of
+    the way.
     """
     way = np.cumsum(pace) / np.sum(pace)
     begin, middle, last = (history[:, (low < way) & (way <= high)] for low, high in ((0, 0.1), (0.5, 0.75), (0.75, 1)))

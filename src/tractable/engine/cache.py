@@ -12,20 +12,20 @@ import platformdirs
 from tractable.core.errors import SettingsError
 
 VARIABLE = "TRACTABLE_CACHE"  # the environment variable that names the cache's folder, or is "off"
-MOST = 512 << 20  # bytes that the cache's folder may hold when a process begins; more are pruned
+MOST = 512 << 20  # bytes that the cache's folder may hold when a process begins; beyond that, old files are deleted
 INFORMATION = Path("/proc/cpuinfo")  # Linux's description of the processor
 
 
 def cache(folder: str | Path | None = None) -> Path:
-    """Saves programs compiled from now on and reuses saved ones: a second process starts in half the time.
+    """Save programs that are compiled from now on, and reuse saved ones: a second process starts in half the time.
 
     A program is reused if nothing that it was compiled from has changed: its shapes and constants, JAX's version and
     options. Each kind of processor has its own folder, since compiled programs use the processor's own instructions. If
     the folder holds more than 512 MiB, the oldest programs are deleted.
 
     Args:
-        folder: by default the folder that the environment variable ``TRACTABLE_CACHE`` names, or else one in the user's
-            cache folder.
+        folder: by default the folder that the environment variable ``TRACTABLE_CACHE`` names; if it is not set, a
+            folder inside the user's cache folder.
 
     Returns:
         The folder for this kind of processor.
@@ -64,11 +64,11 @@ def cache_for_commands() -> None:
 
 
 def _prune(folder: Path) -> None:
-    """Delete files that a killed process left incomplete; and the oldest files, if all together exceed ``MOST`` bytes.
+    """Delete files that a killed process left incomplete, and the oldest files if the folder exceeds ``MOST`` bytes.
 
-    The oldest files are deleted until three quarters of ``MOST`` remain. The size of an incomplete file is a whole
-    number of memory pages, since a file is written page by page. By chance one in four thousand complete files has such
-    a size, and is deleted as well.
+    The oldest files are deleted until at most three quarters of ``MOST`` remain. The size of an incomplete file is a
+    whole number of memory pages, since a file is written page by page. By chance one in four thousand complete files
+    has such a size, and is deleted as well.
     """
     found = []
     for path in (*folder.iterdir(), *folder.glob("*/*")):  # programs for a GPU are in a subfolder

@@ -18,7 +18,7 @@ from tractable.core.sealed import FORMAT, plain, sealed, unsealed
 from tractable.core.words import tell
 from tractable.core.writing import disk_errors, refuse_links, sync, write_synced
 
-_OWN_ENTRIES = ("step", "arrays", "format", "npz_bytes", "sha256")  # names that a caller's manifest may not use
+_OWN_ENTRIES = ("step", "arrays", "format", "npz_bytes", "sha256")  # entries that a caller's manifest may not have
 _PIECE = 2**22  # bytes that are hashed or read at a time
 _SLACK = 2**20  # bytes that a checkpoint needs beside its arrays: for the manifest, the headers and the folder
 
@@ -27,16 +27,16 @@ def save(folder: str | Path, arrays: Mapping[str, np.ndarray], manifest: dict, *
     """Write the checkpoint ``folder/step-<step>/`` completely, or not at all if something fails.
 
     A checkpoint is a file ``arrays.npz`` (without pickles) and a file ``manifest.json``. Saving deletes all older
-    checkpoints but the newest ``keep``. It also deletes checkpoints of later steps: they belong to a run that was
-    abandoned, and ``load`` would take them for the newest. Saving a step again replaces its checkpoint. Only one run
-    may write to a folder at a time.
+    checkpoints except the newest ``keep``. It also deletes checkpoints of later steps: they belong to a run that was
+    abandoned, and ``load`` would take them for the newest ones. Saving a step again replaces its checkpoint. Only one
+    run may write to a folder at a time.
 
     Args:
         folder: made if missing.
         arrays: numbers and booleans by name; convert an array of keys with ``jax.random.key_data`` first.
         manifest: anything that JSON can hold; ``load`` returns it, with lists in place of tuples.
         step: the number of steps done since the run began, >= 0.
-        keep: how many checkpoints stay, >= 1.
+        keep: how many checkpoints stay, this one included, >= 1.
 
     Raises:
         CheckpointError: something cannot be stored, or the disk is full. Earlier checkpoints stay as they are.
@@ -217,7 +217,7 @@ def _read_array(archive: zipfile.ZipFile, name: str, about: dict, length: int) -
     if dtype.kind not in "biufc" or min(shape, default=0) < 0 or size != math.prod(shape) * dtype.itemsize:
         raise ValueError(f"the manifest claims {size} bytes for shape {shape} of {dtype}")
     if member.compress_type != zipfile.ZIP_STORED or not size < member.file_size <= length:
-        raise ValueError(f"its header claims {member.file_size} bytes; expected {size} of {length}")
+        raise ValueError(f"its header claims {member.file_size} bytes; expected more than {size}, and at most {length}")
     array = np.empty(shape, dtype)
     target, filled = _bytes_of(array), 0
     with archive.open(member) as stream:

@@ -1,7 +1,7 @@
 """The climb that all stochastic maximisers share: a compiled loop whose state is saved while it runs.
 
-Rows may be held out. The climb then ends when its predictions of them no longer improve. The loop counts its steps in
-groups of a fixed size (``run.Shape``).
+Rows may be held out. The climb then ends when its predictions of these rows no longer improve. The loop counts its
+steps in groups of a fixed size, which ``run.Shape`` explains.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,14 +20,15 @@ from tractable.engine.leaves import beneath, restored
 from tractable.engine.session import Session
 
 SCORINGS = 50  # how often a run of full length predicts the held-out rows (docs/decisions/021)
-PATIENCE = 8  # a climb ends after this many worse held-out predictions in a row (docs/decisions/021)
+PATIENCE = 8  # a climb ends after this many clearly worse held-out scores in a row (docs/decisions/021)
 
 
-HELD_OUT_STEPS = "held-out best"  # key of a figure for the report: steps after which held-out rows were predicted best
+# The key, in the results for the report, of the number of steps after which the held-out rows were predicted best.
+HELD_OUT_STEPS = "held-out best"
 
 
 class HeldOutBest(NamedTuple):
-    """The best held-out score of a climb, and the score of the last state that is not clearly worse: the kept state.
+    """The best held-out score of a climb, and the score of the kept state: the last state that is not clearly worse.
 
     The score of a row is the log of its predictive density, in nats (units of the natural logarithm).
     """
@@ -40,7 +41,7 @@ class HeldOutBest(NamedTuple):
 
     @classmethod
     def of(cls, rows: np.ndarray) -> "HeldOutBest":
-        """The best score before the first step, when there is only one."""
+        """The best score before the first step, when only one state has been scored."""
         return cls(rows, rows, 0, 0, np.zeros((0, 2)))
 
     def after(
@@ -48,8 +49,9 @@ class HeldOutBest(NamedTuple):
     ) -> tuple["HeldOutBest", bool]:
         """The best score after the rows are scored once more, and whether to keep the new state.
 
-        The new state is kept unless its mean score is below the highest one by more than ``sigmas`` standard errors of
-        the difference. Keeping only the state of the highest score would often choose an early step, because of noise.
+        The new state is kept unless its mean score is below the highest mean score by more than ``sigmas`` standard
+        errors of the difference. If only the state with the highest score were kept, noise would often choose an early
+        step.
 
         Args:
             rows: (m,) scores at the new state.
@@ -64,14 +66,14 @@ class HeldOutBest(NamedTuple):
         return self._replace(highest=highest, scorings=self.scorings + 1, scores=scores), False
 
     def found(self, group: int) -> dict[str, Any]:
-        """The figures for the report; ``group`` is the number of steps in a group."""
+        """The results for the report; ``group`` is the number of steps in a group."""
         return {"held-out score": float(self.rows.mean()), HELD_OUT_STEPS: int(self.groups) * group}
 
 
 class LoopState(NamedTuple):
     """The state of a climb: all that is needed to continue it exactly.
 
-    A cut is a number of groups at which the running moments begin anew.
+    Running moments are means and variances of the positions. A cut is a number of groups at which they begin anew.
     """
 
     groups: int  # groups of steps done
@@ -83,7 +85,7 @@ class LoopState(NamedTuple):
     seen: int = 0  # groups of steps done when the held-out rows were last scored
 
     def found(self, group: int) -> dict[str, Any]:
-        """The held-out figures for the report, if rows are held out."""
+        """The held-out results for the report; empty if no rows are held out."""
         return {} if self.peak is None else self.peak.found(group)
 
     def traces(self, group: int) -> dict[str, np.ndarray]:
@@ -117,7 +119,7 @@ class Climber(NamedTuple):
         """Run until ``end`` groups are done, and return the state and whether the run was interrupted.
 
         Args:
-            of: the groups of the whole climb, for progress.
+            of: the number of groups of the whole climb, for progress.
             keep: saves the state; called whenever the compiled loop hands its results back to Python.
         """
 
@@ -149,7 +151,7 @@ def climb(
         begin: makes the first states.
         cuts: numbers of groups, in ascending order; the running moments begin anew at each.
         score: gives the scores (m,) of the held-out rows for given states. It is called up to ``SCORINGS`` times.
-            ``PATIENCE`` worse scores in a row end the run, and the best states are returned.
+            ``PATIENCE`` clearly worse scores in a row end the run, and the kept states are returned.
     """
     session = climber.session
     if score is not None:

@@ -24,7 +24,8 @@ from tractable.engine.method import Method, Outcome, Program, Session
 from tractable.engine.session import PARTS
 
 POSITION = "position"  # name of the trace that holds the draws
-# Attempts to find a starting point of finite density: near the origin or the example first, then from the prior.
+# Number of attempts to find a starting point of finite density: first near the origin or the model's example position,
+# then from the prior.
 ATTEMPTS, FROM_PRIOR = 20, 100
 
 
@@ -37,9 +38,9 @@ class Chains(NamedTuple):
     tuned: dict[str, jax.Array]  # arrays that the kernel is built with, from warm-up
     thin: int  # steps per kept draw
     block: int  # steps whose noise is drawn at once
-    found: dict[str, Any]  # figures for the report, from warm-up
+    found: dict[str, Any]  # results of warm-up for the report
     moments: loop.Moments | None  # running moments, for runs that keep no draws
-    surplus: dict[str, np.ndarray]  # traces beyond the requested draws, since a run ends with a full group
+    surplus: dict[str, np.ndarray]  # traces of draws beyond the requested number, since a run ends with a full group
 
 
 class WarmUp(NamedTuple):
@@ -47,7 +48,7 @@ class WarmUp(NamedTuple):
 
     positions: jax.Array  # (chain, d)
     tuned: dict[str, jax.Array]  # arrays that the kernel is built with
-    found: dict[str, Any]  # figures for the report
+    found: dict[str, Any]  # results for the report
     thin: int  # steps per kept draw
 
 
@@ -64,7 +65,7 @@ class Drawing(Method):
 
     chained: ClassVar[bool] = True
     verified: ClassVar[bool] = True
-    long: ClassVar[bool] = False  # compiling a step with all optimisations takes longer than most runs on few rows
+    long: ClassVar[bool] = False  # whether compiling a step with all optimisations takes longer than a run on few rows
     outside: ClassVar[tuple[str, ...]] = ("chains", "draws")
     chains: Count = 4
     draws: Count = 1000
@@ -125,7 +126,7 @@ class Drawing(Method):
         before: dict[str, np.ndarray] | None = None,
         warmup_seconds: float = 0.0,
     ) -> Outcome:
-        """Run until each chain has ``draws`` kept draws, those of earlier runs included.
+        """Run until each chain has ``draws`` kept draws, the draws of earlier runs included.
 
         Args:
             before: traces of the earlier draws, if they are not in the saved folder.
@@ -181,14 +182,14 @@ class Drawing(Method):
         return Draws(positions=positions, info=info, weights=self.weigh(info) if info else None, thin=thin)
 
     def extended(self, session: Session, belief: Belief, chains: "Chains", draws: int) -> Outcome:
-        """Continue until each chain has ``draws`` kept draws; they are the same as those of one run of that length."""
+        """Continue until each chain has ``draws`` kept draws: the same draws as in a single run of that length."""
         before = concatenate_traces({POSITION: np.asarray(belief.positions), **belief.info}, chains.surplus)
         return self.go_on(session, chains, draws, before)
 
     def cost(self, belief: Belief, found: dict[str, Any], data: Data | None) -> Cost:
         if "gradients" in belief.info:  # the info of a draw is a mean over its ``thin`` steps
             return Cost(float(np.sum(belief.info["gradients"], dtype=np.float64) * belief.thin), 0.0)
-        # With control variates every batch is evaluated twice: at the position, and at the variates' fixed centre.
+        # With control variates every batch is evaluated twice: at the position, and at a fixed point, the anchor.
         evaluations = 2 if getattr(self, "gradient", "") == "control_variates" else 1
         return Cost(self.steps(belief) * self.share(data) * evaluations, 0.0)
 
@@ -207,7 +208,7 @@ class Drawing(Method):
 
 
 def capacity(shape: loop.Shape, session: Session, program: Program, chains: int) -> int:
-    """The most groups in a segment for which the draws, and the batches read from file, fit the device's buffer."""
+    """The largest number of groups in a segment whose draws, and whose batches from file, fit the device's buffer."""
     if not program.streams:
         return shape.capacity
     data, plan = session.data, program.method.plan(session.data)
@@ -234,9 +235,10 @@ def _keys(key: jax.Array, chains: int) -> tuple[jax.Array, jax.Array, jax.Array]
 def starts(model: Model, data: Data | None, key: jax.Array, chains: int) -> jax.Array:
     """(chain, d) unconstrained starting points of finite density.
 
-    They come from the model's own ``start`` if it has one. Otherwise each coordinate is uniform on (−2, 2), or within 1
-    of the example position that a log density was given. The interval shrinks at every further attempt. If no attempt
-    finds a finite density, the points are drawn from the prior.
+    They come from the model's own ``start`` if it has one. Otherwise each coordinate is uniform on (−2, 2). If the
+    model is a log density with an example position, each coordinate is uniform within 1 of that position instead. The
+    interval shrinks at every further attempt. If no attempt finds a finite density, the points are drawn from the
+    prior.
     """
     batch = None if data is None else whole(data.first(1000))
     attempts = functools.cache(functools.partial(_attempts, key, chains, model.space.size))
@@ -284,7 +286,7 @@ def starts_of(session: Session, key: jax.Array, count: int) -> jax.Array:
 
 
 def tried(model: Model, key: jax.Array, attempt: int) -> jax.Array:
-    """(d,) a random starting point to try; the last of the ``ATTEMPTS`` points is the centre itself."""
+    """(d,) a random starting point to try; at the last of the ``ATTEMPTS`` it is the origin or the example itself."""
     return jnp.asarray(_around(model, np.asarray(_jitter(key, model.space.size)), attempt))
 
 

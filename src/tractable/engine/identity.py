@@ -1,6 +1,6 @@
 """A model's identity: a hash of the programs that JAX traces from the model's functions.
 
-Models of equal identity share compiled programs. A saved result also belongs to a model by its identity.
+Models of equal identity share compiled programs. A saved result recognises its model by the identity.
 """
 
 import hashlib
@@ -29,12 +29,13 @@ def share_programs(model: Model, kinds: PyTree, count: int = 0) -> None:
     """Let the programs that were compiled for an earlier, equal model serve this one.
 
     Models are equal if JAX traces the same programs from all their functions, for rows of these kinds. The earlier
-    model is traced again, since global variables that its functions read may have changed: a program for other shapes
-    would read the new values. A model that JAX cannot trace, or that calls back to Python, has its own programs.
+    model is traced again, since global variables that its functions read may have changed: a program that is compiled
+    now, for other shapes, would read the new values. A model that JAX cannot trace, or that calls back to Python, has
+    its own programs.
 
     Args:
         kinds: shape and dtype of a row's arrays, from ``kinds_of``.
-        count: the number of rows, on which a latent model's steps may depend.
+        count: the number of rows, on which the EM steps of a latent model may depend.
     """
     model = getattr(model, "origin", None) or model
     count = 1 if type(model) is Model else count
@@ -74,7 +75,7 @@ def _identity(model: Model, kinds: PyTree, count: int) -> str | None:
 
 
 def density_trace(model: Model, kinds: PyTree) -> Trace:
-    """The trace of a model's log posterior for rows of these kinds, its constants included. It is made only once."""
+    """The trace of a model's log posterior for rows of these kinds. The model is traced only once."""
     key, known = _key(kinds), _densities.setdefault(model, {})
     if key not in known:
         known[key] = trace(model.traced, *_example(model, kinds))
@@ -97,7 +98,7 @@ def kinds_of(data: Data | None) -> PyTree:
 
 
 def saved_kinds(rows: PyTree) -> Any:
-    """The result of ``kinds_of`` as JSON can hold it; {} if it has containers of a user's class, which JSON cannot."""
+    """The result of ``kinds_of`` in a form that JSON can hold; {} if it has containers of a user's own class."""
     if isinstance(rows, Members):
         parts = [saved_kinds(part) for part in rows]
         return {"members": parts} if {} not in parts else {}

@@ -28,7 +28,7 @@ CONFIG = (
     "jax_enable_x64", "jax_threefry_partitionable", "jax_default_prng_impl", "jax_default_matmul_precision",
     "jax_disable_most_optimizations",
 )  # fmt: skip
-# The errors of loky, Dask and Ray that say that a worker process has died.
+# Names of the errors with which loky, Dask and Ray report that a worker process has died.
 DEATHS = ("BrokenExecutor", "KilledWorker", "RayActorError", "WorkerCrashedError")
 
 
@@ -37,7 +37,7 @@ class Ended(NamedTuple):
 
     index: int
     result: Any  # None if the job was stopped before it began, or if its result was lost
-    lost: str = ""  # a sentence that says why the result was lost; empty if nothing went wrong
+    lost: str = ""  # a sentence that says why the result was lost; empty if it was not lost
     caught_warnings: tuple = ()  # the other process's warnings, as arguments of ``warnings.warn_explicit``
 
     def tell(self) -> None:
@@ -61,8 +61,8 @@ class Heard:
 def why(error: Exception, heard: object = None) -> str:
     """A sentence that says why one of many fits failed.
 
-    Raises ``error`` again if the fit is not to blame for it. This is so for a warning that the user turned into an
-    error, and for an error of the user's own progress function (``heard``, of class ``Heard``).
+    Raises ``error`` again if the fit did not cause it: if it is a warning that the user turned into an error, or an
+    error of the user's own progress function (``heard``, of class ``Heard``).
     """
     if isinstance(error, Warning) or getattr(heard, "raised", False):
         raise error
@@ -86,18 +86,19 @@ def finished(
     """Run ``work(index)`` for every index, and yield the ended jobs in the order in which they end.
 
     An exception in ``work`` ends all jobs. If a process dies, because it was killed or out of memory, only one job is
-    lost. joblib does not say which, so the jobs that had begun by then are run again one by one, until one dies.
+    lost. joblib does not say which job, so all unfinished jobs that had begun are run again one by one, until one dies.
 
     Args:
         work: a function with all arguments but the first bound by name. Another process unpickles it only once. If a
-            result refers to these arguments, or to elements of a tuple, these are this process's own objects again.
+            result refers to such an argument, or to an element of an argument that is a tuple, it refers to this
+            process's own object again, and not to a copy.
         todo: the indices.
-        n_jobs: number of processes, as joblib counts them; None is 1 or what ``joblib.parallel_config`` sets.
+        n_jobs: number of processes as in joblib (−1: all cores); None is 1 or what ``joblib.parallel_config`` sets.
         what: the caller's name for error messages, such as "compare".
         stop: called between jobs; no further job begins once it returns true.
 
     Raises:
-        SettingsError: joblib's backend forks processes, or ``work`` cannot be pickled. Nothing has run by then.
+        SettingsError: joblib's backend forks processes, or ``work`` cannot be pickled. No job has run then.
     """
     if not many_processes(n_jobs, what):
         yield from (Ended(index, work(index)) for index in todo if not stop())
@@ -106,7 +107,7 @@ def finished(
     if type(backend) is MultiprocessingBackend:
         raise SettingsError(
             f"{what} takes joblib's backends loky, threading, dask and ray; got multiprocessing, which forks this "
-            "process. A fork of a process that runs JAX would wait for ever. Choose one of the others."
+            "process. A fork of a process that runs JAX would wait for ever. Choose one of those four."
         )
     send = functools.partial(_in_thread, work)
     if not getattr(backend, "supports_sharedmem", False):
@@ -141,7 +142,7 @@ def finished(
 def _in_pool(
     send: Callable, work: functools.partial, todo: Sequence[int], n_jobs: int | None, backend: object, started: list
 ) -> Iterator[Ended]:
-    """Run jobs in a pool, and yield each when it ends, or all at the end if the backend returns them all at once.
+    """Run jobs in a pool. Yield each job when it ends, or all jobs at the end if the backend returns them all at once.
 
     The indices of the jobs that have begun are appended to ``started``.
     """
@@ -156,7 +157,7 @@ def _in_pool(
                 yield unpacked(one, work) if isinstance(one, bytes) else one
         finally:
             if as_they_come:
-                # joblib warns of jobs that are not done; here they are meant to end.
+                # joblib warns of unfinished jobs; here they are stopped on purpose.
                 with warnings.catch_warnings(action="ignore", category=UserWarning):
                     results.close()  # ends jobs in progress
 
@@ -214,9 +215,9 @@ def _death(error: Exception) -> str:
 
 
 class _Pickler(cloudpickle.Pickler):
-    """Pickles functions by value, as cloudpickle does, and arrays that are mapped from a file by the file's path."""
+    """Pickles functions with their code, as cloudpickle does, and memory-mapped arrays as the path of their file."""
 
-    known: Mapping[int, Any] = MappingProxyType({})  # names of the objects that the other process has, by their id
+    known: Mapping[int, Any] = MappingProxyType({})  # names, by id, of the objects that the other process has too
 
     def persistent_id(self, obj: object) -> Any:
         return self.known.get(id(obj))
@@ -252,7 +253,7 @@ def unpacked(sent: bytes, work: functools.partial | None = None) -> Any:
 
 
 def _arguments(work: functools.partial | None) -> dict[Any, Any]:
-    """The arguments of ``work`` by name, and the elements of those that are tuples, by name and index."""
+    """The arguments of ``work`` by name, and the elements of arguments that are tuples, by name and index."""
     own = {} if work is None else work.keywords
     return own | {(name, i): one for name, of in own.items() if isinstance(of, tuple) for i, one in enumerate(of)}
 
@@ -261,15 +262,15 @@ def _packed_work(work: functools.partial) -> bytes:
     try:
         return packed(work)
     except Exception as error:  # an object's own pickling may raise any error
-        cause, culprit = error, "what it runs"
+        cause, culprit = error, "the job's function"
         for name, value in work.keywords.items():
             try:
                 packed(value)
             except Exception as first_error:
-                cause, culprit = first_error, f"its {name}"
+                cause, culprit = first_error, f"the job's {name}"
                 break
         raise SettingsError(
-            f"For several processes {culprit} is pickled, and cannot be sent to other processes ({cause}); use "
+            f"Jobs are pickled for other processes, but {culprit} cannot be pickled ({cause}); use "
             "n_jobs=1, or threads: with joblib.parallel_config(backend='threading'). Files, locks and generators that "
             "a function refers to cannot be pickled: open them inside the function."
         ) from error
@@ -302,7 +303,7 @@ def _opened(path: str, size: int, start: int, dtype: np.dtype, shape: tuple, str
 def _settings() -> tuple[dict[str, Any], dict[str, str]]:
     """JAX's settings, and the environment variables that XLA reads when it starts.
 
-    They include the number of threads: the last bits of a sum depend on the number of threads that share it.
+    These include the number of threads, on which the rounding of a sum depends.
     """
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     width = os.environ.get("PJRT_NPROC") or os.environ.get("NPROC") or str(cores)
@@ -310,7 +311,7 @@ def _settings() -> tuple[dict[str, Any], dict[str, str]]:
     return {name: jax.config.values[name] for name in CONFIG}, {"PJRT_NPROC": width, **flags}
 
 
-# The last work that was sent to this process, by its hash. It is kept so that its programs are compiled only once.
+# The latest work that was sent to this process, by its hash. It is kept so that its programs are compiled only once.
 _sent_work: dict[str, functools.partial] = {}
 
 
@@ -335,7 +336,7 @@ def _in_thread(work: Callable, index: int) -> Ended:
 
 
 def _away(settings: tuple[dict[str, Any], dict[str, str]], digest: str, sent: np.ndarray, index: int) -> bytes:
-    """Run a job in another process, and return it packed. Ctrl-C reaches all processes of a terminal and ends it."""
+    """Run a job in another process, and return it packed. Ctrl-C reaches a terminal's processes and ends the job."""
     with ending(leave=False), interruptible() as stop:
         if stop():
             return packed(Ended(index, None))
@@ -344,7 +345,8 @@ def _away(settings: tuple[dict[str, Any], dict[str, str]], digest: str, sent: np
             work = _receive(settings, sent)
             _sent_work.clear()
             _sent_work[digest] = work
-        # Python can only catch the warnings of all threads. Those of a job in a cluster's thread stay in its logs.
+        # Python can catch warnings only for all threads together. So the warnings of a job that runs in a thread of a
+        # cluster's process stay in the cluster's logs.
         is_main = threading.current_thread() is threading.main_thread()
         with warnings.catch_warnings(record=True) if is_main else contextlib.nullcontext() as records:
             if is_main:

@@ -27,9 +27,9 @@ def flattened(tree: PyTree) -> dict[str, np.ndarray]:
 def restored(like: PyTree, arrays: Mapping[str, np.ndarray]) -> PyTree:
     """The pytree with the structure of ``like`` and these arrays as leaves.
 
-    If ``like`` has a JAX array or a shape in a place, the leaf there is a JAX array. Otherwise it is a NumPy array, or
-    the number or text that was written. An empty dictionary in ``like`` takes all arrays whose paths begin with its
-    own. None in ``like`` takes a leaf if there is one.
+    Where ``like`` has a JAX array or a ``ShapeDtypeStruct``, the leaf becomes a JAX array. Otherwise it is a NumPy
+    array, or the number or text that was written. An empty dictionary in ``like`` takes all arrays whose paths begin
+    with the dictionary's path. None in ``like`` takes a leaf if there is one.
 
     Raises:
         CheckpointError: a leaf is missing.
@@ -47,7 +47,7 @@ def beneath(arrays: Mapping[str, np.ndarray], path: str) -> dict[str, np.ndarray
 
 
 def nested(arrays: Mapping[str, np.ndarray]) -> dict[str, Any]:
-    """The arrays as nested dictionaries, with one level for each step of their paths."""
+    """The arrays as nested dictionaries: each step of a path is a key."""
     out: dict[str, Any] = {}
     for name, array in arrays.items():
         *steps, last = map(unquote, _split_kind(name)[0].split("/"))
@@ -59,7 +59,7 @@ def nested(arrays: Mapping[str, np.ndarray]) -> dict[str, Any]:
 
 
 def _open(leaf: PyTree) -> bool:
-    """Whether an example's node is a placeholder: an empty dictionary, or None."""
+    """Whether a node of ``like`` is a placeholder: an empty dictionary, or None."""
     return leaf is None or (isinstance(leaf, dict) and not leaf)
 
 

@@ -33,7 +33,7 @@ def lock(folder: str | Path | None) -> Iterator[None]:
         CheckpointError: another thread, process or host has locked the folder, or the folder cannot be written.
 
     Warns:
-        TractableWarning: the owner's process ended without unlocking; its lock is taken over.
+        TractableWarning: the owner's process ended without unlocking; this process takes the lock over.
     """
     if folder is None:
         yield
@@ -42,7 +42,7 @@ def lock(folder: str | Path | None) -> Iterator[None]:
     with disk_errors(folder):
         parts = [folder.absolute(), *folder.absolute().parents]
         within = next((i for i, part in enumerate(parts) if part.resolve() in mine), 0)
-        for part in parts[:within]:  # a run's folder may be reached by a link, but no folder inside it
+        for part in parts[:within]:  # a run's folder may be reached by a link, but a folder inside it may not
             refuse_links(part)
         folder.mkdir(parents=True, exist_ok=True)
         known = folder.resolve()
@@ -100,7 +100,7 @@ def _take(path: Path) -> int:
 
 
 def _refuse_others(path: Path, descriptor: int) -> None:
-    """Raise a CheckpointError for a file that is no lock: it has another content, or a second name elsewhere."""
+    """Raise a CheckpointError if the file is no lock: if it has other content, or a second name (a hard link)."""
     # A power cut can leave a file of zero bytes.
     about, text = os.fstat(descriptor), os.pread(descriptor, 4096, 0).strip(b"\0 \n")
     if not stat.S_ISREG(about.st_mode) or about.st_nlink > 1 or (text and not _owner(descriptor)):
@@ -127,7 +127,7 @@ def _owner(descriptor: int) -> dict[str, object]:
 
 def _words(owner: dict[str, object]) -> str:
     if not owner:
-        return "its owner is not written yet"
+        return "its process is not known yet"
     here = " (this one)" if (owner.get("process"), owner.get("host")) == (os.getpid(), _host()) else ""
     return f"process {owner.get('process')}{here} on {owner.get('host')}, since {owner.get('since')} UTC"
 

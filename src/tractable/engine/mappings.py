@@ -10,12 +10,12 @@ from pathlib import Path
 import jax
 
 MAPS = Path("/proc/self/maps")  # Linux's list of a process's mappings; on other systems nothing is counted
-MOST = 5_000  # new mappings after which compiled programs are dropped; about forty fits of new models make as many
-SECONDS = 1.0  # time between two counts. A count takes 1 ms for a thousand mappings; a second adds a few hundred.
+MOST = 5_000  # number of new mappings above which compiled programs are dropped: about forty fits of new models
+SECONDS = 1.0  # time between two counts. To count a thousand mappings takes 1 ms; a second of work adds a few hundred.
 
 
 class _Left:
-    count = 0  # mappings that remained when programs were last dropped
+    count = 0  # number of mappings that remained when programs were last dropped
     counted = -SECONDS  # time of the last count, in seconds of ``time.monotonic``
 
 
@@ -29,7 +29,7 @@ def make_room(most: int | None = None) -> None:
 
     JAX keeps even the programs of deleted models. Each new model is compiled, which takes a hundred mappings and twenty
     megabytes, so a thousand fits of new models would end the process. A dropped program is compiled again when it is
-    needed, and gives the same bits.
+    needed, and gives exactly the same results.
     """
     if time.monotonic() < _Left.counted + SECONDS:
         return

@@ -1,4 +1,4 @@
-"""The base of every method: a frozen dataclass of settings, which builds its kernel and judges its result."""
+"""The base of every method: a frozen dataclass of settings, with functions that run it and check its result."""
 
 import copy
 import dataclasses
@@ -31,7 +31,7 @@ class Outcome(NamedTuple):
     """The result of a method."""
 
     belief: Belief
-    found: dict[str, Any]  # the settings that warm-up chose, and other figures for the report
+    found: dict[str, Any]  # the settings that warm-up chose, and other results for the report
     seconds: dict[str, float]  # time of each phase
     interrupted: bool = False
     run_state: PyTree = None  # the run's state, for methods whose runs can be extended
@@ -43,7 +43,7 @@ class Program(NamedTuple):
     model: Model
     method: "Method"
     streams: bool = False  # whether batches are read from file while the loop runs
-    # The advice in the error that a state is not finite.
+    # The advice in the error message if a state is not finite.
     remedy: str = "Look for a log or a division that leaves its domain in the model, or take smaller steps."
     placement: OneDevice = ONE_DEVICE  # the devices of the chains and rows
 
@@ -68,7 +68,7 @@ class Program(NamedTuple):
 
 
 def not_finite(model: Model, position: jax.Array) -> str:
-    """The names of a position's entries that are not finite; of more than three, the first three and their number."""
+    """The names of a position's entries that are not finite: at most three names, and the number of further ones."""
     names = [name for name, x in zip(model.space.names, np.asarray(position), strict=True) if not np.isfinite(x)]
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
@@ -90,7 +90,7 @@ class Method(Settings):
     exact: ClassVar[bool] = False  # draws from the exact posterior
     chained: ClassVar[bool] = False  # draws chains, which can be streamed, extended, and spread over devices
     cross_check_method: ClassVar[str] = "nuts"  # the method that a thorough verification compares with
-    climbs: ClassVar[bool] = False  # climbs from a starting point; is run again if verification finds a better one
+    climbs: ClassVar[bool] = False  # climbs from a starting point; run again if verification finds a better start
     # Settings that no compiled program reads: they are passed to programs as arguments, or used on the host only.
     outside: ClassVar[tuple[str, ...]] = ()
     verified: ClassVar[bool] = False  # gives a result that can be verified against the density of θ
@@ -151,14 +151,14 @@ class Method(Settings):
         return None
 
     def row_space_posterior(self, posterior: Learnt) -> Learnt | None:
-        """A posterior of fewer numbers on which the verdict on this one depends; None if there is no such posterior.
+        """A posterior of fewer parameters that can be verified in place of this one; None if there is none.
 
-        The other numbers of this posterior are drawn exactly, given those of the smaller one.
+        Given the parameters of the smaller posterior, the remaining ones of this posterior are drawn exactly.
         """
         return None
 
     def bytes_kept(self, model: Model) -> int:
-        """The bytes of the draws that a run keeps in memory; 0 for methods that keep few."""
+        """The bytes of the draws that a run keeps in memory; 0 for methods that keep few draws."""
         return 0
 
     def cost(self, belief: Belief, found: dict[str, Any], data: Data | None) -> Cost:
@@ -184,7 +184,7 @@ class Method(Settings):
         return model
 
     def extended(self, session: Session, belief: Belief, run_state: PyTree, draws: int) -> Outcome:
-        """Continue until each chain has ``draws`` kept draws; they are the same as those of one run of that length."""
+        """Continue until each chain has ``draws`` kept draws: the same draws as in a single run of that length."""
         raise SettingsError(f"{type(self).__name__} has no chains to extend.")
 
     def weigh(self, info: Mapping[str, jax.Array | np.ndarray]) -> Any:
@@ -202,7 +202,7 @@ def _plain(value: Any) -> Any:
 
 
 def on_all_rows(objective: Objective, rows: PyTree) -> Objective:
-    """The objective on all rows at every step, whatever the batch; ``rows`` are ``Data.arrays()``, or None."""
+    """The objective on all rows at every step, whatever batch it gets; ``rows`` are ``Data.arrays()``, or None."""
     value, batch = objective.value, None if rows is None else whole(rows)
     return objective._replace(value=lambda noise, params, _: value(noise, params, batch))
 
@@ -210,7 +210,7 @@ def on_all_rows(objective: Objective, rows: PyTree) -> Objective:
 def plan_batches(method: "Method", data: Data | None, batch_size: int, independent: bool = False) -> Plan:
     """A plan of minibatches of ``batch_size`` rows.
 
-    A batch size that is the method's default may exceed the number of rows; a batch then has all rows.
+    The method's default batch size may exceed the number of rows; a batch then has all rows.
 
     Raises:
         SettingsError: there are no data, a batch has more rows than the data, or an epoch has too many batches.

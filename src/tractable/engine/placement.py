@@ -24,8 +24,8 @@ class OneDevice:
         is_writer: whether this process shows progress and writes files.
         row_devices: the number of devices over which rows are divided.
         mesh: the ``jax.sharding.Mesh`` of the devices; None on one device.
-        bits: names the order of sums, on which a run's last bits depend; only a placement of equal ``bits`` can
-            continue a run.
+        bits: names the order in which sums are added, on which rounding depends; only a placement of equal ``bits``
+            can continue a run.
         by_chain, by_buffer, on_all: specifications of arrays (chain, ...), of buffers (draw, chain, ...), and of arrays
             that every device has in full.
     """
@@ -41,7 +41,7 @@ class OneDevice:
     on_all: Any = None
 
     def rows_of(self, data: Data, plan: Plan | None) -> PyTree:
-        """The rows as a program takes them: all rows, or the windows of rows from which a plan takes its batches."""
+        """The rows as a program takes them: all rows, or with a plan the shuffled rows, of which a batch is a slice."""
         return data.arrays() if plan is None else data.windows(plan.width)
 
     def rows_and_counts(self, data: Data) -> tuple[PyTree, jax.Array | None]:
@@ -66,11 +66,11 @@ class OneDevice:
         return jax.tree.map(pad, data.read(starts, plan.width))
 
     def window(self, windows: PyTree, plan: Plan, start: jax.Array, rows: jax.Array, index: jax.Array | int) -> Batch:
-        """The batch of ``rows`` rows that begins at row ``start`` of the windows that ``rows_of`` placed."""
+        """The batch of ``rows`` rows that begins at row ``start`` of the shuffled rows that ``rows_of`` placed."""
         return window(windows, plan, start, rows, index)
 
     def windowed(self, cut: PyTree, plan: Plan, rows: jax.Array, index: jax.Array | int) -> Batch:
-        """The batch whose rows ``cut`` are one of the batches that ``read`` read from file."""
+        """The batch with the rows ``cut``, which ``read`` has read from file."""
         return windowed(cut, plan, rows, index)
 
     def spread(self, tree: PyTree, *axes: str | None) -> PyTree:
@@ -78,11 +78,11 @@ class OneDevice:
         return tree
 
     def cut(self, count: int) -> int:
-        """The most of ``count`` rows that one device evaluates."""
+        """The number of rows that one device evaluates if there are ``count`` rows in total."""
         return count
 
     def place(self, tree: PyTree, spec: Any) -> PyTree:
-        """Put arrays where a program that returns them with the specification ``spec`` would leave them."""
+        """Place arrays as a program returns them with the specification ``spec``: others would need another program."""
         return tree
 
     def share(self, tree: PyTree) -> PyTree:
@@ -106,7 +106,10 @@ class OneDevice:
         return stop
 
     def map_devices(self, function: Callable, ins: tuple, outs: PyTree) -> Callable:
-        """A function that applies ``function`` on every device to the parts of the arguments that lie there."""
+        """A function that applies ``function`` on every device to the parts of the arguments on that device.
+
+        ``ins`` and ``outs`` are the specifications of the arguments and of the results.
+        """
         return function
 
     def run(self, function: Callable, *args: PyTree) -> PyTree:
@@ -132,7 +135,7 @@ class OneDevice:
         return is_fine
 
     def sum_rows(self, function: Callable) -> Callable:
-        """A function ``(theta, batch) -> sums`` over the rows of all devices, made from one over a device's rows."""
+        """A function ``(theta, batch) -> sums`` over the rows of all devices; ``function`` takes one device's rows."""
         return function
 
 

@@ -23,7 +23,7 @@ from tractable.core.tree import row_shapes
 from tractable.core.words import listing, nearest
 from tractable.engine.identity import kinds_of, share_programs
 
-SHOWN = 12  # the most numbers of a row that an error message shows
+SHOWN = 12  # largest number of a row's numbers that an error message shows
 
 
 @compiled("model", if_few=COMPILE_FASTEST)
@@ -41,9 +41,9 @@ def check(model: Model, data: Data | None) -> None:
         raise ModelError("This model has no likelihood, so it cannot use data: infer(model, None, ...).")
     if data is not None and (model.local is None) != (data.labels is None):
         raise DataError(
-            "This model has local=, parameters that each group of rows has for itself: give Data(y, group=...)."
+            "This model has local=, which are parameters for each group of rows: give Data(y, group=...)."
             if data.labels is None
-            else "These data have group=, and this model nothing that is a group's own: give Model(..., local=...)."
+            else "These data have group=, but this model has no parameters for each group: give Model(..., local=...)."
         )
     if data is not None and data.labels is not None:
         model, data = (model.representative or model).member, data.members()
@@ -79,7 +79,7 @@ def _check_shapes(
 def naming(subject: str, params: PyTree, x: PyTree = None) -> Iterator[None]:
     """A context that turns a function's ``KeyError`` into a ModelError with the names of parameters and inputs.
 
-    It does so if the missing name is neither a parameter nor an input.
+    It does so only if the missing name is neither a parameter nor an input.
     """
     try:
         yield
@@ -106,7 +106,7 @@ def _check_scalar(result: PyTree, subject: str) -> None:
         raise ModelError(f"{subject} should return a real number; got {leaves[0].dtype}.")
     if leaves[0].dtype in (jnp.bfloat16, jnp.float16):
         raise ModelError(
-            f"{subject} is computed in {leaves[0].dtype}, whose 3 digits cannot tell two positions apart. "
+            f"{subject} is computed in {leaves[0].dtype}, which is too coarse to tell two positions apart. "
             "Use half precision only inside networks and return float32."
         )
 
@@ -137,7 +137,7 @@ def _check_likelihood(model: Model, params: PyTree, row: tuple[PyTree, PyTree]) 
     for leaf, value in zip(leaves, jax.tree.leaves(y), strict=True):
         if leaf.event_shape and leaf.shape() != value.shape:
             raise ModelError(
-                f"The likelihood is a distribution of values of shape {leaf.shape()}, and one row of y has shape "
+                f"The likelihood is a distribution of values of shape {leaf.shape()}, but one row of y has shape "
                 f"{value.shape}. Change the data's columns or the size of the model's output."
             )
         base = type(base_of(leaf)).__name__
@@ -188,7 +188,7 @@ def _check_support(model: Model, data: Data) -> None:
 
 
 def _shown(base: Any, row: PyTree) -> str:
-    """A row for an error message; of a long row, only the first number that is outside the support."""
+    """A row for an error message. Of a long row only one number is shown: the first that is outside the support."""
     if sum(np.size(leaf) for leaf in jax.tree.leaves(row)) <= SHOWN:
         return str(jax.tree.map(lambda a: a.tolist(), row))
     outside = np.zeros(0) if not isinstance(row, np.ndarray) else ~np.asarray(base.support(row))
@@ -197,7 +197,7 @@ def _shown(base: Any, row: PyTree) -> str:
         return f"{', '.join(f'{v:g}' for v in leaves[:SHOWN])}, …"
     where = tuple(int(i) for i in np.argwhere(outside)[0])
     column = where[0] if len(where) == 1 else where
-    return f"{outside.sum()} of whose {row.size} numbers ({row[where]:g} in column {column} the first)"
+    return f"with {outside.sum()} of its {row.size} numbers outside (the first is {row[where]:g}, in column {column})"
 
 
 @compiled("model", if_few=COMPILE_FASTEST)
@@ -218,7 +218,7 @@ def _inside(model: Model, position: ArrayLike, rows: PyTree) -> jax.Array:
 def _fixed(distribution: Distribution) -> bool:
     """Whether the support does not depend on the parameters; other supports are checked through the density."""
     distribution = base_of(distribution)
-    # In numpyro a support that depends on parameters is a property. In these classes it is a property, and yet fixed.
+    # In numpyro a support that depends on parameters is a property. In these classes it is a property, but fixed.
     names = ("BernoulliProbs", "BernoulliLogits", "Poisson", "CategoricalProbs", "CategoricalLogits", "Censored")
     support = inspect.getattr_static(type(distribution), "support", None)
     return type(distribution).__name__ in names or not isinstance(support, property)

@@ -21,7 +21,7 @@ CALLBACKS = ("pure_callback", "io_callback")  # JAX's operations that call Pytho
 
 
 class Trace(NamedTuple):
-    """What is known of a function from JAX's trace of it.
+    """What JAX's trace of a function shows.
 
     Attributes:
         fingerprint: SHA-256 of the program.
@@ -66,7 +66,7 @@ def structure_of(value: PyTree) -> str:
 
 
 def _digest(program: ClosedJaxpr | Jaxpr, seen: dict[int, str]) -> str:
-    """The hash of one program. ``seen`` holds the hashes of earlier programs by id, as nested programs are shared."""
+    """The hash of one program. ``seen`` holds the hashes of earlier programs by id, since they may be nested again."""
     if id(program) not in seen:
         # From JAX 0.11 on, ``ClosedJaxpr`` and ``Jaxpr`` are one class, whose programs hold their constants.
         jaxpr, constants = getattr(program, "jaxpr", program), getattr(program, "consts", [])

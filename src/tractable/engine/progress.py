@@ -5,14 +5,14 @@ import inspect
 import sys
 from collections.abc import Callable, Iterator, Mapping
 
-Say = Callable[..., None]  # a progress function (phase, done, of, values): ``values`` are a climb's figures by name
+Say = Callable[..., None]  # a progress function (phase, done, of, values): ``values`` are a climb's numbers by name
 
 
 @contextlib.contextmanager
 def progress_of(choice: bool | Say | None) -> Iterator[Say]:
     """The progress function for a user's choice.
 
-    A function is used as it is; if it takes only three arguments, it is called without the values. True shows a bar,
+    A function is used as it is, but a function of only three arguments is called without the values. True shows a bar,
     False shows nothing, and None shows a bar on a terminal or in a notebook only.
     """
     if callable(choice):

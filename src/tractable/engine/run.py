@@ -23,7 +23,7 @@ from tractable.engine.placement import ONE_DEVICE, OneDevice
 from tractable.engine.stopping import wait_for
 
 BLOCK = 50  # steps whose noise is drawn at once, if the state is small
-BLOCK_NUMBERS = 1 << 16  # the most numbers of noise that are drawn at once
+BLOCK_NUMBERS = 1 << 16  # largest number of random numbers that are drawn at once
 BUFFER_BYTES = 64 << 20  # bytes of the largest buffer of draws on the device
 SEGMENT_SECONDS = 0.5  # approximate duration of a segment, after which the host saves and reports progress
 traces = 0  # how often ``advance`` has been traced in this process; tests read it
@@ -40,7 +40,7 @@ class Shape(NamedTuple):
 
     thin: int
     block: int
-    capacity: int  # groups whose draws fit the buffer: the most groups of a segment
+    capacity: int  # largest number of groups in a segment: the draws of this many groups fit the buffer
     moments: bool = False  # whether running moments are kept instead of draws
 
     @property
@@ -79,7 +79,7 @@ class Loop(NamedTuple):
         shape: how the steps are divided into blocks and groups.
         plan: the order of batches; None if every step takes all rows.
         long: whether a step has thousands of operations. With few rows, compiling such a step with all optimisations
-            takes longer than running it, so it is compiled with fewer.
+            takes longer than most runs, so it is compiled with fewer optimisations.
     """
 
     program: Callable
@@ -103,7 +103,7 @@ class Host(NamedTuple):
         on_segment: called after every segment with ``(draws, info, states, groups done, moments)``.
         stop: the run ends, and counts as interrupted, once this function returns true. If a segment is still unfinished
             a second later, its results are dropped.
-        every: the number of groups done at the end of a segment is a multiple of this number.
+        every: the number of groups done at the end of a segment is a multiple of this number, except at the run's end.
     """
 
     on_segment: Callable | None = None
@@ -130,7 +130,7 @@ class Run(NamedTuple):
 def shape(draws: int, thin: int, size: int, chains: int, *, moments: bool = False) -> Shape:
     """The loop's shape for ``draws`` kept draws per chain and states of ``size`` numbers.
 
-    The length of a block depends only on ``thin`` and ``size``, so a longer run begins exactly like a shorter one.
+    The length of a block depends only on ``thin`` and ``size``, so a longer run begins exactly like a shorter run.
     """
     target = max(1, min(BLOCK, BLOCK_NUMBERS // max(size, 1)))
     divisors = [k for k in range(1, target + 1) if thin % k == 0]
@@ -207,7 +207,8 @@ def _prepare(
     rows, chains = rows_of(program, data, plan), keys.shape[0]
     tuned, keys, states, moments = placement.share((tuned, keys, start.states, start.moments))
     cut = data.read(np.zeros((), int), plan.width) if program.streams and data is not None and plan else None
-    # The shapes of the rows on one device. Without batches one row is enough, so that no example state holds all rows.
+    # The shapes of the rows on one device. Without batches one row is enough: the shapes of positions and info do not
+    # depend on the number of rows.
     plain = rows
     if placement.divides_rows and not program.streams and data is not None:
 
@@ -237,7 +238,7 @@ def _segments(
     loop: Loop, data: Data | None, given: tuple[PyTree, PyTree, jax.Array], at: Start, buffer: tuple, groups: int,
     host: Host,
 ) -> Iterator[_Segment]:  # fmt: skip
-    """Run one segment after another until all groups are done or a segment is dropped. ``given``: tuned, rows, keys."""
+    """Run segment after segment until all groups are done or one is dropped. ``given`` is (tuned, rows, keys)."""
     program, placement, every = loop.program, loop.program.placement, host.every
     (tuned, rows, keys), length = given, 1
     while at.groups < groups:
@@ -252,7 +253,7 @@ def _segments(
             loop, tuned, rows, keys, at.states, results, (jnp.array(g), jnp.array(last))
         )
         if placement.many_processes:
-            jax.block_until_ready(reached)  # processes that stopped at different times would wait for each other
+            jax.block_until_ready(reached)  # processes that stop at different times would wait for each other for ever
         elif not wait_for(reached, host.stop):
             return
         at, collected = Start(states, int(reached), moments), placement.collect(states)

@@ -19,11 +19,11 @@ from tractable.core.sums import Expected, accumulate
 from tractable.engine.ascent import lbfgs
 from tractable.engine.session import Session
 
-INFORMATION = 1000  # the most parameters for which standard errors are computed
-COLUMNS = 16  # columns of a Hessian that are computed at once
-CURVED = 1 << 13  # rows whose curvature is computed at once
-NEARER = 4  # evaluations on all rows that improve a mode which was found on a sample of groups
-CLIMB_BYTES = 1 << 30  # the most bytes of data that a climb to a starting point uses
+INFORMATION = 1000  # largest number of parameters for which standard errors are computed
+COLUMNS = 16  # number of columns of a Hessian that are computed at once
+CURVED = 1 << 13  # number of rows whose curvature is computed at once
+NEARER = 4  # largest number of evaluations on all rows that improve a mode which was found on a sample of groups
+CLIMB_BYTES = 1 << 30  # largest number of bytes of data that a climb to a starting point uses
 
 
 class Maximum(NamedTuple):
@@ -31,17 +31,17 @@ class Maximum(NamedTuple):
 
     position: np.ndarray  # (d,) unconstrained
     value: float  # the objective there
-    slope: float  # largest absolute component of the gradient, or at a kink of the smallest subgradient
-    evaluations: int  # evaluations of the objective
-    gradient: np.ndarray  # (d,)
+    slope: float  # largest absolute component of ``gradient``
+    evaluations: int  # number of evaluations of the objective
+    gradient: np.ndarray  # (d,) gradient of the objective; the smallest subgradient at a kink
     trace: np.ndarray  # (iteration,) values of the objective
 
 
 class Ends(NamedTuple):
     """The conditions that end a climb."""
 
-    steps: int = 2000  # the most iterations
-    tolerance: float = 1e-6  # the climb ends if no component of the gradient exceeds this times rows / 100
+    steps: int = 2000  # largest number of iterations
+    tolerance: float = 1e-6  # the climb ends if no component of the gradient exceeds tolerance × number of rows / 100
     stop: Callable[[], bool] = lambda: False  # called after every iteration; true ends the climb
 
 
@@ -141,7 +141,7 @@ class _Split(NamedTuple):
     def with_kinks(self, position: np.ndarray, value: float, gradient: np.ndarray) -> tuple[float, np.ndarray]:
         """The value and the smallest subgradient (d,), from a value and gradient without the kinks."""
         offset, slope = position[self.index] - self.centre, gradient[self.index]
-        # At a kink the prior cancels a slope of the rest that is at most its rate.
+        # At a kink, the prior cancels the slope of the other terms if this is at most the prior's rate in size.
         excess = np.sign(slope) * np.maximum(np.abs(slope) - self.rate, 0)
         subgradient = gradient.copy()
         subgradient[self.index] = np.where(offset == 0, excess, slope - self.rate * np.sign(offset))
@@ -168,7 +168,7 @@ def _add_at(vector: np.ndarray, index: np.ndarray, values: np.ndarray) -> np.nda
 
 
 def _polish(model, batch, position, prior, jacobian, dtype) -> tuple[np.ndarray, int]:
-    """Up to four Newton steps, as long as they improve: L-BFGS ends when values differ by no more than rounding."""
+    """Take up to four Newton steps, while they improve: L-BFGS ends once values differ by no more than rounding."""
     value, gradient = map(np.asarray, total(model, np.asarray(position, dtype), batch, prior, jacobian))
     evaluations = 1
     for _ in range(4):
@@ -191,8 +191,8 @@ def standard_errors(model: Model, data: Data | None, position: np.ndarray, prior
     """The covariance of the user's parameters from the observed information J, and the smallest eigenvalue of J.
 
     J is −∇² of the objective at the maximum. J⁻¹ is the covariance of the unconstrained parameters, and the delta
-    method gives that of the user's parameters. The result is empty if there are too many parameters, or if the data are
-    on file.
+    method gives the covariance of the user's parameters. The result is empty if there are too many parameters, or if
+    the data are on file.
     """
     if model.space.size > INFORMATION or (data is not None and not data.resident):
         return {}
@@ -213,7 +213,9 @@ def standard_errors(model: Model, data: Data | None, position: np.ndarray, prior
         slope = np.asarray(_jacobian(model, where), np.float64)  # (k, d)
         if len(free) == len(position):
             out["covariance"] = slope @ inverse @ slope.T
-        else:  # A parameter with a Laplace prior is not transformed, so the delta method needs only the free ones.
+        else:
+            # A user's parameter that depends on a parameter at a kink has no standard error. The other ones depend only
+            # on parameters that are not at a kink.
             at_kinks = np.setdiff1d(np.arange(len(position)), free)
             out["covariance"] = slope[:, free] @ inverse[np.ix_(free, free)] @ slope[:, free].T
             out["covariance"][np.any(slope[:, at_kinks] != 0, axis=1)] = np.nan
@@ -231,8 +233,9 @@ def standard_errors(model: Model, data: Data | None, position: np.ndarray, prior
 def modes(session: Session, positions: jax.Array) -> np.ndarray:
     """(chain, d) the modes of the unconstrained density that climbs from ``positions`` reach.
 
-    They may hold numbers that are not finite. The climbs use all rows, or a first part of data that are large or on
-    file. If the data are very many groups, the climbs use a sample of groups, and a few steps on all rows follow.
+    They may hold numbers that are not finite. The climbs use all rows, but only the first part of data that are large
+    or on file. If there are very many groups of rows, the climbs use a sample of them, and a few steps on all rows
+    follow.
     """
     model, data = session.model, None if session.data is None else session.data.sketched()
     is_sample = data is not session.data
@@ -255,8 +258,8 @@ def nearer(model: Model, data: Data, position: np.ndarray, root: np.ndarray | No
     """The mode given all rows, from the mode given a sample of them.
 
     The step is θ ← θ + L Lᵀ ∇ log p(θ | y), where ``root`` L is the root of the inverse curvature of the sample. The
-    curvature of m groups has a relative error of about 1/√m, so each step shrinks the distance to the mode by about
-    this factor.
+    curvature of m groups has a relative error of about 1/√m, so each step multiplies the distance to the mode by about
+    1/√m.
     """
     if root is None or not data.resident:
         return position
@@ -272,7 +275,7 @@ def nearer(model: Model, data: Data, position: np.ndarray, root: np.ndarray | No
 
 
 def laplace_root(model: Model, data: Data | None, mode: np.ndarray) -> np.ndarray | None:
-    """L, such that L Lᵀ is the inverse curvature of the unconstrained log density at a mode; None if it is singular."""
+    """L, where L Lᵀ is the inverse curvature of the unconstrained log density at a mode; None if it has no inverse."""
     where = np.asarray(mode, jnp.result_type(float))
     precision = np.asarray(curvature(model, where, all_rows(data), True, True), np.float64)
     if not np.all(np.isfinite(precision)):
@@ -342,7 +345,8 @@ def curvature(model: Model, position: jax.Array, batch: Batch | None, prior: boo
     def hessian(value: Callable) -> jax.Array:
         gradient, size = jax.grad(value), position.size
         at_once = min(COLUMNS, size)
-        directions = jnp.eye(-(-size // at_once) * at_once, size)  # padded: a remainder would need a second program
+        # Padded to a multiple of ``at_once``: a remainder would need a second program.
+        directions = jnp.eye(-(-size // at_once) * at_once, size)
         columns = jax.lax.map(lambda e: jax.jvp(gradient, (position,), (e,))[1], directions, batch_size=at_once)
         return columns[:size]
 

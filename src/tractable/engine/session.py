@@ -29,7 +29,7 @@ class Saver(Protocol):
 
     @property
     def faults(self) -> Sequence[CheckpointError]:
-        """Errors in saving that were not raised when they occurred."""
+        """Errors of saving that were not raised when they occurred; the session stops because of them."""
         ...
 
     def save(self, run_state: PyTree, drawn: dict[str, np.ndarray] | None = None) -> None:
@@ -48,10 +48,10 @@ class Session(NamedTuple):
     """Everything that ``infer`` passes to a method: the problem, the random key, and functions that stop and report."""
 
     model: Model
-    data: Any  # Data or None; most methods raise without data
+    data: Any  # Data or None; most methods raise an error without data
     key: jax.Array
     stop: Callable[[], bool]  # whether the run was asked to stop
-    say: Callable[..., None]  # reports progress: (phase, done, of, values={}), ``values`` are a climb's figures by name
+    say: Callable[..., None]  # reports progress: (phase, done, of, values={}), ``values`` are a climb's numbers by name
     placement: OneDevice = ONE_DEVICE  # the devices of chains and rows
     saver: Saver | None = None
     moments: bool = False  # keep running moments instead of draws
@@ -74,7 +74,7 @@ class Session(NamedTuple):
     def keeper(self, done: int = 0, of: int | None = None) -> Callable:
         """A function ``keep(run_state, done=0, at_once=False)`` that saves ``run_state()``, but not too often.
 
-        ``done`` is how much of the run is done; with ``at_once`` it saves in any case.
+        ``done`` is how much of the run is done. With ``at_once``, ``keep`` saves in any case.
 
         Args:
             done: how much of the run was done when it was last saved.

@@ -2,8 +2,8 @@
 
 Rows are divided into ``SHARDS`` parts, called shards, whatever the number of devices. Every shard is summed by itself.
 The shards' sums are then added in pairs, the pairs' sums in pairs, and so on: first within each device, then over all
-devices. A sum of two floats does not depend on their order. So the result is the same to the last bit on 2, 4 or 8
-devices, in one process or in several. For a single device XLA compiles other programs, whose last digit may differ.
+devices. A sum of two floats does not depend on their order. So the result is exactly the same on 2, 4 or 8 devices, in
+one process or in several. For a single device XLA compiles other programs, whose rounding may differ.
 docs/decisions/041 has the experiments.
 """
 
@@ -26,8 +26,10 @@ from tractable.engine.placement import ONE_DEVICE, OneDevice
 
 CHAINS, ROWS = "chain", "row"
 BY_ROW, ON_ALL = PartitionSpec(ROWS), PartitionSpec()  # arrays divided along their first axis; undivided arrays
-SMALL = 1 << 14  # up to this many numbers are sent to all devices in one message, which is faster than two
-SHARDS = 16  # twice the most devices for rows: XLA compiles a loop over a single shard to other last bits
+SMALL = 1 << 14  # an array of at most this many numbers is sent to all devices in one message: faster than in slices
+# Twice the largest number of devices for rows, so that every device has at least two shards: XLA would compile a loop
+# over a single shard to a program that rounds differently.
+SHARDS = 16
 
 
 @jax.tree_util.register_static
@@ -38,7 +40,7 @@ class OverDevices(OneDevice):
     Attributes:
         mesh: the mesh, with these two axes.
         divides_rows: whether sums over rows are taken over shards; one device may hold all shards.
-        reproducible: whether the shards' sums are added in a fixed order; otherwise XLA chooses the order.
+        reproducible: whether the shards' sums are added in a fixed order; if not, XLA chooses the order.
     """
 
     mesh: Mesh
@@ -74,7 +76,7 @@ class OverDevices(OneDevice):
         return jax.tree.map(lambda a: _place(a, NamedSharding(self.mesh, PartitionSpec(*axes))), tree)
 
     def place(self, tree: PyTree, spec: PartitionSpec) -> PyTree:
-        # A program would be compiled again for arrays that are placed in another way.
+        # A program is compiled again for arrays that are placed in another way, even along an axis of one device.
         axes = [] if self.many_processes else [axis if axis and self.mesh.shape[axis] > 1 else None for axis in spec]
         while axes and axes[-1] is None:
             axes.pop()
@@ -112,7 +114,7 @@ class OverDevices(OneDevice):
         return self.spread((rows, np.asarray(counts, jnp.result_type(float))), ROWS)
 
     def windows(self, data: Data, width: int) -> PyTree:
-        """The rows of ``data.windows``, with row i in shard i mod ``shards``: any window is a slice of each shard."""
+        """The rows of ``data.windows``, with row i in shard i mod ``shards``: any batch is a slice of each shard."""
         order = np.random.default_rng(SHUFFLE).permutation(data.size)
         order = np.concatenate([order, order[:width]])
         each = -(-len(order) // self.shards) + 1
@@ -126,7 +128,7 @@ class OverDevices(OneDevice):
             return super().window(windows, plan, start, rows, index)
         count, width = self.shards_here, -(-plan.width // self.shards)
         mine = jax.lax.axis_index(ROWS) * count + jnp.arange(count)  # the shards of this device
-        first = (start - mine + self.shards - 1) // self.shards  # index in each shard of its first row in the window
+        first = (start - mine + self.shards - 1) // self.shards  # index, in each shard, of its first row in the batch
 
         def cut(a: jax.Array) -> jax.Array:
             each = a.shape[0] // count
@@ -191,14 +193,14 @@ class OverDevices(OneDevice):
         return PartitionSpec(CHAINS, None, None, None, rows) if streams else PartitionSpec(rows)
 
     def cut(self, count: int) -> int:
-        """The most rows in a device's chunk for which all devices take part.
+        """The number of rows that one device evaluates if ``count`` rows are divided over all devices.
 
-        It is the same for any number of devices if the run is reproducible.
+        If the run is reproducible, 8 devices are assumed, so that this is the same for any number of devices.
         """
         return -(-count // (SHARDS // 2 if self.reproducible else self.mesh.shape[ROWS]))
 
     def collect(self, tree: PyTree) -> PyTree:
-        """Bring arrays together on one device of this process; results computed from them do not depend on the mesh."""
+        """Bring arrays together on one device of this process, so that further results do not depend on the mesh."""
         return jax.tree.map(_collect, tree)
 
     def run(self, function: Callable, *args: PyTree) -> PyTree:
@@ -231,11 +233,11 @@ class OverDevices(OneDevice):
         return jax.tree.map(lambda a: jax.lax.with_sharding_constraint(a, undivided), tree)
 
     def each_chain(self, function: Callable, *args: PyTree) -> PyTree:
-        """Apply ``function`` to one chain after another. With ``vmap``, rounding would depend on their number."""
+        """Apply ``function`` to one chain at a time; with ``vmap``, rounding would depend on the number of chains."""
         chains = jax.tree.leaves(args)[0].shape[0]
         first = jax.tree.leaves(args)
         shapes = jax.eval_shape(function, *jax.tree.map(lambda a: a[0], args))
-        # The last chain is repeated once, since XLA compiles a program for a single chain to other last bits.
+        # The last chain is repeated once, since XLA compiles a single chain to a program that rounds differently.
         args = jax.tree.map(lambda a: jnp.concatenate([a, a[-1:]]), args)
         out = jax.tree.map(lambda a: jnp.zeros((chains + 1, *a.shape), a.dtype), shapes)
 
@@ -298,8 +300,8 @@ class OverDevices(OneDevice):
     def _in_slices(self, a: jax.Array) -> jax.Array:
         """The sum of vectors (n,) over devices.
 
-        Each device adds up one slice and sends the result to the others. So a device sends about 2 n numbers, as few as
-        in any reduction.
+        Each device adds up one slice and sends the result to the other devices. So a device sends about 2 n numbers,
+        which is as few as possible.
         """
         devices = self.mesh.shape[ROWS]
         slices = jnp.pad(a, (0, -len(a) % devices)).reshape(devices, -1)
@@ -312,7 +314,7 @@ class OverDevices(OneDevice):
         Args:
             placed: the rows, as ``lay`` placed them.
             others: further arrays with one entry for each row, leading axis (count,), on every device.
-            count: the number of rows, without those that ``lay`` added.
+            count: the number of rows, without the rows that ``lay`` added.
         """
         missing = -count % self.shards
         others = jax.tree.map(lambda a: jnp.concatenate([a, jnp.repeat(a[-1:], missing, 0)]), others)
@@ -349,12 +351,13 @@ def over(mesh: Mesh | int | str, axis: str, reproducible: bool = True, chains: i
             "chain", "row" or both.
         axis: the axis that a method uses if ``mesh`` is a number or "auto", "chain" or "row".
         reproducible: whether sums over rows are added in a fixed order.
-        chains: the number of chains, which the number of their devices must divide. "auto" takes the most devices for
-            which it does.
+        chains: the number of chains; the number of devices along "chain" must divide it. With ``mesh`` "auto", the
+            greatest common divisor of the numbers of chains and of all devices is taken.
 
     Raises:
-        SettingsError: ``mesh`` has more devices than JAX, or other axes; there is no fixed order of sums for its number
-            of devices for rows; the chains cannot be spread evenly; or a process has no device in the mesh.
+        SettingsError: ``mesh`` has more devices than JAX, or other axes; ``reproducible`` is True and the number of
+            devices for rows is not 1, 2, 4 or 8; the chains cannot be spread evenly; or a process has no device in the
+            mesh.
     """
     if not isinstance(mesh, Mesh):
         mesh = _of_count(mesh, axis, chains)
@@ -365,8 +368,8 @@ def over(mesh: Mesh | int | str, axis: str, reproducible: bool = True, chains: i
     shape = (named.get(CHAINS, 1), named.get(ROWS, 1))
     if reproducible and (shape[1] & (shape[1] - 1) or 2 * shape[1] > SHARDS):
         raise SettingsError(
-            f"Rows lie over 1, 2, 4 or {SHARDS // 2} devices, whose sums have the same bits; got {shape[1]}. "
-            "reproducible=False takes any number of devices, and XLA then chooses the order of the sums."
+            f"Reproducible sums need rows on 1, 2, 4 or {SHARDS // 2} devices; got {shape[1]}. reproducible=False "
+            "takes any number of devices, and XLA then chooses the order of the sums."
         )
     if chains is not None and chains % shape[0]:
         near = math.gcd(chains, shape[0])
@@ -375,7 +378,7 @@ def over(mesh: Mesh | int | str, axis: str, reproducible: bool = True, chains: i
     if present < jax.process_count():
         raise SettingsError(
             f"Expected a mesh with devices of every process; got devices of {present} of the {jax.process_count()} "
-            "processes. Give mesh='auto', a multiple of the number of all devices as chains, or start fewer processes."
+            "processes. Give mesh='auto' with chains= a multiple of the number of devices, or start fewer processes."
         )
     both = Mesh(devices.reshape(shape), (CHAINS, ROWS), axis_types=(AxisType.Auto,) * 2)
     return OverDevices(both, ROWS in named, reproducible)
@@ -447,7 +450,7 @@ def _sum_pairs(a: jax.Array) -> jax.Array:
 
 
 def _as_vectors(tree: PyTree) -> tuple[list[jax.Array], Callable]:
-    """The leaves of each dtype as one vector, so that few messages are sent, and the function that undoes this."""
+    """The leaves of each dtype as one vector, so that few messages are sent; and a function that undoes this."""
     leaves, structure = jax.tree.flatten(tree)
     kinds = sorted({str(leaf.dtype) for leaf in leaves})
     places = [[i for i, leaf in enumerate(leaves) if str(leaf.dtype) == kind] for kind in kinds]
@@ -466,7 +469,7 @@ def _as_vectors(tree: PyTree) -> tuple[list[jax.Array], Callable]:
 def _opaque(count: int, arrays: list[jax.Array]) -> jax.Array:
     """``count`` as a value that XLA does not know when it compiles.
 
-    XLA would compile a loop to other last bits if it knew that its length is one.
+    If XLA knew that a loop has length one, it would compile the loop to a program that rounds differently.
     """
     floats = [a for a in arrays if jnp.issubdtype(a.dtype, jnp.floating)]
     unknown = jnp.zeros((), jnp.int32) if not floats else jnp.sum(jnp.isnan(floats[0]).astype(jnp.int32))
@@ -479,7 +482,7 @@ def chunks(
     """Yield chunks of rows as (rows, their indices, number of rows without padding). All chunks have the same shape.
 
     The last chunk is padded with the last row. ``width`` is the number of rows for each device of a mesh, so each
-    device runs the same program whatever the number of devices.
+    device runs the same program for any number of devices.
     """
     width *= placement.row_devices
     for start in range(0, count, width):

@@ -1,9 +1,10 @@
 """Stochastic gradient ascent in stages, for variational methods.
 
-A stage keeps one learning rate. It is checked after ``WINDOW`` steps, and again whenever its length has doubled. It
-ends when its noisy bound shows no trend and the average of φ, the parameters of q, over its last quarter has no better
-bound than the average over the quarter before. The learning rate then shrinks. The climb ends when each of two stages
-in a row gains no more than the tolerance, or no more than chance explains. ``engine.bound`` makes these comparisons.
+A stage keeps one learning rate. It is checked after ``WINDOW`` steps or more, and again whenever its length has
+doubled. It ends when its noisy bound shows no trend and the average of φ, the parameters of q, over its last quarter
+has no better bound than the average over the quarter before. The learning rate then shrinks. The climb ends when each
+of two stages in a row gains no more than the tolerance, or no more than chance explains. ``engine.bound`` makes these
+comparisons.
 """
 
 import functools
@@ -28,14 +29,16 @@ from tractable.engine.leaves import restored
 from tractable.engine.method import Program, Session
 from tractable.engine.placement import ONE_DEVICE
 
-WINDOW = 200  # steps before a stage is first checked
+WINDOW = 200  # smallest number of steps before a stage is first checked
 SHRINK = 0.3  # factor by which the learning rate shrinks from stage to stage
-STAGES = 8  # the most stages at temperature 1
+STAGES = 8  # largest number of stages at temperature 1, that is, without tempering of the posterior
 STAGE_SHARE = 0.6  # largest share of the remaining steps that one stage may take
-DRAWN, HELD_ROWS = 32, 10_000  # draws of q in a held-out score, and the most held-out rows that it reads from file
-PATIENCE = 4  # worse held-out scores in a row after which a climb may end (docs/decisions/021)
+# Number of draws of q in a held-out score, and largest number of held-out rows that it reads from file.
+DRAWN, HELD_ROWS = 32, 10_000
+PATIENCE = 4  # number of clearly worse held-out scores in a row after which a climb may end (docs/decisions/021)
 FEW_NUMBERS = 5_000  # with at most this many parameters, held-out rows choose only among states after the first stage
-# The change of log σ that tests whether σ suits μ, and the largest factor by which σ may differ from the best one.
+# For the test whether q's sds σ are about the best ones for its means μ (``_suits``): the change of log σ with which a
+# derivative is computed, and the largest factor by which −E[(z − μ)·∇log p] / d may differ from 1.
 WIDER, SUITED = 0.1, 1.25
 
 
@@ -55,12 +58,13 @@ class Climb(Program):
 class Ascent(NamedTuple):
     """The state of a climb, from which it can be continued exactly.
 
-    The first axis of arrays is that of the starting points; an array without columns has no value yet. A stage runs in
-    pieces of h, h, h, h, 2h, 2h, 4h, 4h … groups of steps, and is checked whenever its length has doubled.
+    The first axis of arrays is that of the starting points. An array without columns stands for a value that does not
+    exist yet. A stage runs in pieces of h, h, h, h, 2h, 2h, 4h, 4h … groups of steps, and is checked whenever its
+    length has doubled; h is half of ``capacity`` in ``run.Shape``.
     """
 
-    # A LoopState. Its moments are those of φ over the current piece; its ``peak_states`` are φ (start, p) at the kept
-    # state.
+    # A LoopState. Its moments are those of φ over the current piece. Its ``peak_states`` are the φ (start, p) of the
+    # last state whose held-out score was not clearly worse than the best; None without held-out rows.
     loop: Any
     stage: int  # index of the stage
     begun: int  # groups done when the stage began
@@ -69,7 +73,7 @@ class Ascent(NamedTuple):
     previous: np.ndarray  # (start, p) average of φ in the previous stage, if its temperature was 1
     gain: float  # gain of the last stage over the one before, in nats (units of the natural logarithm)
     error: float  # standard error of ``gain``
-    small: int  # number of stages in a row without gain
+    small: int  # number of stages in a row, up to the last one, without gain
     cut: bool  # whether a stage used up its steps before its bound settled
     signal: float  # signal-to-noise ratio of the gradient at the starting point
     anchor: dict[str, Any]  # the method's ``anchor``, the fixed values of its control variates; may be empty
@@ -88,7 +92,7 @@ class Climbed(NamedTuple):
     """The result of a climb."""
 
     phi: PyTree  # parameters of q, at the best starting point
-    found: dict[str, Any]  # figures for the report
+    found: dict[str, Any]  # results for the report
     traces: dict[str, np.ndarray]  # traces of the climb from the best starting point
     interrupted: bool
 
@@ -207,7 +211,7 @@ def _no_moments(problem: Problem) -> loop.Moments:
 
 
 def next_check(done: int, half: int) -> int:
-    """The end of the piece that follows ``done`` groups of a stage: the first of h, 2h, 3h, 4h, 6h, 8h … beyond it."""
+    """The end of the piece after ``done`` groups of a stage: the first of h, 2h, 3h, 4h, 6h, 8h … above ``done``."""
     ends = (end for k in itertools.count() for end in ((half << k, 3 * half << k >> 1) if k else (half,)))
     return next(end for end in ends if end > done)
 
@@ -215,10 +219,10 @@ def next_check(done: int, half: int) -> int:
 def _stage(problem: Problem, at: Ascent, most: int) -> tuple[Ascent, bool]:
     """Run one stage until it ends or is interrupted, and return its state and whether it was interrupted."""
     session, shape = problem.session, problem.climber.shape
-    room = at.begun + max(1, math.ceil(STAGE_SHARE * (most - at.begun)))  # the other groups are for smaller steps
+    limit = at.begun + max(1, math.ceil(STAGE_SHARE * (most - at.begun)))  # the rest is for later stages
     half = max(1, shape.capacity // 2)
-    while at.groups < room:
-        end = min(room, at.begun + next_check(at.groups - at.begun, half))
+    while at.groups < limit:
+        end = min(limit, at.begun + next_check(at.groups - at.begun, half))
 
         def keep(now: LoopState, at: Ascent = at, end: int = end) -> None:
             if now.groups < end:  # the end of a piece is saved only after it is checked
@@ -240,14 +244,14 @@ def _stage(problem: Problem, at: Ascent, most: int) -> tuple[Ascent, bool]:
             gain, error = problem.bound.gain(problem.tuned, problem.tree, at.before, after)
             if not gain > max(problem.method.tolerance, SIGMAS * error):
                 return at, False
-        if at.groups < room:
+        if at.groups < limit:
             at = at.on(moments=_no_moments(problem))._replace(before=after)
             problem.keep(lambda at=at: at, at.groups)
     return at._replace(cut=True), False
 
 
 def _average(problem: Problem, at: Ascent) -> np.ndarray:
-    """(start, p) mean of φ over the last two pieces, or over what there is of them."""
+    """(start, p) mean of φ over the last two pieces, or over as much of them as has been run."""
     moments = at.loop.moments
     if moments is None or not np.all(np.asarray(moments.count)):
         return at.before if at.before.size else problem.vector(at.loop.states.position)
@@ -273,10 +277,10 @@ def _compare(problem: Problem, at: Ascent, averaged: np.ndarray, temperature: fl
 
 def _choose(problem: Problem, at: Ascent, averaged: np.ndarray, interrupted: bool) -> Climbed:
     """The result: φ at the best starting point; if rows are held out, the φ that predicted them best."""
-    pair = problem.tree(averaged if at.loop.peak_states is None else at.loop.peak_states)
-    values = problem.bound.values(problem.tuned, pair)
+    phis = problem.tree(averaged if at.loop.peak_states is None else at.loop.peak_states)
+    values = problem.bound.values(problem.tuned, phis)
     best = int(np.argmax(values.mean(1)))
-    phi, more = jax.tree.map(lambda a: a[best], pair), {}
+    phi, more = jax.tree.map(lambda a: a[best], phis), {}
     if not interrupted:
         phi, more = problem.method.finish(problem, phi, at.groups * problem.group)
     found = {
@@ -312,8 +316,8 @@ def _score_held_out(problem: Problem, at: Ascent) -> Ascent:
 def _suits(problem: Problem, phis: np.ndarray) -> bool:
     """Whether q has about the standard deviations σ that maximise the bound at its means μ.
 
-    At this σ, −E[(z − μ)·∇ log p] / d = 1. The left side is 1 − (∂ bound / ∂ log σ) / d. The derivative is computed as
-    a difference on common random numbers.
+    At the best σ, −E[(z − μ)·∇ log p] / d = 1. For any σ the left side is 1 − (∂ bound / ∂ log σ) / d. The derivative
+    is computed as a difference on common random numbers.
     """
     if problem.method.divergence == "forward":
         return True  # the test does not apply: this objective is not the bound
@@ -326,16 +330,17 @@ def _suits(problem: Problem, phis: np.ndarray) -> bool:
 
 
 def _has_passed_peak(at: Ascent) -> bool:
-    """Whether the climb may end: it has taken twice the steps of the φ that predicts the held-out rows best.
+    """Whether the climb may end because the predictions of the held-out rows no longer improve.
 
-    Moreover, ``PATIENCE`` scores since then must have been worse.
+    It may end once at least ``PATIENCE`` clearly worse scores have followed the last score that was not clearly worse
+    than the best, and the climb has taken at least twice as many steps as it had at that score.
     """
     peak = at.loop.peak
     return peak is not None and peak.scorings >= PATIENCE and at.groups >= 2 * peak.groups
 
 
 def _held_out_scores(problem: Problem, phis: np.ndarray) -> np.ndarray:
-    """(m,) log p(y* | x) of each held-out row, averaged over draws of q, for the starting point that predicts best."""
+    """(m,) log E_q p(y* | x, θ) of each held-out row, for the starting point that predicts these rows best."""
     model, held_out = problem.session.model, problem.session.held_out
     scored = held_out if held_out.resident else held_out.take(slice(0, HELD_ROWS))
     rows, key, scores = scored.arrays(), problem.bound.key, []

@@ -19,9 +19,9 @@ PATIENCE = 1.0  # seconds that a device may take to finish its work after a stop
 
 
 class _Process:
-    signal: int | None = None  # the last signal received
+    signal: int | None = None  # the latest signal received
     savers = 0  # number of nested ``ending`` blocks that still have to save their work
-    left: jax.Array | None = None  # the last result that was waited for; after a stop it may still be unfinished
+    left: jax.Array | None = None  # the latest result that was waited for; after a stop it may still be unfinished
     code: int | None = None  # exit code of a process that ends without waiting for ``left``
 
 
@@ -96,7 +96,7 @@ def wait_for(result: jax.Array, stop: Callable[[], bool]) -> bool:
             stop_time = now
         if stop_time is not None and now - stop_time > PATIENCE:
             return False
-        time.sleep(min(0.005, 0.02 * (now - start_time)))  # the wait is at most a fiftieth longer than the work
+        time.sleep(min(0.005, 0.02 * (now - start_time)))  # so the wait is at most 2 % longer than the work
     return True
 
 

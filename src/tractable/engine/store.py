@@ -28,11 +28,11 @@ Field = tuple[tuple[int, ...], str]  # the shape and dtype of one draw of one ch
 class DrawStore:
     """A folder of draws, made by ``create`` or ``open``; only one run may write to it at a time.
 
-    A chunk is one uncompressed file with ``chunk`` draws of all chains. Only a last chunk that is not full is written
-    again. The attributes of the zarr group hold the number of valid draws. They are replaced atomically after the
-    chunks have reached the disk. So draws of an append that was killed are not valid, and the next append overwrites
-    them. The attributes also hold the CRC32C of all full chunks: a chunk file that was replaced by another valid chunk
-    is recognised.
+    A chunk is one uncompressed file with ``chunk`` draws of all chains. Appending writes no chunk again, except a last
+    chunk that was not full. The attributes of the zarr group hold the number of valid draws. They are replaced
+    atomically after the chunks have reached the disk. So draws of an append that was killed are not valid, and the next
+    append overwrites them. The attributes also hold the CRC32C of all full chunks. This shows if a chunk's file was
+    replaced by another valid chunk.
 
     Attributes:
         path: the folder of the zarr group; any reader of zarr v3 can open it.
@@ -113,7 +113,7 @@ class DrawStore:
 
         Raises:
             CheckpointError: an array does not fit, the last chunk is damaged, a file is a link, or the disk is full.
-                ``count`` does not change then.
+                In all these cases ``count`` does not change.
         """
         refuse_links_in(self.path)
         lengths = {block.shape[1] for block in draws.values() if block.ndim > 1}
@@ -186,7 +186,7 @@ class DrawStore:
 
     def _array(self, name: str) -> zarr.Array:
         shape, dtype = self.fields[name]
-        # Without write_empty_chunks zarr would write no file for a chunk of zeros, which then looked lost.
+        # Without write_empty_chunks zarr would write no file for a chunk of zeros, and the chunk would seem lost.
         try:
             with zarr.config.set({"array.write_empty_chunks": True}):
                 array = zarr.open_array(self.path / name, mode="r+")
@@ -210,7 +210,7 @@ class DrawStore:
             array.resize((self.chains, length, *self.fields[name][0]))
 
     def identity(self, count: int) -> str:
-        """The SHA-256 of the description and of the checksums of all full chunks of the first ``count`` draws.
+        """The SHA-256 of the store's description, and of the checksums of all full chunks of the first ``count`` draws.
 
         It is "" if an earlier version wrote the store.
 
@@ -225,7 +225,7 @@ class DrawStore:
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
     def _sums(self, count: int) -> dict[str, list[int]]:
-        """The CRC32C of each full chunk of the first ``count`` draws; known ones are not read again."""
+        """The CRC32C of each full chunk of the first ``count`` draws; known checksums are not read again."""
         known, full, out = _description(self.path).get("sums", {}), count // self.chunk, {}
         for name in self.fields:
             sums = known.get(name, [])[:full]
@@ -261,7 +261,7 @@ def _description(path: Path) -> dict:
         about = unsealed(json.loads(file.read_bytes())["attributes"])
         for sums in about.get("sums", {}).values():
             if not (isinstance(sums, list) and all(is_whole(crc, 0) for crc in sums)):
-                raise ValueError("its checksums are no numbers")
+                raise ValueError("its checksums are not numbers")
         return about
     except (ValueError, AttributeError, KeyError, TypeError, RecursionError) as error:
         raise CheckpointError(f"{file} is damaged ({error}). Restore it from a copy.") from error
@@ -275,5 +275,5 @@ def _problem(store: DrawStore) -> str | None:
         if not re.fullmatch(r"\w[\w.-]*", name):
             return f"expected a field's name of letters, digits, '_', '.' and '-'; got {name!r}"
         if np.dtype(dtype).kind not in "biufc" or np.dtype(dtype).isbuiltin != 1 or min(shape, default=1) < 1:
-            return f"expected numbers in numpy's own dtypes and sides >= 1 in field {name!r}; got {dtype}, {shape}"
+            return f"expected numpy's own dtypes and axes of length >= 1 in field {name!r}; got {dtype}, {shape}"
     return None

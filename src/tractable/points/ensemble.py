@@ -30,15 +30,16 @@ class DeepEnsemble(Method):
     """An equal mixture of ``size`` members, each learnt by the method ``member`` from its own starting point.
 
     With MAP members this is the ensemble of Lakshminarayanan, Pritzel & Blundell 2017 (without adversarial examples).
-    It is not a posterior: it shows how much solutions differ, which is often a good guide to where predictions can be
+    It is not a posterior. It shows how much solutions differ, which is often a good guide to where predictions can be
     trusted, but without guarantee. Members are not chains: R-hat does not apply, and the sd of a single parameter over
     members means nothing where networks have symmetries.
 
     Args:
         member: the method of each member.
         size: number of members, ≥ 2.
-        n_jobs: number of processes that learn members, as for ``compare``. It changes no result, so it is not part of
-            a run's identity. Within a process members are learnt one by one, since each may stop at its own time.
+        n_jobs: number of processes that learn members, as for ``compare``. It changes no result, so it is not among
+            the settings that are saved. Within a process members are learnt one by one, since each may stop at its own
+            time.
     """
 
     label: ClassVar[str] = "ensemble"
@@ -78,7 +79,7 @@ class DeepEnsemble(Method):
         start_time = time.perf_counter()
         member = self.member
         if isinstance(member, Drawing):
-            member = dataclasses.replace(member, chains=1)  # each chain is a member
+            member = dataclasses.replace(member, chains=1)  # a member is one chain
         ends: dict[int, Outcome] = {}
         parallel = many_processes(self.n_jobs, "DeepEnsemble")
         shared = session.alone()._replace(stop=_never, saver=session.saver) if parallel else session
@@ -119,9 +120,9 @@ class DeepEnsemble(Method):
 
 
 def _learn_member(i: int, *, member: Method, model: Model, data: Data | None, session: Session) -> Outcome:
-    """Learn member i, which is saved in a folder of its own inside the ensemble's."""
+    """Learn member i, which is saved in its own subfolder of the ensemble's folder."""
     with contextlib.ExitStack() as stack:
-        if session.stop is _never:  # in another process, or another thread, than the ensemble's
+        if session.stop is _never:  # a member in another process or thread than the ensemble
             session = session._replace(stop=stack.enter_context(interruptible()))
         inner = session._replace(model=model, data=data).inside(f"member-{i}")
         outcome = member.learn(inner._replace(key=jax.random.fold_in(session.key, i)))

@@ -24,14 +24,14 @@ from tractable.engine.method import Check, Outcome, Session
 from tractable.engine.search import curvature
 from tractable.points.points import AWAY, MAP, choose_best
 
-DENSE = 5000  # most parameters for which a dense covariance is formed
-ROWS = 64  # most rows whose Jacobians are in memory at once
+DENSE = 5000  # largest number of parameters for which a dense covariance is formed
+ROWS = 64  # largest number of rows whose Jacobians are in memory at once
 PROBED = 8  # number of rows for the test that finds the parameters in which the predictor is linear
 
 
 @dataclass(frozen=True, kw_only=True)
 class Laplace(MAP):
-    """Laplace's approximation: q(z) = N(mode, Λ⁻¹), Λ = −∇² log p(z|y) at the mode of the *unconstrained* density z.
+    """Laplace's approximation: q(z) = N(mode, Λ⁻¹), Λ = −∇² log p(z|y) at the mode; z is the *unconstrained* θ.
 
     It is a cheap reference: one maximisation and one matrix of second derivatives (MacKay 1992). It is right if the
     posterior is normal around that mode, and it ignores other modes. For networks Λ is the generalised Gauss–Newton
@@ -40,9 +40,9 @@ class Laplace(MAP):
 
     Args:
         structure: "full", a dense Λ, for at most 5000 parameters; "diagonal"; "last-layer", a dense Λ over the
-            parameters in which the predictor is linear, with all others fixed at the mode.
+            parameters in which the predictor is linear, with all other parameters fixed at the mode.
         curvature: "hessian"; "gauss-newton", Σ_n J_nᵀ (−∇²_η log p(y_n|η_n)) J_n plus the prior's own curvature, for
-            a likelihood that goes ``Through`` a predictor η; "auto", "gauss-newton" for networks, else "hessian".
+            a likelihood that goes ``Through`` a predictor η; "auto": "gauss-newton" for networks, else "hessian".
         draws: number of independent draws of q in the posterior.
         Other fields as for ``MAP``.
     """
@@ -78,7 +78,10 @@ class Laplace(MAP):
         return Outcome(fitted, figures, seconds, at.interrupted)
 
     def fit(self, model: Model, data: Data | None, mode: jax.Array) -> tuple[str, PyTree, float]:
-        """Compute Λ at the mode: (q's family, φ, and the smallest eigenvalue of Λ or of its diagonal)."""
+        """Compute Λ at the mode, and return q's family, q's parameters φ, and the smallest eigenvalue of Λ.
+
+        If only the diagonal of Λ is computed, the smallest entry takes the place of the eigenvalue.
+        """
         size = model.space.size
         through = model.through is not None and data is not None
         gauss = self.curvature == "gauss-newton" or (self.curvature == "auto" and through and model.start is not None)
@@ -98,7 +101,7 @@ class Laplace(MAP):
             index = last_layer(model, data)
         if len(index) > DENSE:
             raise SettingsError(
-                f"Laplace(structure={self.structure!r}) forms a covariance of {len(index)} numbers; at most {DENSE} "
+                f"Laplace(structure={self.structure!r}) forms a covariance of {len(index)} parameters; at most {DENSE} "
                 "are possible. Use structure='last-layer' or 'diagonal'."
             )
         if gauss:
@@ -153,7 +156,7 @@ def linearised(model: Model, mode: jax.Array) -> Model:
 class Tangent:
     """The predictor's tangent at the mode.
 
-    Two tangents are equal if their models differ in arrays only, so that such models share compiled programs.
+    Two tangents are equal if their models differ only in arrays, so that such models share compiled programs.
     """
 
     form: Any  # a Model without its arrays
@@ -167,10 +170,10 @@ class Tangent:
 
 
 def last_layer(model: Model, data: Data | None) -> np.ndarray:
-    """The indices of the parameters in which η is jointly affine, and of those that do not enter η.
+    """The indices of the parameters in which the predictor η is jointly affine, or on which it does not depend.
 
-    Leaves of the parameters are tried from the last to the first: η is affine in a set of parameters if its value
-    halfway between two random points is the mean of its values there.
+    Leaves of the parameters are tried from the last to the first. η counts as affine in a set of parameters if its
+    value halfway between two random points is the mean of its values at the two points.
     """
     likelihood = model.through
     if likelihood is None or data is None:
@@ -211,7 +214,7 @@ def last_layer(model: Model, data: Data | None) -> np.ndarray:
 
 @compiled("model", "index", if_few=COMPILE_FASTEST)
 def _gauss_newton(model: Model, mode: jax.Array, rows: PyTree, index: tuple | None) -> jax.Array:
-    """The dense Gauss–Newton Λ for the parameters at ``index``; if that is None, the diagonal of Λ for all."""
+    """The dense Gauss–Newton Λ of the parameters ``index``; if it is None, the diagonal of Λ for all parameters."""
     likelihood: Any = model.through
     (y, x), weights = split_weights(rows)
     keep = None if index is None else jnp.asarray(index)
@@ -244,8 +247,8 @@ def _gauss_newton(model: Model, mode: jax.Array, rows: PyTree, index: tuple | No
         data = jnp.sum(terms if weights is None else jnp.where(weights > 0, weights * terms, 0))
         return model.log_prior(params) + model.log_jacobian(unconstrained, params) + data
 
-    # This part of Λ is taken as diagonal. It is, since each parameter has its own prior, unless the likelihood has more
-    # than one parameter besides the predictor's.
+    # This part of Λ is taken to be diagonal. That is exact if each parameter has its own prior, and if the likelihood
+    # has at most one parameter besides the predictor's.
     gradient = jax.grad(rest)
     size = mode.size
     diagonal = jax.jvp(gradient, (mode,), (jnp.ones(size, mode.dtype),))[1]

@@ -30,12 +30,12 @@ from tractable.engine.placement import ONE_DEVICE
 from tractable.engine.search import Ends, Maximum, log_joint, maximum, standard_errors, total_of
 from tractable.engine.session import Counter
 
-HELD_ROWS = 10_000  # most held-out rows read from file
+HELD_ROWS = 10_000  # largest number of held-out rows that are read from file
 
 # Key in ``found`` of √(gᵀ Λ⁻¹ g), with the gradient g at the end of the climb: how many posterior sds the end point is
 # away from the maximum, by a quadratic approximation.
 AWAY = "sds from the maximum"
-NEAR = 0.05  # of those sds: an end point counts as the maximum up to here, since rounding leaves a small gradient
+NEAR = 0.05  # an end point within this many sds of the maximum is accepted, since rounding leaves a small gradient
 
 
 class Climbed(NamedTuple):
@@ -43,7 +43,7 @@ class Climbed(NamedTuple):
 
     maxima: list[Maximum]
     info: dict[str, np.ndarray]  # the climbs' traces
-    found: dict[str, Any]  # the held-out score, where rows are held out
+    found: dict[str, Any]  # results on the held-out rows; empty if no rows are held out
     interrupted: bool
 
 
@@ -54,15 +54,16 @@ class MAP(Method):
     Args:
         optimizer: "lbfgs", which uses all rows at every step and finds exact zeros under Laplace priors; or "adam" or
             an optax optimiser, which use minibatches if ``batch_size`` is given.
-        steps: most iterations.
-        batch_size: rows per step for optax optimisers; None takes all rows.
-        tolerance: the climb ends when the gradient's largest component, per datum, is below this.
+        steps: largest number of iterations.
+        batch_size: number of rows per step for optax optimisers; None takes all rows.
+        tolerance: the gradient counts as 0 if its largest component, per datum, is at most this. L-BFGS goes on until
+            that component is at most a hundredth of it.
         starts: number of climbs from random starting points. The best end point is the result, and the report says
             whether the end points agree. If verification finds a higher maximum, the climb is rerun from there.
 
     For at most 1000 parameters the report gives standard errors from the observed information, if verification confirms
     that they are the posterior's sds around its mean; ``infer(..., verify=None)`` shows them unverified. Without
-    standard errors a maximum does not say how wide the posterior is: use it as a starting point, or where the number of
+    standard errors a maximum does not say how wide the posterior is: use it as a starting point, or if the number of
     rows is far above the number of parameters.
     """
 
@@ -156,7 +157,7 @@ class MAP(Method):
         if HELD_OUT_STEPS in found:
             return [held_out_best(found, "caution", ": the point predicts best, but it is not a maximum")]
         slope = found["slope"] / size
-        # The tolerance is wider for a stochastic climb, which ends with noise, and for sums in float32, which round.
+        # The tolerance is larger for a stochastic climb, whose end is noisy, and in float32, because of rounding.
         tolerance = self.tolerance * (100 if self.optimizer != "lbfgs" else 1)
         if jnp.result_type(float) == jnp.float32:
             tolerance = max(tolerance, 1e-5)
@@ -187,7 +188,7 @@ class MLE(MAP):
 
 
 def choose_best(maxima: list[Maximum]) -> tuple[Maximum, dict[str, Any]]:
-    """The highest end point of several climbs, and figures for the report.
+    """The highest end point of several climbs, and results for the report.
 
     Raises:
         ModelError: the best end point holds numbers that are not finite.
@@ -204,7 +205,7 @@ def choose_best(maxima: list[Maximum]) -> tuple[Maximum, dict[str, Any]]:
 
 
 def _score(model: Model, states: PyTree, held_out: Data) -> np.ndarray:
-    """The log likelihood of every held-out row, (m,), at the climb (of one start) that predicts them best."""
+    """(m,) the log likelihood of every held-out row, for the starting point whose climb predicts these rows best."""
     rows = held_out if held_out.resident else held_out.take(slice(0, HELD_ROWS))
     scores = np.asarray(_scores(model, states.position, rows.arrays()), np.float64)
     return scores[np.argmax(scores.sum(1))]

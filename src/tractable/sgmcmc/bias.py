@@ -15,11 +15,12 @@ from tractable.core.rows import Data
 from tractable.core.shared import COMPILE_FASTEST, compiled
 from tractable.diagnostics.learnt import Predicted
 
-DENSE = 400  # most parameters for which H and V are measured as matrices
-ALL_WINDOWS = 1 << 21  # V is the covariance over all batches if rows × batch size are at most so many
-WINDOW_BYTES = 1 << 29  # and if all batches, with each row in as many as a batch has rows, take at most so many bytes
-ROWS = 4096  # otherwise V is measured from so many single rows
-FEW_ROWS = 256  # or from so many, where only diagonals are measured
+DENSE = 400  # largest number of parameters for which H and V are measured as matrices, not only their diagonals
+# V is measured from all N possible batches if N × batch size is at most ALL_WINDOWS, and if these batches together take
+# at most WINDOW_BYTES bytes.
+ALL_WINDOWS, WINDOW_BYTES = 1 << 21, 1 << 29
+ROWS = 4096  # otherwise V is measured from this many single rows
+FEW_ROWS = 256  # or from this many single rows, if only diagonals are measured
 
 
 class Measured(NamedTuple):
@@ -46,7 +47,7 @@ def stationary(
     Σ solves the Lyapunov equation of this recursion. In one dimension, with P = 1, Σ = (1/h) (1 + εV/4) / (1 − εh/4),
     and the recursion is stable iff ε < 4/h. If the batches of an epoch contain every row once, their noise sums to zero
     over the epoch, with covariance −V/(M − 1) between two batches. Σ is then smaller than for independent batches, and
-    it is averaged here over the steps of an epoch. The time is O(d) where H and V are diagonals.
+    it is averaged here over the steps of an epoch. The computation takes O(d) time if H and V are diagonals.
 
     Args:
         measurement: H and V.
@@ -54,8 +55,8 @@ def stationary(
         scale: L, a number, (d,) or (d, d).
         friction: α of SGHMC.
         temperature: T of the injected noise; the target's covariance is T H⁻¹.
-        epoch: M, the number of batches in an epoch that contains each row once; None where batches are independent.
-        injected: S, the scale of the injected noise, where it is not √ε L.
+        epoch: M, the number of batches in an epoch that contains each row once; None if batches are independent.
+        injected: S, the scale of the injected noise, if it is not √ε L.
 
     >>> one = Measured(np.array([4.0]), np.array([32.0]))
     >>> round(float(stationary(one, 0.1).covariance[0]), 6)   # (1/4)(1 + 0.8)/(1 − 0.1)
@@ -94,7 +95,7 @@ def stationary(
 
 
 def largest_step(measurement: Measured, scale: np.ndarray | float, tolerance: float, **settings: Any) -> float:
-    """Find the largest ε at which the predicted sd of every linear combination is off by at most ``tolerance``."""
+    """Find the largest ε at which the predicted sd of every linear combination has a relative error ≤ ``tolerance``."""
     h, _ = _whitened(measurement, scale)
     top = max(np.linalg.eigvalsh(h).max() if h.ndim == 2 else h.max(), 1e-300)
     low, high = 1e-9 / top, 3.9 / top
@@ -112,7 +113,8 @@ def largest_step(measurement: Measured, scale: np.ndarray | float, tolerance: fl
 def reduced_noise(measurement: Measured, step_size: float, scale: np.ndarray | float) -> np.ndarray | None:
     """S with S Sᵀ = εP − (ε²/4) P (V + H) P, the scale of injected noise that makes the stationary covariance H⁻¹.
 
-    This holds for a normal target and independent batches. None where ε is so large that S Sᵀ is not positive definite.
+    This holds for a normal target and independent batches. The result is None if ε is so large that S Sᵀ is not
+    positive definite.
     """
     h, v = _whitened(measurement, scale)
     if h.ndim == 1:
@@ -127,10 +129,10 @@ def reduced_noise(measurement: Measured, step_size: float, scale: np.ndarray | f
 def _memories(first: np.ndarray, second: np.ndarray, friction: float, epoch: int | None) -> tuple[Any, Any]:
     """The variance of the position per unit of white noise and of batch noise: Σ_kl r_k r'_l C(k − l).
 
-    C is the noise's autocovariance. The sum is computed for every pair of values x = εh/2, the share of its distance to
-    the mode by which a step moves the position back. After k steps a unit of noise has shrunk to
-    r_k = Σ_s w_s (1 − y_s)^k. If the batches of an epoch contain every row once, C(l) = −(1 − l/M)/(M − 1) at lags
-    0 < l < M, averaged over the steps of an epoch, so that
+    C is the noise's autocovariance. The sum is computed for every pair of values x = εh/2. A step moves the position
+    towards the mode by the share x of its distance. After k steps a unit of noise has shrunk to
+    r_k = Σ_s w_s (1 − y_s)^k, with w_s and y_s from ``_responses``. If the batches of an epoch contain every row once,
+    C(l) = −(1 − l/M)/(M − 1) at lags 0 < l < M, averaged over the steps of an epoch, so that
 
         Σ_kl (1 − y)^k (1 − y')^l C(k − l) = (u(y) + u(y')) / (y + y' − y y'),   u(y) = ½ + Σ_l C(l) (1 − y)^l
 
@@ -157,7 +159,7 @@ def _responses(pull: np.ndarray, friction: float) -> list[tuple[Any, np.ndarray]
     gap = total**2 - 4 * pull
     least = 1e-8 * total**2  # avoids critical damping, where the two roots coincide and the weights divide by 0
     fast = (total + np.sqrt(np.where(np.abs(gap) < least, least, gap).astype(complex))) / 2
-    slow = pull / fast  # accurate where (total − √gap)/2 would lose all digits
+    slow = pull / fast  # accurate even if rounding would spoil (total − √gap)/2
     return [((1 - slow) / (fast - slow), slow), (-(1 - fast) / (fast - slow), fast)]
 
 
@@ -167,7 +169,7 @@ def _half_sum(y: np.ndarray, epoch: int | None) -> np.ndarray:
         return np.full_like(y, 0.5)
     if epoch == 1:
         return np.zeros_like(y)
-    small = np.abs(epoch * y) < 0.1  # a series is used there, since the closed form subtracts large numbers
+    small = np.abs(epoch * y) < 0.1  # a series is used there, since the formula below subtracts large numbers
     series, term = np.zeros_like(y), np.full_like(y, (epoch + 1) / 6)
     for k in range(1, 9):  # C(M + 1, k + 2) (−1)^(k + 1) y^k / (M (M − 1))
         term = term * (y if k == 1 else -y * (epoch - k) / (k + 2))
@@ -202,11 +204,11 @@ def measure(
 ) -> Measured:
     """Measure H and V, averaged over flat unconstrained positions (k, d).
 
-    A batch is a window of the shuffled rows. If there are few possible batches, V is the covariance of the stochastic
-    gradient over all of them. Otherwise it is computed from the covariance V₁ over single rows, as
-    V₁ (N − n)/(n (N − 1)), because the covariance of a few batches overstates its largest direction. For at most 400
-    parameters H is minus the Hessian of the log posterior. For more, H and V are diagonals, and H is the prior's
-    curvature plus the empirical Fisher information V₁/(N − 1), which is positive.
+    A batch is n consecutive rows of the N shuffled rows. If there are few possible batches, V is the covariance of the
+    stochastic gradient over all of them. Otherwise V is computed from the covariance V₁ over single rows, as
+    V₁ (N − n)/(n (N − 1)), because the largest eigenvalue of a covariance of a few batches is too large. For at most
+    400 parameters H is minus the Hessian of the log posterior. For more parameters, H and V are diagonals, and H is the
+    prior's curvature plus the empirical Fisher information V₁/(N − 1), which is positive.
 
     Args:
         source: ``source.estimator(model, tuned)`` is the stochastic gradient; the plain minibatch gradient by default.
@@ -273,7 +275,7 @@ def _positive(h: np.ndarray) -> np.ndarray:
 
 @compiled("model", "plan", "source", "dense", if_few=COMPILE_FASTEST)
 def _noise(model, plan, source, dense, tuned, position, stacked) -> jax.Array:
-    """Σ (g − ḡ)(g − ḡ)ᵀ over the batches' gradients g; its diagonal alone, in O(d) memory, where ``dense`` is False."""
+    """Σ (g − ḡ)(g − ḡ)ᵀ over the batches' gradients g; only its diagonal, in O(d) memory, if ``dense`` is False."""
     estimate = jax.grad(log_posterior(model, flat=True)) if source is None else source.estimator(model, tuned)
 
     def gradient(rows: PyTree) -> jax.Array:
@@ -298,7 +300,7 @@ def _noise(model, plan, source, dense, tuned, position, stacked) -> jax.Array:
 def _hessian(model: Model, position: jax.Array, rows: PyTree, size: jax.Array) -> jax.Array:
     batch = whole(rows)._replace(size=size)
     gradient = jax.grad(log_posterior(model, flat=True))
-    # Eight Hessian-vector products at a time; all at once would need memory for d copies of every row's activations.
+    # Eight Hessian-vector products at a time: all d at once would need d copies of every row's intermediate results.
     return jax.lax.map(
         lambda e: jax.jvp(lambda p: gradient(p, batch), (position,), (e,))[1], jnp.eye(position.size), batch_size=8
     )
@@ -306,6 +308,6 @@ def _hessian(model: Model, position: jax.Array, rows: PyTree, size: jax.Array) -
 
 @compiled("model", if_few=COMPILE_FASTEST)
 def _prior_curvature(model: Model, position: jax.Array) -> jax.Array:
-    """The diagonal of the log prior's Hessian; exact where the prior factorises over parameters."""
+    """The diagonal of the log prior's Hessian; exact if the prior factorises over parameters."""
     gradient = jax.grad(lambda p: log_posterior(model, flat=True)(p, None))
     return jax.jvp(gradient, (position,), (jnp.ones_like(position),))[1]

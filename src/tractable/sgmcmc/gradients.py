@@ -1,4 +1,4 @@
-"""Unbiased estimators of ∇ log posterior from a minibatch, functions ``(position, batch) -> gradient``.
+"""Unbiased estimators of ∇ log posterior from a minibatch: functions ``(position, batch) -> gradient``.
 
 A stochastic-gradient kernel takes an estimator as an argument, so a new estimator needs no new sampler.
 """
@@ -31,8 +31,8 @@ def minibatch(log_posterior: Callable) -> Estimator:
 def control_variates(log_posterior: Callable, anchor: PyTree, anchor_gradient: PyTree) -> Estimator:
     """The gradient with control variates g(θ) = ĝ(θ) − ĝ(θ̂) + ∇ log p(θ̂|D) (Baker et al. 2019, eq. 7).
 
-    ĝ is the minibatch gradient and θ̂ an anchor near the mode. The variance falls with |θ − θ̂|²; it is 0 for every θ if
-    the rows' log likelihoods are quadratic with the same quadratic term.
+    ĝ is the minibatch gradient and θ̂ a fixed point near the mode, the anchor. The variance is about proportional to
+    |θ − θ̂|²; it is 0 for every θ if the rows' log likelihoods are quadratic with the same quadratic term.
 
     Args:
         anchor: θ̂.

@@ -1,4 +1,4 @@
-"""The methods SGLD and SGHMC, which choose a step size by the bias that it is predicted to have.
+"""The methods SGLD and SGHMC, which choose their step size by the bias that is predicted for it.
 
 H is the curvature of the log posterior, V the covariance of a stochastic gradient, P = L Lᵀ the preconditioner and ε
 the step size, as in ``sgmcmc.bias``.
@@ -33,10 +33,10 @@ from tractable.sgmcmc.sgld import sgld
 
 Step = float | jax.Array | Callable  # ε, or a schedule of it
 MEASURED_AT = 8  # number of draws over which curvature and gradient noise are averaged for the report
-RETRIES = 4  # times that a burn-in which diverged is tried again, each time at a tenth of the step size
-LARGE = 10_000  # from so many parameters on, positions are pytrees in the compiled loop
+RETRIES = 4  # how often a burn-in that diverged is tried again, each time at a tenth of the step size
+LARGE = 10_000  # with at least this many parameters, positions are pytrees in the compiled loop
 EXPLORE = 0.5  # share of a cycle that runs without injected noise, to find a mode
-LONGEST = 256  # most steps per kept draw with thin="auto"
+LONGEST = 256  # largest number of steps per kept draw with thin="auto"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,14 +44,15 @@ class SGLD(Drawing):
     """Stochastic-gradient Langevin dynamics, whose bias at its step size is predicted (Welling & Teh 2011).
 
     Args:
-        chains, draws, warmup: as for every method that draws; chains start around modes and draw their own batches.
-        thin: steps per kept draw; "auto" takes about the slowest relaxation time, at most 256.
+        chains, draws, warmup: as for every method that draws chains. Each chain draws its own batches.
+        thin: steps per kept draw; "auto" takes about the relaxation time of the slowest direction, at most 256 steps.
         batch_size: largest number of rows per step; the batches of an epoch are of nearly equal size.
-        step_size: "auto", a constant ε, or a schedule ``t -> ε_t`` such as ``schedules.polynomial``, with which draws
-            are weighted by ε_t. ε is Welling & Teh's: the drift is ε/2 times the gradient and the noise has variance ε
-            (twice BlackJAX's step size).
-        bias_tolerance: the largest relative error of the sd of any linear combination of the parameters. "auto"
-            chooses a step size with a smaller predicted error; a given step size beyond it causes a warning.
+        step_size: "auto", a constant ε, or a schedule ``t -> ε_t`` such as ``schedules.polynomial``; with a schedule,
+            draws are weighted by ε_t. ε is Welling & Teh's: the drift is ε/2 times the gradient and the noise has
+            variance ε (twice BlackJAX's step size).
+        bias_tolerance: the largest relative error of the sd of any linear combination of the parameters.
+            ``step_size="auto"`` keeps the predicted error within it; a given step size with a larger predicted error
+            causes a warning.
         preconditioner: None, "diagonal" or "dense" (measured in warm-up), "rmsprop" (pSGLD), or "auto". "auto" with an
             automatic step size is dense for at most 400 parameters and diagonal for more; with a given step size it is
             None.
@@ -59,12 +60,12 @@ class SGLD(Drawing):
         cycles: number of cosine cycles in the run (Zhang et al. 2020). The first half of each cycle explores; its draws
             have weight 0.
         temperature: T of the target p(θ|D)^{1/T}; 1 is the posterior.
-        correct: reduce the injected noise by the variance that the gradient's noise and the finite step add. Batches
-            are then drawn independently, so that their noise is white. This needs a constant ε and a preconditioner
-            measured in warm-up.
-        start: "mode" starts around modes, which are searched first; "random" starts where MALA would.
+        correct: reduce the variance of the injected noise by the variance that the gradient's noise and the finite
+            step add. Batches are then drawn independently, so that their noise is white. This needs a constant ε and a
+            preconditioner measured in warm-up.
+        start: "mode" starts around modes, which are searched first; "random" starts at random points, as MALA does.
 
-    MALA and NUTS have no such bias: prefer them where gradients over all rows are affordable.
+    MALA and NUTS have no such bias: prefer them if gradients over all rows are affordable.
     """
 
     label: ClassVar[str] = "sgld"
@@ -102,7 +103,7 @@ class SGLD(Drawing):
         return plan_batches(self, data, self.batch_size, independent=self.correct)
 
     def estimator(self, model: Model, tuned: PyTree, *, flat: bool = True) -> Callable:
-        """The stochastic gradient, for positions and ``tuned`` values that are flat arrays, or pytrees."""
+        """The stochastic gradient. Positions and ``tuned`` values are flat arrays if ``flat`` is True, else pytrees."""
         posterior = log_posterior(model, flat=flat)
         if self.gradient == "control_variates":
             return gradients.control_variates(posterior, tuned["anchor"], tuned["anchor_gradient"])
@@ -146,7 +147,7 @@ class SGLD(Drawing):
         The chains first climb to modes, where H is measured. Then they move to draws of the normal approximation there,
         at which H and V are measured, and P and ε are chosen. After the first half of burn-in H and V are measured
         where the chains are, and ε is chosen again. The bias concerns the draws, so H and V are measured around a mode
-        and not at it: the gradient's noise differs there, and with control variates it vanishes at the mode.
+        and not at it: at the mode the gradient's noise differs, and with control variates it vanishes.
         """
         model, data, dtype = session.model, session.data, jnp.result_type(float)
         if self.start == "mode":
@@ -196,7 +197,7 @@ class SGLD(Drawing):
 
     def _tuned(self, measurement: bias.Measured, step: float, scale: np.ndarray, thin: int) -> dict[str, jax.Array]:
         dtype = jnp.result_type(float)
-        plain = self._preconditioner is None  # the scale is then the number 1, so that no step reads a vector of ones
+        plain = self._preconditioner is None  # L is then the number 1, so that no step reads a vector of ones
         tuned = {"step_size": jnp.asarray(step, dtype), "scale": jnp.asarray(1.0 if plain else scale, dtype)}
         if self.correct:
             reduced = bias.reduced_noise(measurement, step, scale)
@@ -211,10 +212,10 @@ class SGLD(Drawing):
         return tuned
 
     def _burn_in_or_smaller(self, session, program, tuned, keys, positions, thin) -> tuple[jax.Array, int]:
-        """Run the first half of burn-in, with a smaller step size if needed, which is left in ``tuned``.
+        """Run the first half of burn-in, with a smaller step size if needed, which is then stored in ``tuned``.
 
-        Where chains become non-finite, an automatic step size is divided by ten and burn-in is tried again: away from
-        its mode, a network's posterior can have a far larger curvature than at the mode.
+        If chains become non-finite, an automatic step size is divided by ten and burn-in is tried again: away from its
+        mode, a network's posterior can have a far larger curvature than at the mode.
         """
         for _ in range(RETRIES if self.step_size == "auto" and not self.correct else 0):
             try:
@@ -230,7 +231,7 @@ class SGLD(Drawing):
         return self._burn_in(session, program, tuned, keys, positions, thin, 0)
 
     def _burn_in(self, session, program, tuned, keys, positions, thin, done) -> tuple[jax.Array, int]:
-        """Run half of the warm-up in the main run's compiled loop: (positions, groups of steps done)."""
+        """Run half of the warm-up in the main run's compiled loop, and return positions and groups of steps done."""
         shape = self.shape(session, program, thin)
         groups = done + max(1, round(self.warmup / 2 / shape.group))
         states = loop.begin(program, tuned, None, keys, positions)
@@ -242,9 +243,9 @@ class SGLD(Drawing):
         return jax.vmap(program.observe)(result.states), groups
 
     def scale(self, measurement: bias.Measured, plan: Plan) -> np.ndarray:
-        """L of the preconditioner P = L Lᵀ, from H: P is the inverse curvature, or its diagonal.
+        """L of the preconditioner P = L Lᵀ, from H: P is the inverse curvature, or the diagonal of that inverse.
 
-        For RMSprop, L is that of the limit of its own P.
+        For RMSprop, whose P adapts, L belongs to the limit of P.
         """
         h = measurement.curvature
         if self._preconditioner == "dense" and h.ndim == 2:
@@ -252,7 +253,7 @@ class SGLD(Drawing):
         if self._preconditioner in ("diagonal", "dense"):
             return np.sqrt(np.diag(np.linalg.inv(h)) if h.ndim == 2 else 1 / h)
         if self._preconditioner == "rmsprop":
-            # RMSprop's P tends to this, because gradients at the mode are noise of variance V.
+            # The root of the limit of RMSprop's P, because gradients at the mode are noise of variance V.
             v = np.diag(measurement.noise) if measurement.noise.ndim == 2 else measurement.noise
             return 1 / np.sqrt(1e-5 + np.sqrt(v) / plan.size)
         return np.ones(len(h))
@@ -278,7 +279,7 @@ class SGLD(Drawing):
         return {"step_size": step}
 
     def _warn(self, measurement: bias.Measured, step: float, scale: np.ndarray, plan: Plan) -> None:
-        if self.correct or self.cycles:  # a cycle samples at smaller steps than the given one, its largest
+        if self.correct or self.cycles:  # the given step size is the largest in a cycle, which samples at smaller ones
             return
         worst = self.predicted(measurement, step, scale, plan).worst
         if not np.isfinite(worst):
@@ -339,11 +340,11 @@ class SGLD(Drawing):
         verdict = "trust" if worst <= 1.5 * tolerance else "caution" if worst <= 4 * tolerance else "reject"
         marginal = int(np.argmax(np.abs(predicted.inflation)))
         sentence = (
-            "predicted relative error of an sd, in the worst direction, by step size and gradient noise; the worst "
+            "predicted relative error of an sd, in the worst direction, from step size and gradient noise; the worst "
             f"marginal is {posterior.model.space.names[marginal]}, {100 * predicted.inflation[marginal]:.2g} %"
         )
         if self._preconditioner == "rmsprop":
-            sentence += "; it leaves out the bias that comes from the changes of the preconditioner"
+            sentence += "; the bias from the changes of the preconditioner is not included"
         out.append(Check("predicted bias", worst, verdict, sentence))
         return out
 

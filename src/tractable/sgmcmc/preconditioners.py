@@ -11,7 +11,7 @@ from tractable.core.model import Batch, PyTree
 
 
 class Preconditioner(NamedTuple):
-    """A preconditioner: three functions of a state, which adapts to the gradients or is empty."""
+    """A preconditioner: three functions, with a state that adapts to the gradients or is empty."""
 
     init: Callable  # position -> state
     update: Callable  # (state, gradient, batch) -> state
@@ -29,9 +29,9 @@ IDENTITY = fixed()
 def rmsprop(decay: float = 0.99, damping: float = 1e-5) -> Preconditioner:
     """RMSprop's P = 1/(λ + √v), where v is a running mean of (g/N)² (pSGLD, Li et al. 2016, eqs. 4–5).
 
-    P changes with the position, for which exact dynamics need a further drift term Γ(θ). It is left out, as in the
+    P changes with the position, so exact dynamics need a further drift term Γ(θ). It is left out here, as in the
     paper's experiments. With ``decay`` near 1, P changes little and the error is small. Use a preconditioner that is
-    measured in warm-up if the predicted bias should be exact.
+    measured in warm-up if the predicted bias should include all of the bias.
 
     Args:
         decay: α in (0, 1).

@@ -4,8 +4,8 @@
 
 Target: p(θ|D)^{1/T} as ε → 0. The step is eq. 15 of Chen, Fox & Guestrin 2014 with η = ε/2 and without subtracting an
 estimate of the gradient's noise. At friction α = 1 it *is* SGLD with step size ε. The stationary covariance at a fixed
-ε solves a discrete Lyapunov equation, which gives the bias (``sgmcmc.bias``). Use this sampler where the posterior's
-scales differ and no preconditioner can be measured.
+ε solves a discrete Lyapunov equation, which gives the bias (``sgmcmc.bias``). Use this sampler if the parameters'
+posterior scales differ and no preconditioner can be measured.
 """
 
 from collections.abc import Callable

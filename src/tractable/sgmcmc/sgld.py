@@ -3,13 +3,13 @@
     θ' = θ + (ε_t/2) P ĝ(θ) + √(ε_t T) L z,   z ~ N(0, I),   P = L Lᵀ
 
 ĝ is an unbiased estimate of ∇ log p(θ|D) from a minibatch (Welling & Teh 2011, eq. 4). Target: p(θ|D)^{1/T} as ε → 0.
-At a fixed ε a known bias remains. For a normal target of precision h and gradient noise of variance V (independent
-batches, P = 1)
+At a fixed ε a known bias remains. For a normal target of precision h, gradient noise of variance V, independent batches
+and P = 1:
 
     stationary variance = (1/h) (1 + εV/4) / (1 − εh/4),   stable iff ε < 4/h.
 
-``sgmcmc.bias`` predicts the bias in any dimension. There is no accept step: where gradients over all rows are
-affordable, use MALA or NUTS, which have no such bias.
+``sgmcmc.bias`` predicts the bias in any dimension. There is no accept step that would remove it: if gradients over all
+rows are affordable, use MALA or NUTS, which have no such bias.
 """
 
 from collections.abc import Callable
@@ -57,8 +57,8 @@ def sgld(
         temperature: T ≥ 0, or ``t -> T_t``. 1 samples the posterior, 0 is stochastic gradient ascent.
         preconditioner: P; with ``preconditioners.rmsprop()`` this is pSGLD.
         gradient: makes an estimator from ``log_posterior``; one of ``tractable.gradients``.
-        noise_scale: S, the scale of the injected noise in place of √ε L, reduced by the measured noise of the gradient
-            (``bias.reduced_noise``); for a constant ε only.
+        noise_scale: S, a scale of the injected noise S z that replaces √ε L. It is smaller, because the gradient's
+            measured noise is subtracted (``bias.reduced_noise``). For a constant ε only.
     """
     estimate = gradient(log_posterior)
     epsilon, heat = as_schedule(step_size), as_schedule(temperature)
