@@ -256,7 +256,7 @@ WRONG = {
     "discrete": (lambda: tr.Model(PRIOR, OF_ROW, local=lambda p: {"a": dist.Poisson(1.0)}), "is discrete"),
     "many": (lambda: tr.Model(PRIOR, OF_ROW, local=lambda p: {"a": dist.Normal(jnp.zeros(20), 1)}), "at most 16"),
     "no groups": (lambda: tr.infer(CITIES, tr.Data(Y, given=X), tr.MAP()), r"give Data\(y, group=...\)"),
-    "no local": (lambda: tr.infer(tr.Model(PRIOR, OF_ROW), DATA, tr.MAP()), "no parameters of groups"),
+    "no local": (lambda: tr.infer(tr.Model(PRIOR, OF_ROW), DATA, tr.MAP()), "no parameters for each group"),
     "labels": (lambda: tr.Data(Y, group=GROUP[:3]), r"one label a row, shape \(16,\); got \(3,\)"),
     "no label": (lambda: tr.Data(Y, group=np.where(GROUP > 2, np.nan, GROUP)), "is nan"),
     "likelihood": (lambda: tr.infer(tr.Model(PRIOR, OF_B, local=OWN_A), DATA, tr.MAP()), "asks for 'b'"),

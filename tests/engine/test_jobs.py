@@ -258,7 +258,9 @@ def test_rows_on_file_are_sent_by_their_path(tmp_path):
     assert len(packed(data)) < 3000 and packed(np.zeros(60_000, np.float32)).__sizeof__() > 200_000
     sent = packed(data.y)
     path.unlink()
-    with pytest.raises(DataError, match=r"expected the file .*rows.npy of \d+ bytes on every machine; this machine has no such file"):
+    with pytest.raises(
+        DataError, match=r"expected the file .*rows.npy of \d+ bytes on every machine; this machine has no such file"
+    ):
         unpacked(sent)
 
 

@@ -127,7 +127,7 @@ def test_offset():
     params = {"weights": jnp.ones(1), "intercept": jnp.asarray(0.3)}
     given = {"x": jnp.asarray([0.5]), "offset": jnp.log(2.0)}
     np.testing.assert_allclose(shifted.datum(params, given).mean, 2 * model.datum(params, given["x"]).mean, rtol=1e-6)
-    with pytest.raises(ModelError, match="is Through a predictor"):
+    with pytest.raises(ModelError, match="is a Through"):
         with_offset(tr.Model({"a": dist.Normal(0.0, 1.0)}, lambda params: dist.Normal(params["a"], 1.0)))
 
 

@@ -27,6 +27,7 @@ from tractable.latent import forward_backward as fb
 from tractable.latent.em import em
 from tractable.latent.linear_mixture import normalise
 from tractable.latent.markov import HiddenMarkov, hidden_markov, shares
+from tractable.latent.series import up_to_last
 
 pytestmark = pytest.mark.laws
 
@@ -288,9 +289,19 @@ def some_theta(model: Any) -> Any:
     return model.params(0.7 * jax.random.normal(jax.random.key(2), (model.space.size,)))
 
 
+def smoothed(model: Any, theta: Any, rows: jax.Array) -> tuple:
+    """The rows in the emission's layout, p(z_t | x), and the counts of π and A."""
+    emission = model.chain.emission
+    x = emission.arrange(rows)
+    passes, log_prob = fb.smooth(theta.initial, theta.transition, emission.log_density(theta.emission, x))
+    counted = up_to_last(emission.is_observed(x)) * jnp.ones(log_prob.shape)
+    first = passes.smoothed[0].reshape(len(theta.initial), -1).sum(1)
+    return x, passes.smoothed * counted[:, None], first, fb.moves(theta.transition, passes, counted[1:])
+
+
 def expected_log_joint(model: Any, theta: Any, rows: jax.Array) -> Callable:
     """``θ' -> Q(θ'; θ)``, from the smoothed states at θ."""
-    _, share, first, moves, _ = model.chain.smooth(theta, rows, jnp.ones(len(rows)))
+    _, share, first, moves = smoothed(model, theta, rows)
 
     def q(theta: HiddenMarkov) -> jax.Array:
         steps = jnp.sum(jnp.where(share > 0, share * model.chain.log_b(theta, rows), 0))
@@ -404,7 +415,7 @@ def test_sums_about_other_means(name):
 
     @jax.jit
     def sums(theta: Any) -> list:
-        x, share, *_ = model.chain.smooth(theta, rows, jnp.ones(len(rows)))
+        x, share, *_ = smoothed(model, theta, rows)
         return [model.chain.emission.sums(t.emission, x, share, jnp.array(6.0)) for t in (theta, other)]
 
     here, there = sums(theta)

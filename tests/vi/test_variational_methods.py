@@ -53,7 +53,7 @@ def test_pruned(fitted):
     for share in (-0.1, 1.0):
         with pytest.raises(SettingsError, match="share"):
             fitted.pruned(share)
-    with pytest.raises(SettingsError, match="mean field"):
+    with pytest.raises(SettingsError, match="mean-field"):
         tr.infer(LINEAR, DATA, tr.MAP()).pruned(0.5)
 
 
