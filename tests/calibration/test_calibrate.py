@@ -398,7 +398,7 @@ def test_a_backend_that_forks_is_refused():
 def test_what_cannot_be_sent_is_refused():
     generator = (i for i in range(3))  # which no pickle holds
     model = tr.Model({"theta": dist.Beta(2.0, 2.0)}, lambda p: (generator, dist.Bernoulli(p["theta"]))[1])
-    with pytest.raises(SettingsError, match=r"sent to other processes .*generator.*\); use n_jobs=1"):
+    with pytest.raises(SettingsError, match=r"pickled for other processes, but .*generator.*\); use n_jobs=1"):
         tr.calibrate(model, tr.NUTS(), ROWS, runs=20, n_jobs=2)
 
 
