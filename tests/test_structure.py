@@ -76,7 +76,7 @@ BUDGETS = {
     "glm": 915,
     "diagnostics": 2_634,
     "evidence": 954,
-    "posterior": 2_102,
+    "posterior": 2_142,
     "calibration": 380,
     "top": 793,
     "tables": 2_495,

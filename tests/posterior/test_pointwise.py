@@ -1,7 +1,10 @@
 """Rows left out, data replicated and priors raised to powers, against a normal mean whose every answer is known."""
 
 import dataclasses
+import functools
 import math
+import sys
+import types
 
 import arviz_stats
 import jax.numpy as jnp
@@ -16,7 +19,7 @@ from tractable.core.approximations import inverse_softplus
 from tractable.core.errors import DataError, ModelError, RunError, SettingsError, TractableWarning
 from tractable.diagnostics.belief import Draws, Fitted, Point
 from tractable.gallery import conjugate
-from tractable.posterior import chunking, pointwise, scaling
+from tractable.posterior import chunking, exchange, pointwise, scaling
 
 pytestmark = pytest.mark.test
 
@@ -326,6 +329,36 @@ def test_every_group_is_there_with_names_of_its_axes():
     # The prior's data come from the prior's draws.
     drawn = np.asarray(tree["prior_predictive"]["y"] - np.asarray(tree["prior"]["x"][0]) @ x.T)
     assert abs(drawn.std() - 1) < Z / math.sqrt(2 * drawn.size)
+
+
+@pytest.mark.test
+def test_labelled_numbers_are_a_variable_a_term():
+    labels = {"effects": ["x", "z[b]", "z[c]", "sd(1|g)"]}
+    model = tr.Model({"effects": dist.Normal(jnp.zeros(4), 1.0), "noise": dist.HalfNormal(1.0)}, labels=labels)
+    posterior = tr.Posterior(model, None, tr.NUTS(), 0, Draws(positions=RNG.normal(size=(2, 20, 5))))
+    tree = posterior.to_arviz(groups=["posterior", "prior"], draws=10)
+    for group, chains in {"posterior": 2, "prior": 1}.items():
+        shapes = {name: variable.shape[2:] for name, variable in tree[group].data_vars.items()}
+        assert shapes == {"x": (), "z": (2,), "sd(1|g)": (), "noise": ()} and tree[group]["x"].shape[0] == chains
+    every = posterior.to_arviz(groups=["posterior"])["posterior"]
+    np.testing.assert_array_equal(every["z"].sel(z_level="c"), posterior.draws["effects"][..., 2])
+
+
+@pytest.mark.test
+def test_an_older_arviz_gets_inference_data(monkeypatch, posterior):
+    ask = functools.partial(posterior.to_arviz, groups=["posterior"])
+    with pytest.raises(SettingsError, match=r"kind=.* expects 'datatree' or 'inferencedata'; got 'dict'"):
+        ask(kind="dict")
+    monkeypatch.setattr(exchange, "version", lambda _: "1.0.0")
+    assert set(ask().children) == {"posterior"}
+    with pytest.raises(SettingsError, match="before version 1"):
+        ask(kind="inferencedata")
+    monkeypatch.setattr(exchange, "version", lambda _: "0.23.4")
+    monkeypatch.setitem(sys.modules, "arviz", types.SimpleNamespace(InferenceData=dict))
+    found = ask()
+    assert set(found) == {"attrs", "posterior"}
+    np.testing.assert_array_equal(found["posterior"]["mu"], posterior.draws["mu"])
+    assert set(ask(kind="datatree").children) == {"posterior"}
 
 
 def test_what_does_not_apply_has_a_sentence(posterior):

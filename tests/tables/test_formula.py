@@ -189,7 +189,7 @@ def test_nuts_against_quadrature():
     tolerance = 4.5 * told["mcse_mean"]
     assert np.all(np.abs(told["mean"] - mean) < tolerance), (told["mean"], mean)
     np.testing.assert_allclose(told["sd"][:2], exact[:2], rtol=0.25)
-    named = posterior.to_arviz(groups=["posterior"], draws=2)["posterior"]["effects"].sel(effects_dim_0="sd(1|school)")
+    named = posterior.to_arviz(groups=["posterior"], draws=2)["posterior"]["sd(1|school)"]
     np.testing.assert_array_equal(named, posterior.values[:, [0, 499], posterior.names.index("sd(1|school)")])
     new = TABLE.head(2).assign(school=["A", "Z"])
     with pytest.warns(TractableWarning, match="'Z'"):

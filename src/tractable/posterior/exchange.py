@@ -1,7 +1,9 @@
 """Converts a posterior to an ArviZ DataTree."""
 
+import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import jax
@@ -24,7 +26,26 @@ OF_PRIOR = 500  # default number of draws from the prior
 STATS = {"divergent": "diverging", "acceptance": "acceptance_rate", "saturated": "reached_max_treedepth"}
 # Groups whose variables have an axis over rows.
 OF_ROWS = ("log_likelihood", "posterior_predictive", "prior_predictive", "observed_data", "constant_data")
+KINDS = ("datatree", "inferencedata")
 Names = Mapping[str, Sequence[str]]
+
+
+def as_kind(data_tree: Any, kind: str | None) -> Any:
+    """The DataTree as what the installed ArviZ takes: before its version 1, that is an InferenceData."""
+    if kind is not None and kind not in KINDS:
+        raise SettingsError(f"to_arviz(kind=...) expects {' or '.join(map(repr, KINDS))}; got {kind!r}.")
+    try:
+        is_old = int(version("arviz").partition(".")[0]) < 1
+    except PackageNotFoundError:
+        is_old = False
+    if kind == "datatree" or (kind is None and not is_old):
+        return data_tree
+    if not is_old:
+        raise SettingsError("to_arviz(kind='inferencedata') needs ArviZ before version 1: pip install 'arviz<1'.")
+    from arviz import InferenceData
+
+    groups = {name: group.to_dataset() for name, group in data_tree.children.items()}
+    return InferenceData(attrs=dict(data_tree.attrs), **groups)
 
 
 def to_tree(
@@ -49,9 +70,12 @@ def to_tree(
                 tell(f"to_arviz leaves {name} out. {error}")
     contents = {name: variables for name, variables in contents.items() if variables}
     # Groups of rows are built separately: a parameter and a data column may have the same name, but not the same axes.
-    coords = {f"{name}_dim_0": list(names) for name, names in (posterior.model.labels or {}).items()} | dict(
-        coords or {}
-    )
+    terms = terms_of(posterior.model.labels or {})
+    for name in ("posterior", "prior"):
+        contents |= {name: split_terms(contents[name], terms)} if name in contents else {}
+    levels = {term: term_levels for each in terms.values() for term, (_, term_levels) in each.items() if term_levels}
+    dims = {term: [f"{term}_level"] for term in levels} | dict(dims or {})
+    coords = {f"{term}_level": term_levels for term, term_levels in levels.items()} | dict(coords or {})
     labels = None if posterior.data is None else posterior.data.labels
     with warnings.catch_warnings():
         # The members of an ensemble are chains with few draws each.
@@ -62,11 +86,39 @@ def to_tree(
                 continue
             by_group = labels is not None and name == "log_likelihood"  # each datum of the likelihood is then a group
             axis = "group" if by_group else "row"
-            axis_names = {variable: [axis, *(dims or {}).get(variable, [])] for variable in contents[name]}
+            axis_names = {variable: [axis, *dims.get(variable, [])] for variable in contents[name]}
             axis_labels: Any = ({"group": labels} if by_group else {}) | coords
             out[name] = arviz_base.from_dict({name: contents[name]}, dims=axis_names, coords=axis_labels)[name]
     if left_out:  # one string, because netCDF attributes hold no dictionaries
         out.attrs["left_out"] = "\n".join(f"{name}: {why}" for name, why in left_out.items())
+    return out
+
+
+def terms_of(labels: Names) -> dict[str, dict[str, tuple[list[int], list[str]]]]:
+    """For each labelled parameter, the terms of its numbers: the places of a term's numbers, and their levels.
+
+    >>> terms_of({"effects": ["x", "z[b]", "z[c]", "g[A]:z[b]"]})["effects"]
+    {'x': ([0], []), 'z': ([1, 2], ['b', 'c']), 'g:z': ([3], ['A, b'])}
+    """
+    out: dict[str, dict[str, tuple[list[int], list[str]]]] = {}
+    for name, own in labels.items():
+        for place, label in enumerate(own):
+            levels = re.findall(r"\[([^\]]*)\]", label)
+            places, names = out.setdefault(name, {}).setdefault(re.sub(r"\[[^\]]*\]", "", label), ([], []))
+            places.append(place)
+            names += [", ".join(levels)] * bool(levels)
+    return out
+
+
+def split_terms(variables: Mapping[str, np.ndarray], terms: Mapping[str, Mapping[str, Any]]) -> dict[str, np.ndarray]:
+    """The variables, with one for each term in place of a parameter whose numbers have labels."""
+    out: dict[str, np.ndarray] = {}
+    for name, values in variables.items():
+        out |= (
+            {t: values[..., i if names else i[0]] for t, (i, names) in terms[name].items()}
+            if name in terms
+            else {name: values}
+        )
     return out
 
 

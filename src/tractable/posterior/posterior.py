@@ -42,7 +42,7 @@ from tractable.ladders import encoding as coding
 from tractable.ladders import imputing
 from tractable.mcmc.rejection_method import evidence
 from tractable.posterior import pointwise
-from tractable.posterior.exchange import GROUPS, to_tree
+from tractable.posterior.exchange import GROUPS, as_kind, to_tree
 from tractable.posterior.folder import RESULT, discard_draws, refuse_others, write
 from tractable.posterior.predictive import Predictive
 
@@ -347,15 +347,17 @@ class Posterior(Predictive):
     def to_arviz(
         self, *, groups: Sequence[str] = GROUPS, draws: int | None = None,
         dims: Mapping[str, Sequence[str]] | None = None, coords: Mapping[str, Any] | None = None, seed: int = 0,
+        kind: str | None = None,
     ) -> Any:  # fmt: skip
-        """Converts the posterior to an ArviZ DataTree.
+        """Converts the posterior to an ArviZ DataTree, or to an InferenceData if ArviZ before version 1 is installed.
 
         Its groups are posterior, sample_stats, log_likelihood, log_prior, posterior_predictive, prior,
         prior_predictive, observed_data, and constant_data. Groups that the model or posterior cannot provide are left
         out; ``attrs["left_out"]`` says why.
 
-        Rows have the dimension "row". ``log_likelihood`` is multiplied by the rows' weights, which are in
-        ``constant_data``. Therefore ``arviz_stats.loo`` leaves out a row with its whole weight, while
+        Numbers with labels, such as a formula's effects, are one variable a term: "z[b]" and "z[c]" are ``z``, with the
+        dimension "z_level". Rows have the dimension "row". ``log_likelihood`` is multiplied by the rows' weights, which
+        are in ``constant_data``. Therefore ``arviz_stats.loo`` leaves out a row with its whole weight, while
         ``posterior.loo()`` takes away at most 1 from the weight. In a model with ``local``, ``log_likelihood`` has the
         dimension "group", so that ArviZ leaves out groups too, and ``constant_data`` contains ``group_of_row``.
 
@@ -366,8 +368,10 @@ class Posterior(Predictive):
             dims, coords: axis names for each parameter or data variable, such as ``{"w": ["feature"]}``, and the labels
                 along an axis, such as ``{"feature": ["age", "height"]}``.
             seed: seed of the simulated data and parameters.
+            kind: "datatree" or "inferencedata"; by default what the installed ArviZ takes.
         """
-        return to_tree(self, groups, draws, dims, coords, seeded("to_arviz(seed)", seed))
+        seed = seeded("to_arviz(seed)", seed)
+        return as_kind(to_tree(self, groups, draws, dims, coords, seed), kind)
 
     def save(self, path: str | pathlib.Path, *, overwrite: bool = False) -> None:
         """Saves the posterior in a folder that ``tractable.load`` reads: settings (TOML), draws (zarr), summary.
