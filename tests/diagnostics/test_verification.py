@@ -765,7 +765,7 @@ def test_nothing_stands_out_of_a_normals_shells() -> None:
 )
 def test_a_thorough_look_holds_a_q_against_nuts(root: np.ndarray, verdict: str) -> None:
     found = verdicts(fitted(NORMAL, np.zeros(3), root).verify("thorough"))
-    assert found["NUTS beside it"] == verdict
+    assert found["compared with NUTS"] == verdict
 
 
 @pytest.mark.laws

@@ -104,5 +104,5 @@ def test_a_posterior_saved_in_other_bits_is_compared_in_them(tmp_path):
     with jax.enable_x64(False):
         tr.infer(plain(dist.Normal(0.1, 1.0)), Y, MAP, verify=None, progress=False).save(tmp_path)
     assert tr.load(tmp_path, plain(dist.Normal(0.1, 1.0))).point is not None
-    with pytest.warns(TractableWarning, match="it was saved in float32 by JAX"):
+    with pytest.warns(TractableWarning, match="which was saved in float32 by JAX"):
         tr.load(tmp_path, plain(dist.Normal(0.2, 1.0)))

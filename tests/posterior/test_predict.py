@@ -520,6 +520,6 @@ def test_a_gaussian_process_is_predicted_where_it_was_not_seen():
 def test_predictions_that_no_number_holds_are_told():
     model = tr.Model({"b": dist.Normal(0, 3)}, lambda p, x: dist.LogNormal(p["b"] * x, 0.1))
     theta = {"b": np.ones(5)}
-    with pytest.warns(TractableWarning, match=r"2 of 4 predictions are too large .* the first of row 2"):
+    with pytest.warns(TractableWarning, match=r"2 of 4 predictions are too large .* the first in row 2"):
         found = predict(model, theta, np.ones(5), np.array([0.0, 1.0, 2000.0, 3000.0]), level=0.9, seed=0)
     np.testing.assert_allclose(found.mean[:2], np.exp([0.005, 1.005]), rtol=1e-5)
