@@ -80,8 +80,9 @@ def repository(tmp_path, monkeypatch):
         (tmp_path / name).mkdir(parents=True)
     (tmp_path / ".gitignore").write_text(".laws/\n")
     laws = '[laws]\n"a.py" = ["test_one.py", "test_two.py::test_b"]\n"core/b.py" = ["test_two.py"]\n'
+    laws += '"page.html" = ["test_three.py"]\n'
     (tmp_path / "tests" / "laws_of.toml").write_text(laws)
-    for name in ("a.py", "core/b.py"):
+    for name in ("a.py", "core/b.py", "page.html"):
         (tmp_path / "src/tractable" / name).write_text("x = 1\n")
     for name in ("one", "two", "three"):
         (tmp_path / f"tests/test_{name}.py").write_text("def test_b():\n    pass\n")
@@ -107,6 +108,9 @@ def test_the_laws_of_what_changed(repository, capsys):
     assert suite.changed_targets(head) == []
     (repository / "src/tractable/a.py").write_text("x = 2\n")
     assert suite.changed_targets(head) == ["test_one.py", "test_two.py::test_b"]
+    (repository / "src/tractable/page.html").write_text("<p>")  # no Python
+    assert suite.changed_targets(head) == ["test_one.py", "test_two.py::test_b", "test_three.py"]
+    (repository / "src/tractable/page.html").write_text("x = 1\n")
     (repository / "tests/test_three.py").write_text("")
     (repository / "src/tractable/core/b.py").write_text("x = 2\n")
     assert suite.changed_targets(head) == ["test_one.py", "test_two.py", "test_three.py"]
