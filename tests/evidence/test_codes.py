@@ -179,7 +179,7 @@ def test_it_is_better_than_the_prior():
 
 def test_data_taken_together_or_apart(monkeypatch):
     one = found(linear(), NORMALS, draws=100)
-    monkeypatch.setattr(targets.Targets, "together", lambda self, draws: 3)
+    monkeypatch.setattr(targets.Targets, "at_once", lambda self, draws: 3)
     other = found(linear(), NORMALS, draws=100)
     assert_holds({"weights": error(one.log_weights, other.log_weights, 1e-6)})
 

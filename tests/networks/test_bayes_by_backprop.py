@@ -511,7 +511,7 @@ def test_default_settings_find_the_sds(monkeypatch, mutant):
     if mutant == "half":
         monkeypatch.setattr(spreads, "precision", lambda state, right=spreads.precision: right(state) / 2)
     if mutant == "climb":
-        monkeypatch.setattr(BayesByBackprop, "closed", lambda self, problem, phi, steps: (phi, {}))
+        monkeypatch.setattr(BayesByBackprop, "finish", lambda self, problem, phi, steps: (phi, {}))
     off = {}
     for name, settings in NARROW.items():
         if mutant is None or name == "batches":

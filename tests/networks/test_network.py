@@ -340,9 +340,13 @@ def test_relevance():
 @pytest.mark.parametrize(
     ("name", "wrong", "caught"),
     [
-        ("_scaled", lambda axis, scale, weight: weight, "likelihood"),
-        ("_scaled", lambda axis, scale, weight: scale**2 * weight if jnp.ndim(scale) == 0 else weight, "likelihood"),
-        ("_scaled", lambda axis, scale, weight: jnp.max(scale) * weight, "likelihood"),
+        ("_scale_weight", lambda axis, scale, weight: weight, "likelihood"),
+        (
+            "_scale_weight",
+            lambda axis, scale, weight: scale**2 * weight if jnp.ndim(scale) == 0 else weight,
+            "likelihood",
+        ),
+        ("_scale_weight", lambda axis, scale, weight: jnp.max(scale) * weight, "likelihood"),
         ("SCALE", 1.0, "prior"),
     ],
     ids=["none", "squared", "one for all inputs", "narrower"],

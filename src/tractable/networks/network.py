@@ -231,13 +231,10 @@ def _parts(
         others |= FAMILIES[likelihood].others(0)
     scales = _scale_priors(network) if relevance else None
 
-    def scale_weight(scale: jax.Array, weight: jax.Array) -> jax.Array:  # s · v, with one scale or one per input
-        return weight * (jnp.expand_dims(scale, network.output_axis) if jnp.ndim(scale) else scale)
-
     def predictor(params: dict[str, Any], x: PyTree) -> jax.Array:
         weights = params["weights"]
         if scales is not None:
-            weights = jax.tree.map(scale_weight, params["scales"], weights)
+            weights = jax.tree.map(functools.partial(_scale_weight, network.output_axis), params["scales"], weights)
         return applied(network, weights, x)
 
     def observe(params: dict[str, Any], output: jax.Array) -> dist.Distribution | None:
@@ -259,6 +256,11 @@ def _parts(
         if isinstance(likelihood, str):
             _check_output(likelihood, output)
     return others if scales is None else {**others, "scales": scales}, Through(predictor, observe), start
+
+
+def _scale_weight(output_axis: int, scale: jax.Array, weight: jax.Array) -> jax.Array:
+    """s · v, with one scale for the whole array or one for each input."""
+    return weight * (jnp.expand_dims(scale, output_axis) if jnp.ndim(scale) else scale)
 
 
 def _check_output(likelihood: str, output: PyTree) -> None:
