@@ -264,7 +264,7 @@ def test_a_wrong_guess_is_not_given():
     assert float(model.log_prior({"slope": 0.3})) == pytest.approx(float(theirs(series, (Y,), {}, {"slope": 0.3})[0]))
     with pytest.raises(ModelError, match=r"minibatches of rows.* depend on 'y'"):
         tr.infer(model, None, tr.SGLD(batch_size=3))
-    with pytest.warns(TractableWarning, match=r"its log densities differ.* runs all 12 "):
+    with pytest.warns(TractableWarning, match=r"its log densities differ.* runs it on all 12 rows"):
         model, data = split_numpyro(standardised, X, Y)
     assert list(data.given) == ["rows"]
     params = drawn(standardised, (X, Y), 1)

@@ -79,7 +79,7 @@ def test_what_is_said_and_left(digits):
     for note in (
         "Note: Rows are read from the array 'x_train' of digits.npz, which has 'x_train', 'x_test', 'labels'.",
         "Note: Whole numbers from 0 to 16 are divided by 16.",
-        "Note: Rows hold numbers from 0 to 1, and are taken as continuous-bernoulli; choose another family with --family.",
+        "Note: Rows hold numbers from 0 to 1, and are taken as continuous-bernoulli; choose another family with",
         "autoencoding on digits (96 rows of 64 numbers, continuous-bernoulli), into",
     ):
         assert note in result.stderr, note
