@@ -246,7 +246,15 @@ def test_a_fitted_q_shows_its_climb_and_marginals_and_no_chains(tmp_path):
         generalised_linear(2, "normal"), MeanField(), weights=0.05 * GENERATOR.normal(size=400), bound=bound
     )
     text = page(tmp_path, posterior, held_out=NUMBERS)
-    for word in ("<h2>Climb", "<h2>Marginals", "<h2>Pairs", "draws of q", "k-hat is", "vary little enough", "CRPS"):
+    for word in (
+        "<h2>Climb",
+        "<h2>Marginals",
+        "<h2>Pairs",
+        "draws of q",
+        "k-hat is",
+        "reweighting the draws corrects",
+        "CRPS",
+    ):
         assert word in text, word
     for word in ("Trace", "Ranks", "Autocorrelation", "R-hat", "bulk ESS", "<h2>Layers", "chains × draws"):
         assert word not in text, word

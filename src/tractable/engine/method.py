@@ -236,7 +236,7 @@ def named(name: str) -> type[Method]:
     label = ALIASES.get(name.lower(), name.lower())
     if label not in METHODS:
         near = nearest(name, (*METHODS, *ALIASES))
-        raise SettingsError(f"There is no method {name!r}; there are {', '.join(METHODS)}.{near}")
+        raise SettingsError(f"There is no method {name!r}; there are {', '.join(sorted(METHODS))}.{near}")
     return METHODS[label]
 
 
