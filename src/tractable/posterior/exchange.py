@@ -42,7 +42,7 @@ def as_kind(data_tree: Any, kind: str | None) -> Any:
         return data_tree
     if not is_old:
         raise SettingsError("to_arviz(kind='inferencedata') needs ArviZ before version 1: pip install 'arviz<1'.")
-    from arviz import InferenceData
+    from arviz import InferenceData  # pyright: ignore[reportMissingImports]
 
     groups = {name: group.to_dataset() for name, group in data_tree.children.items()}
     return InferenceData(attrs=dict(data_tree.attrs), **groups)
