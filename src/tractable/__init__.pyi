@@ -47,6 +47,7 @@ from .posterior.predict import Prediction
 from .posterior.run_identity import __version__
 from .selection import Selection, select
 from .sgmcmc import gradients
+from .tables.fit import fit
 from .tables.packing import pack
 
 __all__ = [
@@ -55,6 +56,6 @@ __all__ = [
     "FullRank", "Gibbs", "ImportanceWeighted", "Kernel", "Laplace", "LatentModel", "LowRank", "MeanField", "Method",
     "Model", "MonteCarloEM", "OnlineEM", "Posterior", "Prediction", "RandomWalk", "Rejection", "Report",
     "ReweightedWakeSleep", "Selection", "Through", "WakeSleep", "__version__", "approximations", "cache", "calibrate",
-    "compare", "errors", "estimators", "gradient_variance", "gradients", "infer", "kernels", "load", "log_density",
-    "log_evidence", "log_posterior", "models", "objectives", "pack", "schedules", "select",
+    "compare", "errors", "estimators", "fit", "gradient_variance", "gradients", "infer", "kernels", "load",
+    "log_density", "log_evidence", "log_posterior", "models", "objectives", "pack", "schedules", "select",
 ]  # fmt: skip

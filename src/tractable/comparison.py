@@ -20,6 +20,7 @@ from tractable.core.settings import seeded
 from tractable.core.shown import as_html
 from tractable.core.words import nearest, spelt, tell
 from tractable.core.writing import write_atomically, write_figure
+from tractable.diagnostics.belief import weighted_quantiles
 from tractable.diagnostics.target import Target, gradient_work
 from tractable.engine.jobs import Heard, finished, many_processes, why
 from tractable.engine.locks import lock
@@ -28,7 +29,7 @@ from tractable.engine.stopping import ending, interruptible
 from tractable.inference import infer
 from tractable.methods import NUTS, Method
 from tractable.posterior.pointwise import FEWEST, affordable
-from tractable.posterior.posterior import Posterior, weighted_quantiles
+from tractable.posterior.posterior import Posterior
 from tractable.posterior.verification import verify_and_improve
 
 if TYPE_CHECKING:

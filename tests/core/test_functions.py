@@ -21,7 +21,6 @@ CASES = {
     "a start": lambda value: tr.Model(PRIOR, lambda params: NORMAL, start=value),
     "derived numbers": lambda value: tr.Model(PRIOR, lambda params: NORMAL, derived=value),
     "a group's own": lambda value: tr.Model(PRIOR, lambda params: NORMAL, local=value),
-    "inputs of a table": lambda value: tr.Model(PRIOR, lambda params: NORMAL, of_table=value),
     "a log density": lambda value: tr.Model.from_log_density(value, jnp.zeros(2)),
     "a latent": lambda value: LatentModel(PRIOR, value, lambda params, z: NORMAL),
     "a latent's likelihood": lambda value: LatentModel(PRIOR, lambda params: dist.Bernoulli(0.5), value),

@@ -1,7 +1,6 @@
 """Defines ``KINDS``, the kinds of model that ``--model`` names, with the options, model and tables of each kind."""
 
 import contextlib
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -21,26 +20,21 @@ from tractable.core.model import Data, Model
 from tractable.core.shared import compiled
 from tractable.core.words import counted, nearest, tell
 from tractable.gallery import models as gallery
-from tractable.glm import linear
-from tractable.glm.families import CLASSES
-from tractable.glm.inla import suited
 from tractable.latent import mixture
 from tractable.latent.markov import HiddenMarkov, HiddenMarkovModel, shares
 from tractable.latent.mixture import Gaussians
 from tractable.methods import Method
-from tractable.networks import multi_output as multi_output
-from tractable.networks import network
 from tractable.networks.network import PRIORS
 from tractable.pages import mixtures as pages
 from tractable.pages.mixtures import Components, States
 from tractable.pages.sections import Section
 from tractable.posterior.loading import load
 from tractable.posterior.posterior import Posterior
-from tractable.posterior.predict import Prediction
 from tractable.selection import CRITERIA, Selection
-from tractable.tables.encoder import MISSING, Encoder, decode, decode_sd, explains
+from tractable.tables.encoder import MISSING, Encoder, explains
 from tractable.tables.files import Source, of_table, read_table
-from tractable.tables.levels import with_levels
+from tractable.tables.fit import usual_method
+from tractable.tables.models import table_model
 from tractable.tables.ordered import Places, places
 from tractable.tables.regression import formula_model
 from tractable.tables.targets import COUNTS, fit_target
@@ -92,7 +86,7 @@ class Linear(Kind):
             return Task(self, example, f"{example} ({size_of(data, model)})", about, data, rest, model)
         path = Path(str(table))
         read = reading.read_shards if path.is_dir() else reading.read_explained
-        encoder, data, rest = read(path, spec, given.get("target"))
+        encoder, data, rest, _ = read(path, spec, given.get("target"))
         spec["family"] = family = encoder.target.family
         shifted = None if spec["shifted"] is None else reading.inputs(encoder, Path(spec["shifted"]), spec)
         model, label = model_of(encoder, spec), path.name.split(".")[0] or "table"
@@ -106,7 +100,7 @@ class Linear(Kind):
 
         Nested Laplace is exact if y is normal; for other y its error is corrected by importance weights.
         """
-        return "inla" if task.encoder is not None and any(suited(task.model, task.data)) else self.usual_method
+        return self.usual_method if task.encoder is None else usual_method(task.model, task.data)
 
     def page(self, task: Task, result: Result) -> dict[str, Any]:
         return {"held_out": task.held_out, "encoder": task.encoder, "shifted": task.shifted}
@@ -118,15 +112,15 @@ class Linear(Kind):
         encoder, rows = Encoder.from_dict(spec["encoder"]), None
         # The model of a formula is loaded from the folder, with the priors that the user gave it.
         model = model_of(encoder, spec) if encoder.formula is None else None
-        posterior, x = load(folder, model), reading.inputs(encoder, given["new"], spec)
+        posterior, frame = load(folder, model), read_table(given["new"], spec.get("sep"), spec.get("decimal"))
         if (path := given["calibrate"]) is not None:
-            frame = read_table(path, spec.get("sep"), spec.get("decimal"))
+            rows = read_table(path, spec.get("sep"), spec.get("decimal"))
             if encoder.target.censoring:
                 raise DataError("--calibrate measures errors, which censored rows do not have; leave it out.")
-            if not explains(encoder, frame):
+            if not explains(encoder, rows):
                 raise DataError(f"--calibrate needs rows with the target {encoder.explained}; {path} lacks it.")
-            rows = reading.as_rows(encoder, frame)
-        return predictions(encoder, posterior.predict(x, given["level"], calibrate=rows))
+        table = posterior.predict(frame, given["level"], calibrate=rows).to_frame()
+        return table.rename(columns={"class": encoder.target.name})
 
 
 class Network(Linear):
@@ -152,71 +146,16 @@ def size_of(data: Data, model: Model) -> str:
 
 
 def model_of(encoder: Encoder, spec: Arguments) -> Model:
-    """The model of an encoded table: a network if ``spec`` has hidden layers, and else a generalised linear model."""
+    """The model of an encoded table, from the options ``spec``."""
     if encoder.formula is not None:
         return formula_model(encoder)
-    family, features, classes = encoder.target.family, len(encoder.features), len(encoder.target.classes)
-    names = [aim.name for aim in encoder.targets]
-    # With many weights for the number of rows, the prior sd of a linear model's weights is learnt (scale is None).
-    # A table with group effects has a fixed scale, as each group has a learnt scale of its own.
-    scale = 2.5 if encoder.levels else linear.weight_scale_for(features, encoder.rows, family)
-    if spec.get("hidden") is not None:
-        model = network_of(spec, features, classes, names, family)
-    elif encoder.others:
-        model = multi_output.several_linear(names, features, family, scale)
-    else:
-        model = linear.generalised_linear(features, family, classes if family in CLASSES else None, scale)
-    model = library.with_censoring(model) if encoder.target.censoring else model
-    model = library.with_offset(model) if family in COUNTS else model
-    if encoder.levels:
-        pooled = [column for column in encoder.columns if column.kind == "pooled"]
-        rows, spreads = [np.array([*column.shares, 0.0]) for column in pooled], [column.sd for column in pooled]
-        model = with_levels(model, encoder.levels, rows, spreads)
-    return model
-
-
-def network_of(spec: Arguments, features: int, classes: int, names: list[str], family: str) -> Model:
-    """A network whose outputs are the targets named ``names``, or the logits of the classes."""
-    family = "categorical" if family in CLASSES else family  # for a network, ordered classes are categorical
-    if names[1:] and family != "normal":
-        raise SettingsError(
-            f"--model mlp with several targets needs --family normal; got {family!r}. Or give one --target."
-        )
-    mlp = network.mlp(features, tuple(spec["hidden"]), classes if family == "categorical" else len(names))
-    likelihood, extra = multi_output.multi_output_likelihood(family, len(names)) if names[1:] else (family, None)
-    return network.neural_network(mlp, likelihood, prior=spec.get("prior", PRIORS[0]), extra=extra)
+    return table_model(encoder, spec.get("hidden"), spec.get("prior", PRIORS[0]))
 
 
 def model_in(spec: Arguments) -> tuple[Model, Encoder]:
     """The model and encoder of a run on a table, from its saved description ``spec`` alone."""
     encoder = Encoder.from_dict(spec["encoder"])
     return model_of(encoder, spec), encoder
-
-
-def predictions(encoder: Encoder, prediction: Prediction) -> pd.DataFrame:
-    """The table of predictions, with a row for each predicted row, in the units and classes of the fitted table."""
-    if prediction.probabilities is None:
-        units: dict[str, Callable] = {
-            "mean": decode, "sd": decode_sd, "aleatoric": decode_sd,
-            "epistemic": decode_sd, "lower": decode, "upper": decode,
-        }  # fmt: skip
-        table = {name: of(encoder, getattr(prediction, name)) for name, of in units.items()}
-        if encoder.others:  # several targets: the columns of the first target come first, and so on
-            table = {
-                f"{name}({aim.name})": values[:, k]
-                for k, aim in enumerate(encoder.targets)
-                for name, values in table.items()
-            }
-        return pd.DataFrame(table)
-    probs = np.asarray(prediction.probabilities, np.float64)
-    best = probs.argmax(-1)
-    # With two classes, ``epistemic`` is (n,), because p and 1 − p have the same sd.
-    epistemic = prediction.epistemic
-    if epistemic.ndim == 2:
-        epistemic = np.take_along_axis(epistemic, best[:, None], 1)[:, 0]
-    columns = {encoder.target.name: decode(encoder, best)}
-    columns |= {f"p({label})": probs[:, i] for i, label in enumerate(encoder.target.classes)}
-    return pd.DataFrame(columns | {"epistemic": epistemic})
 
 
 # Kinds that model whole rows.

@@ -1,9 +1,8 @@
 """Reads files into the rows to fit and the held-out rows of a model, with the encoder that turned them into numbers."""
 
-import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
@@ -14,46 +13,15 @@ from tractable.core.model import Data
 from tractable.core.shards import last_apart, manifest_of
 from tractable.core.words import counted, listing, nearest, tell
 from tractable.tables.columns import Column
-from tractable.tables.encoder import Encoder, encode, fit_encoder, fit_numbers, unexplained
+from tractable.tables.encoder import Encoder, fit_numbers
 from tractable.tables.files import Source, places, read_table
+from tractable.tables.fit import Explained, explain, held_out_mask
+from tractable.tables.models import inputs_of
 
-SPLIT_SEED = 0  # seed of the choice of held-out rows, which is thus the same for all runs on a table
 SCORED = 10_000  # largest number of held-out rows of shards that are scored: the first ones, as the order is random
 MOST = 100_000  # the largest whole number that an option such as --hidden accepts
 ROLES = ("weights", "exposure", "censored", "event", "until")  # options that name a column with a special role
 PACKED = (*ROLES, "exclude", "formula", "shifted", "family", "target")  # options that a packed table fixes or excludes
-
-
-class Explained(NamedTuple):
-    """A table's encoder, its rows to fit, and its held-out rows."""
-
-    encoder: Encoder  # which columns explain the target, and how they become numbers
-    data: Any  # Data, the rows to fit
-    held_out: Data | None
-
-
-def held_out_mask(count: int, share: float) -> np.ndarray:
-    """A random mask (count,) of the held-out rows; at least two rows remain to fit."""
-    mask = np.zeros(count, bool)
-    mask[np.random.default_rng(SPLIT_SEED).permutation(count)[: min(round(share * count), count - 2)]] = True
-    return mask
-
-
-def split(
-    frame: pd.DataFrame, target: str, classes: bool, share: float, needed: np.ndarray | None = None
-) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """The rows to fit, and the held-out rows.
-
-    The rows to fit include all rows marked ``needed`` and at least one row of every class.
-    """
-    mask = held_out_mask(len(frame), share)
-    if needed is not None:
-        mask &= ~needed
-    if classes:
-        labels: Any = frame[target].astype(str)
-        # pandas' isin, as NumPy's would be slow: it compares texts pair by pair.
-        mask &= labels.isin(labels[~mask].unique()).to_numpy()
-    return frame.loc[~mask], frame.loc[mask]
 
 
 def columns_in(text: str, columns: Sequence[str]) -> list[str]:
@@ -76,23 +44,11 @@ def read_explained(path: Path, spec: Mapping[str, Any], target: str | None) -> E
     columns: dict[str, Any] = {name: spec[name] or "" for name in ROLES}
     columns |= {"exclude": spec["exclude"], "formula": formula, "pooled": "hidden" not in spec}
     names = columns_in(target or "", [str(name) for name in frame.columns])
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the second call of fit_encoder gives the same warnings again
-        draft = fit_encoder(frame, names, missing, spec["family"], **columns)  # an encoder of all rows
-    target_column, names = draft.target, [aim.name for aim in draft.targets]
-    if missing != "raise":
-        used = frame.columns if draft.formula is None else draft.formula.table.columns
-        needed = [name for name in used if name not in spec["exclude"]] if missing == "drop" else names
-        # A row may lack one of its two bounds.
-        bounds = (target_column.name, target_column.bound_column) if target_column.censoring == "upper" else ()
-        needed = [name for name in needed if name not in bounds]
-        frame = frame.loc[~frame[needed].replace([np.inf, -np.inf], np.nan).isna().any(axis=1)]
-    needed = None if draft.formula is None else draft.formula.needed(frame)
-    train, rest = split(frame, target_column.name, bool(target_column.classes), spec["held_out"], needed)
-    encoder, family = fit_encoder(train, names, missing, target_column.family, **columns), target_column.family
-    if target_column.reason:
-        tell(f"{draft.explained} holds {target_column.reason}: --family {family}. Choose another with --family.")
-    return Explained(encoder, as_rows(encoder, train), as_rows(encoder, rest) if len(rest) else None)
+    found = explain(frame, names, spec["held_out"], missing, spec["family"], columns)
+    if found.reason:
+        family = found.encoder.target.family
+        tell(f"{found.encoder.explained} holds {found.reason}: --family {family}. Choose another with --family.")
+    return found
 
 
 def read_shards(path: Path, spec: Mapping[str, Any], target: str | None) -> Explained:
@@ -130,16 +86,9 @@ def part_rows(rows: Data, mask: np.ndarray) -> tuple[Data, Data | None]:
     return rows.take(~mask), rows.take(mask) if mask.any() else None
 
 
-def as_rows(encoder: Encoder, frame: pd.DataFrame) -> Data:
-    """A table's rows as the model's data."""
-    rows = encode(encoder, frame)
-    return Data(rows.y, rows.given, weights=rows.weights)
-
-
 def inputs(encoder: Encoder, path: Path, spec: Mapping[str, Any]) -> Any:
     """The model's inputs for every row of a table, which need not hold the target."""
-    frame = read_table(path, spec.get("sep"), spec.get("decimal"))
-    return encode(encoder, unexplained(encoder, frame)).given
+    return inputs_of(encoder, read_table(path, spec.get("sep"), spec.get("decimal")))
 
 
 def drop_columns(frame: pd.DataFrame, exclude: Sequence[str]) -> pd.DataFrame:

@@ -23,6 +23,7 @@ from tractable.posterior.posterior import Posterior
 from tractable.selection import select
 from tractable.tables.encoder import Encoder
 from tractable.tables.files import Source
+from tractable.tables.fit import held_out_mask
 from tractable.tables.ordered import Places
 
 Arguments = Mapping[str, Any]  # the values of options by name, as the user typed them or a run saved them
@@ -189,7 +190,7 @@ class OfRows(Kind):
         count = len(source.values) if order is None else len(order.names)
         if count < 2 > self.fewest:
             raise DataError(f"--model {self.name} needs two rows or more to learn from; got {count}.")
-        mask = reading.held_out_mask(count, spec["held_out"]) if count >= self.fewest else np.zeros(count, bool)
+        mask = held_out_mask(count, spec["held_out"]) if count >= self.fewest else np.zeros(count, bool)
         encoder, source = reading.encoder_of(source, ~(mask if order is None else mask[order.sequence]), divisor)
         spec = {"table": str(path.resolve()), "model": self.name, **spec, **facts, "encoder": encoder.to_dict()}
         spec["unit"] = None if order is None else order.unit

@@ -30,6 +30,7 @@ from tractable.core.rows import Data
 from tractable.core.rows import as_data as as_data
 from tractable.core.shared import copy_recipe
 from tractable.core.tree import PyTree
+from tractable.core.view import Table
 from tractable.core.words import Spelt
 
 # A model's cached properties.
@@ -100,7 +101,8 @@ class Model(Grouped, Spelt):
             results.
         local: ``local(params)``: a dict of distributions of each group's local parameters, for data with groups
             (``Data(..., group=)``). ``likelihood(params, x)`` finds the local parameters in its params, by name.
-        of_table: turns a table's rows into the likelihood's x, so that ``posterior.predict`` takes tables too.
+        table: the table that the model explains: ``posterior.predict`` then takes tables, and summaries have the
+            table's names and units.
         parts: models by name that share only x: θ is {name: θ of the part}, and the k-th number of y belongs to the
             k-th part (``networks.multi_output.side_by_side``). A method may then fit each part by itself.
 
@@ -139,7 +141,7 @@ class Model(Grouped, Spelt):
     labels: Mapping[str, Sequence[str]] | None = None
     local: Callable[..., Any] | None = None
     shared: bool = field(default=False, kw_only=True)
-    of_table: Callable[[Any], Any] | None = field(default=None, kw_only=True)
+    table: Table | None = field(default=None, kw_only=True)
     parts: Mapping[str, "Model"] | None = field(default=None, kw_only=True)
     is_ladder: ClassVar[bool] = False  # whether the model is a ladder (a stack of hidden layers)
     representative: ClassVar["Model | None"] = None  # an equal model whose programs this one uses (``share_programs``)
@@ -160,7 +162,7 @@ class Model(Grouped, Spelt):
         if isinstance(self.likelihood, Through):
             function_or_none("Through(predictor=)", self.likelihood.predictor, "predictor(params, x)")
             function_or_none("Through(observe=)", self.likelihood.observe, "observe(params, eta)")
-        for name, call in {"start": "key", "derived": "params", "local": "params", "of_table": "table"}.items():
+        for name, call in {"start": "key", "derived": "params", "local": "params"}.items():
             function_or_none(f"{name}=", getattr(self, name), f"{name}({call})")
         if not self.prior_is_callable:
             check_prior(self.prior)

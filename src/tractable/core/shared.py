@@ -41,6 +41,7 @@ FACTORIES = {
         "network": "networks.network",
         "several": "networks.multi_output",
         "state_space": "latent.state_space",
+        "table": "tables.models",
         "variational": "latent.conjugate_models",
         "variational_mixture": "latent.variational_mixture",
         "variational_regression": "latent.variational_regression",

@@ -12,8 +12,9 @@ from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import Tags, check_random_state
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted, check_X_y, validate_data
 
+from tractable.core.arrays import columns_of
 from tractable.core.bits import in_double, need_double
 from tractable.core.errors import DataError, SettingsError, TractableWarning
 from tractable.core.model import Data, Model
@@ -23,6 +24,7 @@ from tractable.diagnostics.calibration import split_conformal
 from tractable.diagnostics.report import Report, number
 from tractable.diagnostics.verify import Verify
 from tractable.estimators import rows as tables
+from tractable.estimators.columns import encode_rows, mixed_columns
 from tractable.estimators.rows import Scaling
 from tractable.estimators.updating import moments, with_normal_priors
 from tractable.inference import infer
@@ -30,6 +32,8 @@ from tractable.methods import Method, named
 from tractable.posterior.posterior import Posterior
 from tractable.posterior.predict import Prediction
 from tractable.posterior.standardised import Standardised, as_standardised
+from tractable.tables.encoder import Encoder
+from tractable.tables.models import view_of
 
 DRAWS = 1000  # the largest number of posterior draws that a prediction averages over
 BLOCK = 1 << 16  # how many rows are scaled at a time
@@ -51,6 +55,7 @@ class Bayesian(Spelt, BaseEstimator):
 
     __no_type_check__ = True  # without this, a run-time type checker would raise its own error before this package does
     _model: Callable[[], Model]  # the model, for standardised inputs
+    _description: Callable[[], Encoder] | None = None  # the columns and the target of a linear model
     _streams: ClassVar[int] = 1  # how many random seeds there are: one for the fit
     _double: bool = False  # whether the fit computed in double precision
     _scales_columns: Any = False  # whether the model is for standardised columns
@@ -68,7 +73,8 @@ class Bayesian(Spelt, BaseEstimator):
 
     def _keep(self, posterior: Posterior) -> None:
         """Set ``posterior_``, as a ``Standardised`` posterior if its model is for standardised columns."""
-        self.posterior_ = as_standardised(posterior) if self._scales_columns else posterior
+        view = None if self._description is None else view_of(self._description(), posterior.model)
+        self.posterior_ = as_standardised(posterior, view) if self._scales_columns else posterior
 
     @property
     def _posterior(self) -> Posterior:
@@ -117,7 +123,7 @@ class Bayesian(Spelt, BaseEstimator):
         state: dict[str, Any] = {**super().__getstate__()}  # pyright: ignore[reportGeneralTypeIssues, reportCallIssue]
         posterior = state.get("posterior_")
         if posterior is not None:
-            fields = {f.name: getattr(posterior, f.name) for f in dataclasses.fields(posterior)}
+            fields = {f.name: getattr(posterior, f.name) for f in dataclasses.fields(Posterior)}
             state["posterior_"] = {name: value for name, value in fields.items() if name not in UNPICKLED}
         return state
 
@@ -149,6 +155,13 @@ class Explaining(Bayesian):
     _scales_columns = True
     _scales_y: ClassVar[bool] = True  # whether y is standardised, if it holds numbers
     _fit: Callable[..., Any]  # (X, y, sample_weight, posterior of earlier rows or None) -> self
+    _columns: Encoder | None = None  # the encoder of a data frame with text or dates
+    feature_names_in_: np.ndarray
+
+    @property
+    def _width(self) -> int:
+        """The number of columns of numbers that the model explains y by."""
+        return len(self._scaling.centre)
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
@@ -159,7 +172,8 @@ class Explaining(Bayesian):
         """Learn from a table.
 
         Args:
-            X: (n, D), an array or a data frame of numbers.
+            X: (n, D), an array of numbers, or a data frame, whose columns may also hold True/False, text, dates and
+                durations; these are encoded as by ``tractable.fit``.
             y: (n,) numbers, or (n, K) if the estimator takes several outputs; or labels of at least two classes.
             sample_weight: (n,), ≥ 0, how often each row counts: Σ wᵢ log p(yᵢ|xᵢ, θ). With every method, weight 0 gives
                 exactly the same fit as leaving the row out, and a whole-number weight the same fit as repeating the
@@ -199,12 +213,21 @@ class Explaining(Bayesian):
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Check the settings, x, y and weights; return x, y and weights as arrays."""
         self._check_settings()
+        self._columns = mixed_columns(x) if first else self._columns
+        how = {"dtype": np.float64, "y_numeric": self._numeric_y, "multi_output": self._multi_output}
         table: Any = (x, y)
-        table = validate_data(
-            self, *table, reset=first, dtype=np.float64, y_numeric=self._numeric_y, multi_output=self._multi_output
-        )
+        if self._columns is None:
+            table = validate_data(self, *table, reset=first, **how)
+        else:
+            table = check_X_y(encode_rows(self._columns, x), y, **how)
+            self.feature_names_in_ = np.array(list(columns_of(x) or ()), object) if first else self.feature_names_in_
+            self.n_features_in_ = len(self.feature_names_in_)
         rows, targets = np.asarray(table[0]), np.asarray(table[1], np.float64 if self._numeric_y else None)
         return rows, targets, self._weights(sample_weight, rows)
+
+    def _check_table(self, x: object, *, reset: bool = False, **options: Any) -> np.ndarray:
+        check_is_fitted(self, "posterior_")
+        return super()._check_table(x, **options) if self._columns is None else encode_rows(self._columns, x)
 
     def _learn(self, x: np.ndarray, y: np.ndarray, weight: np.ndarray, before: Posterior | None) -> None:
         """Learn from rows and set ``posterior_``.
@@ -215,6 +238,9 @@ class Explaining(Bayesian):
         rows = tables.distinct(x, y, np.where(is_held_out, 0.0, weight))
         if before is None:
             self._scaling = tables.scaling(rows, self._numeric_y and self._scales_y)
+            if self._columns is not None:  # the encoder has scaled the columns
+                width = rows.x.shape[1]
+                self._scaling = self._scaling._replace(centre=np.zeros(width), scale=np.ones(width))
             self._rows = float(rows.weight.sum())
             self._double = need_double(self._targets(rows.y), weights=rows.weight)
         elif np.shape(self._scaling.middle) != rows.y.shape[1:]:

@@ -12,12 +12,14 @@ from tractable.core.errors import DataError
 from tractable.core.model import Model
 from tractable.diagnostics.verify import Verify
 from tractable.estimators.base import BayesianClassifier, BayesianRegressor, HeldOut, Learner, Level, RandomState
+from tractable.estimators.columns import description, with_names
 from tractable.glm.families import with_offset
 from tractable.glm.linear import generalised_linear, weight_scale_for, with_priors
 from tractable.methods import INLA, NUTS, FullRank, MeanField, Method
 from tractable.networks.multi_output import several_linear, side_by_side
 from tractable.posterior.posterior import Posterior
 from tractable.posterior.predict import Prediction
+from tractable.tables.encoder import Encoder
 from tractable.vi.quadrature import MOST, MOST_TOGETHER
 
 Priors = Mapping[str, dist.Distribution] | None
@@ -78,12 +80,16 @@ class BayesianLinearRegression(BayesianRegressor):
     def _model(self) -> Model:
         count, scales = self._scaling.outputs, (_scale(self, "normal"), self.intercept_scale)
         if count is None:
-            model = generalised_linear(self.n_features_in_, "normal", None, *scales)
-            return with_priors(model, self.priors or {})
-        model = several_linear([f"y{k}" for k in range(count)], self.n_features_in_, "normal", *scales)
-        if not self.priors or model.parts is None:
-            return model
-        return side_by_side({name: with_priors(part, self.priors) for name, part in model.parts.items()}, "normal")
+            model = with_priors(generalised_linear(self._width, "normal", None, *scales), self.priors or {})
+            return with_names(self._description(), model)
+        model = several_linear([f"y{k}" for k in range(count)], self._width, "normal", *scales)
+        if self.priors and model.parts is not None:
+            parts = {name: with_priors(part, self.priors) for name, part in model.parts.items()}
+            model = side_by_side(parts, "normal")
+        return with_names(self._description(), model)
+
+    def _description(self) -> Encoder:
+        return description(self, "normal")
 
     def _choose_method(self) -> Method:
         return _auto(self) if self.method == AUTO else super()._choose_method()
@@ -142,10 +148,11 @@ class BayesianCountRegression(BayesianRegressor):
     _scales_y = False
 
     def _model(self) -> Model:
-        model = generalised_linear(
-            self.n_features_in_, self.family, None, _scale(self, self.family), self.intercept_scale
-        )
-        return with_offset(with_priors(model, self.priors or {}))
+        model = generalised_linear(self._width, self.family, None, _scale(self, self.family), self.intercept_scale)
+        return with_names(self._description(), with_offset(with_priors(model, self.priors or {})))
+
+    def _description(self) -> Encoder:
+        return description(self, self.family, level=float(np.exp(self._log_mean)))
 
     def _choose_method(self) -> Method:
         return _auto(self) if self.method == AUTO else super()._choose_method()
@@ -209,8 +216,12 @@ class BayesianLogisticRegression(BayesianClassifier):
 
     def _model(self) -> Model:
         family, classes = ("bernoulli", None) if len(self.classes_) == 2 else ("categorical", len(self.classes_))
-        model = generalised_linear(self.n_features_in_, family, classes, _scale(self, family), self.intercept_scale)
-        return with_priors(model, self.priors or {})
+        model = generalised_linear(self._width, family, classes, _scale(self, family), self.intercept_scale)
+        return with_names(self._description(), with_priors(model, self.priors or {}))
+
+    def _description(self) -> Encoder:
+        family = "bernoulli" if len(self.classes_) == 2 else "categorical"
+        return description(self, family, self.classes_.tolist())
 
     def _choose_method(self) -> Method:
         if self.method != AUTO:
@@ -223,7 +234,7 @@ class BayesianLogisticRegression(BayesianClassifier):
 
     def _learn(self, x: np.ndarray, y: np.ndarray, weight: np.ndarray, before: Posterior | None) -> None:
         super()._learn(x, y, weight, before)
-        scaling, shape = self._scaling, (self.n_features_in_, -1)  # one column for two classes
+        scaling, shape = self._scaling, (self._width, -1)  # one column for two classes
         self.coef_, self.coef_std_ = ((a.reshape(shape) / scaling.scale[:, None]).T for a in _moments(self, "weights"))
         self.intercept_ = np.ravel(_moments(self, "intercept")[0]) - self.coef_ @ scaling.centre
 
@@ -245,7 +256,7 @@ def _scale(estimator: Linear, family: str) -> float | None:
         return estimator.weight_scale
     if "weights" in (estimator.priors or {}):
         return 2.5  # any number will do: ``with_priors`` replaces this prior
-    return weight_scale_for(estimator.n_features_in_, estimator._rows, family)
+    return weight_scale_for(estimator._width, estimator._rows, family)
 
 
 def _auto(estimator: Linear) -> Method:
@@ -262,10 +273,10 @@ def _auto(estimator: Linear) -> Method:
 
 def _informed_directions(estimator: Linear) -> int:
     """The number of directions of the weights about which the rows have information, for one linear predictor."""
-    return min(estimator.n_features_in_, int(estimator._rows))
+    return min(estimator._width, int(estimator._rows))
 
 
 def _approximate(estimator: Linear, classes: int) -> Method:
     """``FullRank``, which fits d(d + 3)/2 numbers, for d ≤ 1000 parameters, and else ``MeanField`` with minibatches."""
-    size = (estimator.n_features_in_ + 1) * (classes - 1)
+    size = (estimator._width + 1) * (classes - 1)
     return FullRank() if size <= MOST_FULL else MeanField(batch_size=BATCH, samples=2, draws=FEW_DRAWS)

@@ -73,7 +73,7 @@ class BayesianMLPRegressor(BayesianRegressor):
     def _model(self) -> Model:
         count = self._scaling.outputs
         outputs = OUTPUTS[self.likelihood] * (count or 1)
-        network = mlp(self.n_features_in_, self.hidden, outputs, self.activation)
+        network = mlp(self._width, self.hidden, outputs, self.activation)
         likelihood, extra = (
             (self.likelihood, None) if count is None else multi_output_likelihood(self.likelihood, count)
         )
@@ -114,5 +114,5 @@ class BayesianMLPClassifier(BayesianClassifier):
 
     def _model(self) -> Model:
         family, outputs = ("bernoulli", 1) if len(self.classes_) == 2 else ("categorical", len(self.classes_))
-        network = mlp(self.n_features_in_, self.hidden, outputs, self.activation)
+        network = mlp(self._width, self.hidden, outputs, self.activation)
         return replace(neural_network(network, family, prior=self.prior), shared=True)

@@ -29,7 +29,7 @@ def parts_of(result: object) -> list[Section]:
 
 @parts_of.register
 def _(posterior: Posterior) -> list[Section]:
-    return [verdict.overview(posterior, usual_facts(posterior)), parameters.numbers(posterior, None)]
+    return [verdict.overview(posterior, usual_facts(posterior)), parameters.numbers(posterior)]
 
 
 @parts_of.register(Report)

@@ -100,13 +100,12 @@ def usual_facts(posterior: Posterior, encoder: Encoder | None = None) -> dict[st
 
 def of_parameters(posterior: Posterior, encoder: Encoder | None, shape: ladders.Shape) -> list[Section]:
     """The sections of the parameters, or of a ladder's layers."""
-    first = parameters.numbers(posterior, encoder)
+    first = parameters.numbers(posterior)
     if posterior.is_point and hasattr(posterior.model, "recognition"):  # layers of units, at one θ
         return [first, *ladders.sections(posterior, shape)]
-    labels = parameters.labels_of(posterior.names, encoder)
     return [
         *parameters.effects_sections(posterior, encoder), first, *parameters.of_groups(posterior),
         *networks.members(posterior),
-        *networks.layers(posterior), *parameters.sections(posterior, labels),
+        *networks.layers(posterior), *parameters.sections(posterior),
         *predictive.sections(posterior, encoder),
     ]  # fmt: skip

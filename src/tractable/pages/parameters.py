@@ -55,48 +55,36 @@ def is_ensemble(posterior: Posterior) -> bool:
     return "objective 0" in posterior.found
 
 
-def sections(posterior: Posterior, labels: list[str]) -> list[Section]:
+def sections(posterior: Posterior) -> list[Section]:
     """The figures of the parameters, which depend on whether the posterior is a point, chains or independent draws."""
     if not is_drawn(posterior):
-        return estimates(posterior, labels)
-    return chains(posterior, labels) if is_ordered(posterior) else marginals(posterior, labels)
+        return estimates(posterior)
+    return chains(posterior) if is_ordered(posterior) else marginals(posterior)
 
 
 def listed(model: Model) -> np.ndarray:
-    """Whether each parameter is shown by itself, (k,).
+    """Whether each of the model's numbers (of its table's view, if it has one) is shown by itself, (m,).
 
     All are, except the weights of a network and the effects of groups if there are many.
     """
+    if model.table is not None and model.table.view is not None:
+        return few_groups(model.table.view.names)
     leaves = jax.tree_util.tree_flatten_with_path(jax.eval_shape(model.example, jax.random.key(0)))[0]
     inside = np.concatenate([np.full(leaf.size, is_weight(model, path)) for path, leaf in leaves])
     if model.labels:
-        inside |= [name.endswith("]") and "|" in name.split("[")[0] for name in model.names]
+        return few_groups(model.names)
+    return ~inside if inside.sum() > MANY else np.ones_like(inside)
+
+
+def few_groups(names: Sequence[str]) -> np.ndarray:
+    """Whether each name is no effect of a group; all are true if there are few groups."""
+    inside = np.array([name.endswith("]") and "|" in name.split("[")[0] for name in names], bool)
     return ~inside if inside.sum() > MANY else np.ones_like(inside)
 
 
 def is_weight(model: Model, path: tuple) -> bool:
     """Whether the parameter at this path of the pytree is a network's weights."""
     return bool(model.network_weights) and getattr(path[0], "key", None) in model.network_weights
-
-
-def feature(name: str, encoder: Encoder | None) -> str:
-    """The column to which a linear model's weight, or the learnt scale of an input, belongs.
-
-    It is empty for other parameters.
-    """
-    if encoder is None:
-        return ""
-    name = next((name.removeprefix(f"{a.name}.") for a in encoder.targets if name.startswith(f"{a.name}.")), name)
-    if not name.startswith(("weights[", "scales.")) or "[" not in name:
-        return ""
-    first, *others = name[name.index("[") + 1 : -1].split(", ")
-    classes = [str(encoder.target.classes[int(c)]) for c in others if encoder.target.classes]
-    return ", ".join([encoder.features[int(first)], *classes]) if int(first) < len(encoder.features) else ""
-
-
-def labels_of(names: Sequence[str], encoder: Encoder | None) -> list[str]:
-    """The names of parameters, each with the feature of the table to which it belongs."""
-    return [f"{name} · {what}" if (what := feature(name, encoder)) else name for name in names]
 
 
 def summary(posterior: Posterior) -> pd.DataFrame:
@@ -119,14 +107,15 @@ def of_groups(posterior: Posterior) -> list[Section]:
     return [Section("Groups", [Table(heads, rows)], f"The parameters of each group, given all rows.{listed}")]
 
 
-def numbers(posterior: Posterior, encoder: Encoder | None) -> Section:
+def numbers(posterior: Posterior) -> Section:
     """A table of the parameters."""
     if posterior.unconstrained is not None and posterior.count == 0:
         return Section("Parameters", ["The run was stopped before its first draw."])
     table, by_name = summary(posterior), listed(posterior.model)
     by_name = np.append(by_name, np.ones(len(table) - len(by_name), bool))  # derived quantities are listed too
     table, inside = table.loc[by_name], int(np.sum(~by_name))
-    what = "effects of groups" if posterior.model.labels else "weights of a network, which are shown by layer below"
+    of_network = "weights of a network, which are shown by layer below"
+    what = of_network if posterior.model.network_weights else "effects of groups"
     notes = [f"There are also {inside:,} {what}." if len(table) else f"There are {inside:,} {what}."] * bool(inside)
     if not len(table):
         return Section("Parameters", notes)
@@ -143,35 +132,13 @@ def numbers(posterior: Posterior, encoder: Encoder | None) -> Section:
     for name, values in table.to_dict("index").items():
         # An sd that is too small for the common number of places gets a format of its own.
         own = None if values["sd"] < 10.0**-places else f".{places}f"
-        first = Cell(str(name), aside=feature(str(name), encoder))
-        rows.append([first, *(cell(value, str(column), own) for column, value in values.items())])
+        rows.append([Cell(str(name)), *(cell(value, str(column), own) for column, value in values.items())])
     heads = HEADS | (POINT_HEADS if posterior.is_point else {})
     columns = ["parameter", *(heads.get(str(c), str(c)) for c in table.columns)]
     shown = Table(columns, rows, layout="" if posterior.is_point else "wide")
-    return Section("Parameters", [shown, *notes], "" if encoder is None else units(encoder))
-
-
-def units(encoder: Encoder) -> str:
-    """A sentence about the units of the parameters of a table's model; empty if they are the table's own units."""
-    inputs = any((column.mean, column.sd) != (0.0, 1.0) for column in encoder.columns)
-    aim = encoder.target
-    target = aim.family == "normal" and (aim.mean, aim.sd) != (0.0, 1.0)
-    standardised = "Coefficients are standardised: inputs that are numbers have mean 0 and sd 1. " * inputs
-    if not target and aim.sd != 1.0 and encoder.others:
-        scales = ", ".join(f"{each.sd:.4g} ({each.name})" for each in encoder.targets)
-        return f"{standardised}The targets are divided by {scales}, which changes only the intercepts."
-    if aim.family == "student-t":
-        return f"{standardised}The target is measured from its median, {aim.mean:.4g}, and divided by {aim.sd:.4g}."
-    if not target and aim.sd != 1.0:  # the target is divided by its mean, which changes only the intercept
-        return f"{standardised}The target is divided by {aim.sd:.4g}, which changes only the intercept."
-    if not inputs and not target:
-        return ""
-    what = "inputs that are numbers, and the target," if inputs and target else "inputs that are numbers"
-    change = "in sds of the target" * target + " per sd of the input" * inputs
-    what = f"{what} have" if inputs else "the target has"
-    if encoder.others:
-        what, change = what.replace("the target", "each target"), change.replace("the target", "its target")
-    return f"Coefficients are standardised: {what} mean 0 and sd 1, so each is {change.strip()}."
+    note = "Numbers are in the units of the table; the intercept is for a row of mean inputs."
+    note = "" if posterior.view is None else note
+    return Section("Parameters", [shown, *notes], note)
 
 
 def effects_table(effects: pd.DataFrame, encoder: Encoder) -> Section:
@@ -201,18 +168,18 @@ def effects_sections(posterior: Posterior, encoder: Encoder | None) -> list[Sect
         return []
     shown = [effects_table(table, encoder)]
     if "5%" in table:
-        parts = parts_of(posterior, encoder)
-        count = len(table) // len(parts)
         if encoder.formula is not None:
             rows = encode(encoder, encoder.formula.table)
-            sds = dict(zip(encoder.features, rows.x.std(0), strict=True))
-            names, spread = [str(name).removeprefix(parts[0]) for name in table.index[:count]], rows.y
+            sds, spread = dict(zip(encoder.features, rows.x.std(0), strict=True)), np.asarray(rows.y).std(0)
         else:
-            names, sds = encoder.effects[0], {column.title: column.sd for column in encoder.columns}
-            names, spread = [str(name) for name in table.index] if encoder.levels else names, None
-        spans = np.tile(np.repeat([sds.get(name, 1.0) for name in names], count // len(names)), len(parts))
-        if encoder.others and encoder.target.family == "normal":  # each target has units of its own
-            spans = spans / np.repeat(encoder.units[0] if spread is None else spread.std(0), count)
+            numeric = [column.effects() for column in encoder.columns if column.kind == "number"]
+            sds, spread = {names[0]: 1 / float(rows[0, 0]) for names, rows in numeric}, encoder.units[0]
+        parts, spans = parts_of(encoder), np.ones(len(table))
+        for i, name in enumerate(map(str, table.index)):
+            part = next(part for part in parts if name.startswith(part))
+            spans[i] = sds.get(name.removeprefix(part), 1.0)
+            if encoder.others and encoder.target.family == "normal":  # each target has units of its own
+                spans[i] /= np.atleast_1d(spread)[parts.index(part)]
         middle, low, high = (spans * table[c].to_numpy() for c in ("mean", "5%", "95%"))
         chosen, fewer = largest(np.abs(middle) / np.maximum(high - low, 1e-300), LINES, "furthest from 0")
         drawn = plots.forest([str(table.index[i]) for i in chosen], middle[chosen], low[chosen], high[chosen])
@@ -224,13 +191,13 @@ def effects_sections(posterior: Posterior, encoder: Encoder | None) -> list[Sect
     return shown
 
 
-def estimates(posterior: Posterior, labels: list[str]) -> list[Section]:
+def estimates(posterior: Posterior) -> list[Section]:
     """A figure of estimates with intervals, for posteriors without draws."""
     others = listed(posterior.model)
     if not others.any():
         return []
     table = posterior.summary(derived=False)[others]
-    labels = [label for label, by_name in zip(labels, others, strict=True) if by_name]
+    labels = list(map(str, table.index))
     mean, sd = (np.asarray(table[c], float) for c in ("mean", "sd"))
     shown, fewer = largest(np.nan_to_num(np.abs(mean) / np.where(sd > 0, sd, 1.0)), LINES, "furthest from 0")
     half = 1.645 * np.nan_to_num(sd[shown])
@@ -241,18 +208,19 @@ def estimates(posterior: Posterior, labels: list[str]) -> list[Section]:
     return [Section("Estimates", [drawn], note + fewer, "chart")]
 
 
-def chains(posterior: Posterior, labels: list[str]) -> list[Section]:
+def chains(posterior: Posterior) -> list[Section]:
     """Figures of the marginal, the trace and the ranks of each interesting parameter; then pairs of parameters."""
-    values, many, chosen = np.asarray(posterior.values, float), posterior.chains > 1, interesting(posterior)
+    read, many, chosen = posterior.readings, posterior.chains > 1, interesting(posterior)
     if not chosen:
         return []
-    if values.shape[1] < 2:
+    values, labels = np.asarray(posterior.values if read.values is None else read.values, float), read.names
+    if values.shape[1] < 2 or read.diagnosed is None:
         return [Section("Chains", note="Too few draws to show.")]
     weights = np.ones(values.shape[:2]) if posterior.weights is None else posterior.weights
     counted = values[:, weights.min(0) > 0] if np.sum(weights.min(0) > 0) > 1 else values
     diverged = np.asarray(posterior.info.get("divergent", np.zeros(values.shape[:2]))) > 0
     pooled, unbiased = resampled(values, weights), without_bias(posterior, weights)
-    table, bulk = posterior.summary(), posterior.diagnosed.bulk
+    table, bulk = posterior.summary(), read.diagnosed.bulk
     parts = []
     for i in chosen:
         mean, _, low, high = table.iloc[i, :4]
@@ -276,10 +244,13 @@ def chains(posterior: Posterior, labels: list[str]) -> list[Section]:
     return [Section("Chains", parts, note), *pairs(pooled, chosen, labels, flat)]
 
 
-def marginals(posterior: Posterior, labels: list[str]) -> list[Section]:
+def marginals(posterior: Posterior) -> list[Section]:
     """Figures of marginals and pairs, for draws without an order: those of a fitted q or of an ensemble's members."""
-    chosen, pooled = interesting(posterior), np.asarray(posterior.values, float).reshape(-1, len(posterior.names))
-    if not chosen or len(pooled) < FEWEST:
+    chosen, labels = interesting(posterior), posterior.readings.names
+    if not chosen or posterior.readings.values is None:
+        return []
+    pooled = np.asarray(posterior.readings.values, float).reshape(-1, len(labels))
+    if len(pooled) < FEWEST:
         return []
     table = posterior.summary()
     drawn = [
@@ -322,7 +293,7 @@ def bias(posterior: Posterior) -> list[Section]:
     if predicted is None:
         return []
     shares, names = np.asarray(predicted.inflation, float), np.array(posterior.model.space.names)
-    shown = listed(posterior.model)
+    shown = listed(posterior.model) if posterior.view is None else few_groups(posterior.names)
     if len(shown) == len(shares):
         shares, names = shares[shown], names[shown]
     if not len(shares):
@@ -344,9 +315,9 @@ def interesting(posterior: Posterior) -> list[int]:
     First come those with the poorest R-hat or numbers of effective draws, and then the first of the other parameters.
     """
     first = np.flatnonzero(listed(posterior.model)).tolist()
-    if not is_ordered(posterior):
+    seen, enough = posterior.readings.diagnosed, 100 * posterior.chains
+    if not is_ordered(posterior) or seen is None:
         return first[:SHOWN]
-    seen, enough = posterior.diagnosed, 100 * posterior.chains
     least = np.nan_to_num(np.minimum(seen.bulk, seen.tail) / enough, nan=0.0)
     trouble = np.maximum(1 / np.maximum(least, 1e-6), 100 * (np.nan_to_num(seen.rhat, nan=1.0, posinf=1e6) - 1))
     worst = [i for i in np.argsort(-trouble, kind="stable").tolist() if i in set(first)]
@@ -372,4 +343,5 @@ def without_bias(posterior: Posterior, weights: np.ndarray) -> np.ndarray | None
     flat = flat[:: -(-len(flat) // CORRECTED)]
     centre = flat.mean(0)
     moved = jnp.asarray(centre + (flat - centre) / (1 + predicted.inflation))
-    return np.asarray(jax.vmap(posterior.model.values)(moved))
+    values = np.asarray(jax.vmap(posterior.model.values)(moved))
+    return values if posterior.view is None else posterior.view.values(values)

@@ -13,7 +13,7 @@ from tractable.core.errors import TractableError
 from tractable.core.words import counted
 from tractable.diagnostics.censoring import distribution
 from tractable.pages.held_out import log_units, pit
-from tractable.pages.parameters import listed
+from tractable.pages.parameters import few_groups, listed
 from tractable.pages.plots import drawing, tidy
 from tractable.pages.sections import Cell, Section
 from tractable.pages.style import COLOURS, INK
@@ -85,7 +85,7 @@ def moved_by_prior(posterior: Posterior) -> Cell | None:
 
     The numbers are the distances of ``posterior.scaling.power_scaled``.
     """
-    shown = listed(posterior.model)
+    shown = listed(posterior.model) if posterior.view is None else few_groups(posterior.names)
     if posterior.is_point or posterior.chains * posterior.count < FEWEST or not shown.any():
         return None
     names = np.array(posterior.names)[shown]

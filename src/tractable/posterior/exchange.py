@@ -12,6 +12,7 @@ import numpy as np
 from tractable.core import tree
 from tractable.core.errors import DataError, ModelError, RunError, SettingsError
 from tractable.core.tree import PyTree
+from tractable.core.view import View
 from tractable.core.words import tell
 from tractable.diagnostics.learnt import Learnt
 from tractable.posterior import pointwise
@@ -27,6 +28,7 @@ STATS = {"divergent": "diverging", "acceptance": "acceptance_rate", "saturated":
 # Groups whose variables have an axis over rows.
 OF_ROWS = ("log_likelihood", "posterior_predictive", "prior_predictive", "observed_data", "constant_data")
 KINDS = ("datatree", "inferencedata")
+VIEW = "view"  # the variable that holds the numbers of a table's view until these are split by their terms
 Names = Mapping[str, Sequence[str]]
 
 
@@ -49,8 +51,8 @@ def as_kind(data_tree: Any, kind: str | None) -> Any:
 
 
 def to_tree(
-    posterior: Learnt, groups: Sequence[str], draws: int | None, dims: Names | None, coords: Mapping[str, Any] | None,
-    seed: int,
+    posterior: Learnt, view: View | None, groups: Sequence[str], draws: int | None, dims: Names | None,
+    coords: Mapping[str, Any] | None, seed: int,
 ) -> Any:  # fmt: skip
     """Makes the DataTree of ``Posterior.to_arviz``, which explains the arguments."""
     import arviz_base
@@ -58,7 +60,7 @@ def to_tree(
     unknown = sorted(set(groups) - set(GROUPS))
     if unknown:
         raise SettingsError(f"to_arviz(groups=...) expects some of {', '.join(GROUPS)}; got {unknown[0]!r}.")
-    makers, left_out, contents = _makers(posterior, draws, seed), {}, {}
+    makers, left_out, contents = _makers(posterior, view, draws, seed), {}, {}
     for name in groups:
         try:
             contents[name] = makers[name]()
@@ -71,6 +73,8 @@ def to_tree(
     contents = {name: variables for name, variables in contents.items() if variables}
     # Groups of rows are built separately: a parameter and a data column may have the same name, but not the same axes.
     terms = terms_of(posterior.model.labels or {})
+    if view is not None:
+        terms |= terms_of({VIEW: view.names})
     for name in ("posterior", "prior"):
         contents |= {name: split_terms(contents[name], terms)} if name in contents else {}
     levels = {term: term_levels for each in terms.values() for term, (_, term_levels) in each.items() if term_levels}
@@ -122,7 +126,9 @@ def split_terms(variables: Mapping[str, np.ndarray], terms: Mapping[str, Mapping
     return out
 
 
-def _makers(posterior: Any, draws: int | None, seed: int) -> dict[str, Callable[[], dict[str, np.ndarray]]]:
+def _makers(
+    posterior: Any, view: View | None, draws: int | None, seed: int
+) -> dict[str, Callable[[], dict[str, np.ndarray]]]:
     """For each group's name, a function that makes the group's variables."""
     data = posterior.data
     rows = None if data is None else data.members()
@@ -158,15 +164,20 @@ def _makers(posterior: Any, draws: int | None, seed: int) -> dict[str, Callable[
     def one_chain(variables: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         return {name: a[None] for name, a in variables.items()}
 
+    def parameters(arrays: PyTree, axes: int) -> dict[str, np.ndarray]:
+        """The parameters, or the numbers of the table's view; ``axes`` is the number of leading axes."""
+        if view is None:
+            return named(arrays, "parameters")
+        flat = [np.reshape(a, (*np.shape(a)[:axes], -1)) for a in jax.tree.leaves(arrays)]
+        return {VIEW: view.values(np.concatenate(flat, -1))}
+
     return {
-        "posterior": lambda: named(jax.tree.map(thin, posterior.draws), "parameters") | derived(),
+        "posterior": lambda: parameters(jax.tree.map(thin, posterior.draws), 2) | derived(),
         "sample_stats": stats,
         "log_likelihood": lambda: {_of_y(data): posterior.log_likelihood(draws=draws)},
         "log_prior": lambda: {"log_prior": thin(log_priors(posterior.model, posterior.draws))},
         "posterior_predictive": lambda: named(posterior.posterior_predictive(draws=draws, seed=seed), "y"),
-        "prior": lambda: one_chain(
-            named(pointwise.prior_draws(posterior.model, draws or OF_PRIOR, seed), "parameters")
-        ),
+        "prior": lambda: one_chain(parameters(pointwise.prior_draws(posterior.model, draws or OF_PRIOR, seed), 1)),
         "prior_predictive": lambda: one_chain(
             named(posterior.prior_predictive(draws=draws or OF_PRIOR, seed=seed), "y")
         ),

@@ -22,8 +22,9 @@ from tractable.core.model import Data, PyTree, as_data
 from tractable.core.settings import Count, Share, expect, seeded
 from tractable.core.shared import recipe
 from tractable.core.shown import as_html
+from tractable.core.view import View
 from tractable.core.writing import disk_errors
-from tractable.diagnostics.belief import Draws, Point, draws_key, weighted_quantiles
+from tractable.diagnostics.belief import Draws, Point, draws_key
 from tractable.diagnostics.evidence import Evidence
 from tractable.diagnostics.groups import look as group_integrals
 from tractable.diagnostics.networks import side_of
@@ -45,6 +46,7 @@ from tractable.posterior import pointwise
 from tractable.posterior.exchange import GROUPS, as_kind, to_tree
 from tractable.posterior.folder import RESULT, discard_draws, refuse_others, write
 from tractable.posterior.predictive import Predictive
+from tractable.posterior.readings import Readings, as_table, diagnosed_values, moments_of, readings_of
 
 DERIVED = 30  # a summary lists derived arrays of at most this many numbers
 AGAIN = 0x5EED  # folded into the random key of a second run, which checks the first run
@@ -92,40 +94,26 @@ class Posterior(Predictive):
         from tractable.posterior.summary import Summary
 
         expect("summary(level)", level, Share)
-        has_draws = self.unconstrained is not None and self.count > 0
-        table = self._table(self.names, self.values if has_draws else None, *self.flat_moments, level)
-        lists_derived = derived and self.model.derived is not None and (has_draws or self.is_point)
-        names, values = self._derived_numbers if lists_derived else ([], np.zeros(0))
-        if not names:
+        table = as_table(self.readings, level, self.weights)
+        if not derived or self.model.derived is None or (self.readings.values is None and not self.is_point):
             return Summary(table)
-        flat = values.reshape(-1, values.shape[-1])
-        mean, sd = flat[0], np.full(len(names), np.nan)
-        if has_draws:
-            weights = None if self.weights is None else self.weights.ravel()
-            mean = np.average(flat, axis=0, weights=weights)
-            sd = np.sqrt(np.average(np.square(flat - mean), axis=0, weights=weights))
-        derived_table = self._table(names, values if has_draws else None, mean, sd, level)
+        derived_table = as_table(self._derived_numbers, level, self.weights)
         return Summary(pd.concat([table, derived_table]).rename_axis("parameter"))
 
-    def _table(
-        self, names: list[str], values: np.ndarray | None, mean: np.ndarray, sd: np.ndarray, level: float
-    ) -> Any:
-        """Rows of a summary for k numbers; ``values`` are their draws (chain, draw, k), or None if none were kept."""
-        import pandas as pd
+    @property
+    def view(self) -> View | None:
+        """How the parameters become numbers in the units of a table; None if they are shown as they are."""
+        return None if self.model.table is None else self.model.table.view
 
-        table, index = {"mean": mean, "sd": sd}, pd.Index(names, name="parameter")
-        if values is None:
-            return pd.DataFrame(table, index=index)
-        low, high = (1 - level) / 2, (1 + level) / 2
-        weights = None if self.weights is None else self.weights.ravel()
-        bounds = weighted_quantiles(values.reshape(-1, len(names)), [low, high], weights)
-        # A derived quantity may be constant; it then has no R-hat.
-        diagnosed = self.diagnosed if names is self.names else self.diagnose(values, np.ptp(values, axis=(0, 1)) == 0)
-        table |= {
-            f"{100 * low:g}%": bounds[0], f"{100 * high:g}%": bounds[1], "mcse_mean": diagnosed.mcse_mean,
-            "ess_bulk": diagnosed.bulk, "ess_tail": diagnosed.tail, "r_hat": diagnosed.rhat,
-        }  # fmt: skip
-        return pd.DataFrame(table, index=index)
+    @functools.cached_property
+    def readings(self) -> Readings:
+        """The numbers that summaries and figures show."""
+        return readings_of(self._as_learnt, self.view)
+
+    @property
+    def _as_learnt(self) -> "Posterior":
+        """The posterior whose draws and moments are those of the model's parameters."""
+        return self
 
     def derived(self, *, draws: int | None = None) -> dict[str, np.ndarray]:
         """Computes the model's derived quantities for each draw: arrays (chain, draw, ...) by name.
@@ -138,13 +126,16 @@ class Posterior(Predictive):
         return {name: a.reshape(*values.shape[:2], *a.shape[1:]) for name, a in arrays.items()}
 
     @functools.cached_property
-    def _derived_numbers(self) -> tuple[list[str], np.ndarray]:
-        """Names of the numbers in derived arrays of at most ``DERIVED`` numbers, and their values (chain, draw, m)."""
+    def _derived_numbers(self) -> Readings:
+        """The numbers of derived arrays of at most ``DERIVED`` numbers."""
         values, params = self._each(None)
         arrays = pointwise.derived(self.model, params, most=DERIVED)
         flat = [np.asarray(a, np.float64).reshape(*values.shape[:2], -1) for a in arrays.values()]
         names = tree.names({name: a[0] for name, a in arrays.items()})
-        return names, np.concatenate([np.zeros((*values.shape[:2], 0)), *flat], -1)
+        numbers = np.concatenate([np.zeros((*values.shape[:2], 0)), *flat], -1)
+        if self.readings.values is None:  # a point estimate
+            return Readings(names, numbers[0, 0], np.full(len(names), np.nan))
+        return Readings(names, *moments_of(numbers, self.weights), numbers, diagnosed_values(self, numbers))
 
     def sample(self, key: jax.Array | int, n: int) -> PyTree:
         """Draws n parameters from the posterior, with the leading axis (n,).
@@ -355,11 +346,12 @@ class Posterior(Predictive):
         prior_predictive, observed_data, and constant_data. Groups that the model or posterior cannot provide are left
         out; ``attrs["left_out"]`` says why.
 
-        Numbers with labels, such as a formula's effects, are one variable a term: "z[b]" and "z[c]" are ``z``, with the
-        dimension "z_level". Rows have the dimension "row". ``log_likelihood`` is multiplied by the rows' weights, which
-        are in ``constant_data``. Therefore ``arviz_stats.loo`` leaves out a row with its whole weight, while
-        ``posterior.loo()`` takes away at most 1 from the weight. In a model with ``local``, ``log_likelihood`` has the
-        dimension "group", so that ArviZ leaves out groups too, and ``constant_data`` contains ``group_of_row``.
+        Numbers with labels, such as the effects of a table's columns, are one variable a term: "z[b]" and "z[c]" are
+        ``z``, with the dimension "z_level". Rows have the dimension "row". ``log_likelihood`` is multiplied by the
+        rows' weights, which are in ``constant_data``. Therefore ``arviz_stats.loo`` leaves out a row with its whole
+        weight, while ``posterior.loo()`` takes away at most 1 from the weight. In a model with ``local``,
+        ``log_likelihood`` has the dimension "group", so that ArviZ leaves out groups too, and ``constant_data``
+        contains ``group_of_row``.
 
         Args:
             groups: the groups to make.
@@ -371,7 +363,7 @@ class Posterior(Predictive):
             kind: "datatree" or "inferencedata"; by default what the installed ArviZ takes.
         """
         seed = seeded("to_arviz(seed)", seed)
-        return as_kind(to_tree(self, groups, draws, dims, coords, seed), kind)
+        return as_kind(to_tree(self._as_learnt, self.view, groups, draws, dims, coords, seed), kind)
 
     def save(self, path: str | pathlib.Path, *, overwrite: bool = False) -> None:
         """Saves the posterior in a folder that ``tractable.load`` reads: settings (TOML), draws (zarr), summary.

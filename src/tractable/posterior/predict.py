@@ -55,7 +55,33 @@ class Prediction(NamedTuple):
     probabilities: np.ndarray | None = None  # (n, classes)
     entropy: np.ndarray | None = None  # for classes, (n,): entropy of the averaged probabilities, in nats
     mutual_information: np.ndarray | None = None  # for classes, (n,): epistemic part of the entropy, in nats
+    labels: tuple[Any, ...] | None = None  # the classes, or the names of several targets, of the table that was fitted
     _repr_html_ = as_html
+
+    def to_frame(self) -> Any:
+        """The prediction as a pandas DataFrame with a row for each predicted row.
+
+        For numbers the columns are ``mean``, ``sd``, ``aleatoric``, ``epistemic``, ``lower`` and ``upper``; with
+        several targets, these for each target, such as ``mean(height)``. For classes they are ``class``, the most
+        probable one, its probability and those of the others, such as ``p(yes)``, and the class's ``epistemic``.
+        """
+        import pandas as pd
+
+        if self.probabilities is None:
+            each = {name: np.asarray(getattr(self, name)) for name in self._fields[:6]}
+            if np.ndim(self.mean) == 1:
+                return pd.DataFrame(each)
+            labels = self.labels or tuple(map(str, range(np.shape(self.mean)[1])))
+            return pd.DataFrame(
+                {f"{name}({label})": a[:, k] for k, label in enumerate(labels) for name, a in each.items()}
+            )
+        shares = np.asarray(self.probabilities, np.float64)
+        best, labels = shares.argmax(-1), self.labels or tuple(range(shares.shape[1]))
+        classes = np.array(labels, object if isinstance(labels[0], str) else None)
+        # With two classes, ``epistemic`` is (n,), because p and 1 − p have the same sd.
+        own = self.epistemic if self.epistemic.ndim == 1 else np.take_along_axis(self.epistemic, best[:, None], 1)[:, 0]
+        each = {f"p({label})": shares[:, k] for k, label in enumerate(labels)}
+        return pd.DataFrame({"class": classes[best], **each, "epistemic": own})
 
 
 class _Task(NamedTuple):
@@ -148,8 +174,8 @@ def ahead(
     mean, aleatoric = np.tensordot(weights, means, 1), np.tensordot(weights, variances, 1)
     epistemic = np.tensordot(weights, np.square(means - mean), 1)
     samples = np.moveaxis(values.reshape(-1, *mean.shape), 0, -1).copy()
-    bounds = _bounds(samples, np.repeat(weights, count), level)
-    return Prediction(mean, np.sqrt(aleatoric + epistemic), np.sqrt(aleatoric), np.sqrt(epistemic), *bounds)
+    lower, upper = _bounds(samples, np.repeat(weights, count), level)
+    return Prediction(mean, np.sqrt(aleatoric + epistemic), np.sqrt(aleatoric), np.sqrt(epistemic), lower, upper)
 
 
 def _predictions(

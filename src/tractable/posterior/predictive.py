@@ -52,16 +52,16 @@ class Predictive(Learnt):
         """The predictive distribution of new data at inputs ``x``, (n, ...); of one y if the model has no inputs.
 
         Args:
-            x: rows of inputs, as an array (which may be memory-mapped) or a pytree of arrays. A formula's model also
-                takes a table. A likelihood with its own ``predict`` takes what that method takes; for sequences, that
-                is the number of steps ahead.
+            x: rows of inputs, as an array (which may be memory-mapped) or a pytree of arrays. The model of a table also
+                takes a table, and the prediction is then in its units. A likelihood with its own ``predict`` takes what
+                that method takes; for sequences, that is the number of steps ahead.
             level: the intervals' level, in (0, 1).
             draws: maximum number of draws of the parameters, evenly spaced over chains and time.
             seed: seed of the data simulated for the intervals.
-            calibrate: Data that took no part in the fit, for numeric y only. The interval becomes mean ± q sd, with q
-                from the errors of these rows. For rows exchangeable with them, the interval contains a new y with
-                probability at least ``level``, in finite samples and for every model. This holds on average over rows,
-                not at each input.
+            calibrate: Data that took no part in the fit, for numeric y only; with a table as x, a table with the
+                target. The interval becomes mean ± q sd, with q from the errors of these rows. For rows exchangeable
+                with them, the interval contains a new y with probability at least ``level``, in finite samples and for
+                every model. This holds on average over rows, not at each input.
             group: for a model with ``local``, (n,) labels of the rows' groups, known or new; by default every row has
                 a new group.
             mesh: the devices over which rows are distributed, as for ``infer``; results are the same to the last digit
@@ -75,8 +75,14 @@ class Predictive(Learnt):
         placement = over_rows(mesh)
         if mesh is not None and (self.model.local is not None or self.model.ahead is not None):
             raise SettingsError("predict(mesh=...) expects independent rows, without groups or time: leave it out.")
-        if self.model.of_table is not None and columns_of(x) is not None:
-            x = self.model.of_table(x)
+        table = self.model.table
+        if table is not None and columns_of(x) is not None:
+            if calibrate is not None and columns_of(calibrate) is not None:
+                calibrate = table.data(calibrate)
+            rows = table.inputs(x)
+            return table.in_units(
+                self.predict(rows, level, draws=draws, seed=seed, calibrate=calibrate, group=group, mesh=mesh)
+            )
         if self.model.local is not None:
             if calibrate is not None:
                 raise SettingsError("predict(calibrate=...) expects exchangeable rows, without groups: leave it out.")

@@ -40,6 +40,7 @@ CODE = r"(.*[_\s.-])?(id|code|fips|plz|(zip|post|postal|area)[_\s-]?code|zip)|.*
 WEEKDAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 MONTHS = ("January", "February", "March", "April", "May", "June", "July", "August", "September", "October", "November",
           "December")  # fmt: skip
+YEAR = 365.25  # days
 WAVES = 2  # the number of harmonics that encode a cycle, such as the time of day
 
 Values = Any  # a pandas Series; pandas' own annotation of frame[name] allows other types too
@@ -101,20 +102,23 @@ class Column:
         """The effects of the column in its own units: their names, and a matrix (e, features).
 
         The matrix times the weights of a linear model gives the effects. The effect of a number is the change in the
-        linear predictor η for one unit, that of a boolean the change from False to True. The effect of a level of text
-        is its difference from the mean of all levels. A cycle has an effect for each time in ``STATIONS``: its
-        difference from the cycle's mean. Pooled text has none here, as its effects are parameters themselves.
+        linear predictor η for one unit, that of a date the change in a year, and that of a boolean the change from
+        False to True. The effect of a level of text is its difference from the mean of all levels. A cycle has an
+        effect for each time in ``STATIONS``: its difference from the cycle's mean. Pooled text has none here, as its
+        effects are parameters themselves.
         """
         if self.kind == "pooled":
             return [], np.zeros((0, 0))
         if self.kind == "text":
-            return [f"{self.title} = {level}" if level != self.absent else level for level in self.levels], contrasts(
-                len(self.levels)
-            )
+            levels = ["missing" if level == self.absent else level for level in self.levels]
+            return [f"{self.title}[{level}]" for level in levels], contrasts(len(levels))
         if self.kind == "cycle":
             names, phases = STATIONS[self.part]
-            return [f"{self.title} {name}" for name in names], _waves(np.asarray(phases))
+            return [f"{self.title}[{name}]" for name in names], _waves(np.asarray(phases))
         scales = [1 / self.sd] * (self.kind != "presence") + [1.0] * (self.gaps > 0)
+        if self.part == "trend":
+            scales[0] *= YEAR
+            return [f"{self.name}: trend per year", *self.features[1:]], np.diag(scales)
         return self.features, np.diag(scales)
 
 

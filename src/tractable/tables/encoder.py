@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
-from scipy.linalg import block_diag
+from scipy import sparse
 
 from tractable.core.censored import middle
 from tractable.core.errors import DataError
@@ -22,7 +22,6 @@ from tractable.tables.response import multiple_targets as several_in
 from tractable.tables.response import response
 from tractable.tables.targets import (
     COUNTS,
-    PLAIN,
     POSITIVE,
     Target,
     decode_target,
@@ -124,15 +123,10 @@ class Encoder:
         return found
 
     @functools.cached_property
-    def effects(self) -> tuple[list[str], np.ndarray]:
-        """The names of the effects, and a matrix (e, D) which gives them when multiplied by a linear model's weights.
-
-        The effects are in the table's units. For a normal target they are in the target's units, and else in the units
-        of η, which are log odds or logarithms.
-        """
+    def effects(self) -> tuple[list[str], Any]:
+        """The names of the effects of one more unit of η, and a sparse matrix (e, D) that gives them from weights."""
         parts = [column.effects() for column in self.columns]
-        rows = np.asarray(block_diag(*(rows for _, rows in parts)))
-        return [name for names, _ in parts for name in names], rows * self.target.sd ** (self.target.family in PLAIN)
+        return [name for names, _ in parts for name in names], sparse.block_diag([rows for _, rows in parts], "csr")
 
     @property
     def names(self) -> list[str]:

@@ -1,6 +1,5 @@
 """Regression by a formula: effects common to all rows, and effects of groups, with the table's units and names."""
 
-import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -11,7 +10,6 @@ import numpy as np
 import numpyro.distributions as dist
 from numpyro.distributions import constraints
 
-from tractable.core.arrays import columns_of
 from tractable.core.censored import middle
 from tractable.core.censoring import with_censoring
 from tractable.core.errors import ModelError
@@ -22,9 +20,10 @@ from tractable.glm.families import FAMILIES
 from tractable.networks.multi_output import side_by_side, with_stacked_predictors
 from tractable.tables.columns import spread_of_groups
 from tractable.tables.coordinates import Coordinates, Effects
-from tractable.tables.encoder import Encoded, Encoder, encode, fit_encoder, unexplained
+from tractable.tables.encoder import Encoded, Encoder, encode, fit_encoder
 from tractable.tables.files import Frame, as_table
 from tractable.tables.formula import Term
+from tractable.tables.models import inputs_of, table_of
 from tractable.tables.targets import robust
 
 Prior = dist.Distribution
@@ -52,12 +51,7 @@ class Regression(NamedTuple):
         N(0, sd²). Each posterior draw holds one such effect for each term, which all new groups share. So an interval
         for one row is right, but an interval for a sum over several new groups is not.
         """
-        return _rows_of(self.encoder, table)
-
-
-def _rows_of(encoder: Encoder, table: object) -> PyTree:
-    table = table if isinstance(table, Frame) else Frame(columns_of(table))
-    return encode(encoder, unexplained(encoder, table)).given
+        return inputs_of(self.encoder, table)
 
 
 @spelt
@@ -158,7 +152,7 @@ def formula_model(encoder: Encoder, priors: Mapping[str, Prior] | None = None) -
     rows, own = training(encoder), priors or {}
     if rows.y is None:
         raise ModelError("Expected an encoder with a formula, and the target in its table.")
-    family, of_table = encoder.target.family, functools.partial(_rows_of, encoder)
+    family, table = encoder.target.family, table_of(encoder, None)
     if encoder.others:
         names = [aim.name for aim in encoder.targets]
         given = _by_part(own, names)
@@ -166,7 +160,7 @@ def formula_model(encoder: Encoder, priors: Mapping[str, Prior] | None = None) -
             name: _of_one(each, rows._replace(y=rows.y[:, k]), family, given[name])
             for k, (name, each) in enumerate(zip(names, encoder.each, strict=True))
         }
-        model = replace(side_by_side(parts, family), of_table=of_table)
+        model = replace(side_by_side(parts, family), table=table)
     elif family == "categorical":
         # C − 1 predictors, log odds against the first class, each with its own effects.
         names = list(map(str, encoder.target.classes))[1:]
@@ -175,9 +169,9 @@ def formula_model(encoder: Encoder, priors: Mapping[str, Prior] | None = None) -
             name: _of_one(encoder, rows._replace(y=(codes == k).astype(float)), "bernoulli", given[name])
             for k, name in enumerate(names, 1)
         }
-        model = replace(with_stacked_predictors(parts, _log_odds), of_table=of_table)
+        model = replace(with_stacked_predictors(parts, _log_odds), table=table)
     else:
-        model = replace(_of_one(encoder, rows, family, own), of_table=of_table)
+        model = replace(_of_one(encoder, rows, family, own), table=table)
     model = with_censoring(model) if encoder.target.censoring else model
     return remember(model, made_from, lambda: {"encoder": encoder.to_dict(), "priors": _written(priors or {})})
 

@@ -1,0 +1,186 @@
+"""Fits a model to a table whose other columns explain a target."""
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from tractable.core.errors import SettingsError
+from tractable.core.model import Data, Model
+from tractable.core.settings import expect, is_number
+from tractable.core.words import spelt, tell
+from tractable.diagnostics.verify import Verify
+from tractable.glm.inla import suited
+from tractable.inference import infer
+from tractable.methods import Method, named
+from tractable.networks.network import PRIORS
+from tractable.posterior.posterior import Posterior
+from tractable.tables.encoder import Encoder, fit_encoder
+from tractable.tables.files import as_table, read_table
+from tractable.tables.models import data_of, table_model
+from tractable.tables.regression import formula_model
+
+SPLIT_SEED = 0  # seed of the choice of held-out rows, which is thus the same for all runs on a table
+OF_NETWORKS = 0.2  # the share of rows that a network holds out by default: only such rows show wrong predictions
+
+
+class Explained(NamedTuple):
+    """A table's encoder, its rows to fit, and its held-out rows."""
+
+    encoder: Encoder  # which columns explain the target, and how they become numbers
+    data: Any  # Data, the rows to fit
+    held_out: Data | None
+    reason: str = ""  # why the target's family was guessed; empty if it was given, or for ordinary numbers
+
+
+@spelt
+def fit(
+    table: object,
+    target: str | Sequence[str],
+    *,
+    method: Method | str | None = None,
+    family: str | None = None,
+    exclude: Sequence[str] = (),
+    missing: str = "raise",
+    weights: str = "",
+    exposure: str = "",
+    censored: str = "",
+    event: str = "",
+    until: str = "",
+    hidden: Sequence[int] | None = None,
+    prior: Any = PRIORS[0],
+    held_out: float | None = None,
+    seed: int = 0,
+    verify: str | None = "auto",
+    progress: bool | Callable | None = None,
+) -> Posterior:
+    """Explain a column of a table by the other columns, as the command ``tractable fit`` does.
+
+    Numbers, True/False, text, dates and durations are read as such (``tables.encoder.Encoder``), columns that identify
+    rows are left out, and the target's family is guessed from its values. Warnings say how columns were read.
+
+    Args:
+        table: a data frame of pandas or polars, an Arrow table, or the path of a CSV or Parquet file.
+        target: the column to explain, several columns, or a formula such as "y ~ x + (1 | school)"
+            (``tractable.regression``).
+        method: a method or its name. By default ``INLA`` if it can integrate over the weights, else ``NUTS``; for a
+            network ``BayesByBackprop``.
+        family: the target's family, a name of ``glm.families.FAMILIES``.
+        exclude: columns to leave out.
+        missing: "raise", "drop" (leave out rows with missing values) or "impute" (fill in missing inputs).
+        weights: a column of numbers ≥ 0, how often each row counts.
+        exposure: for counts, a column of numbers > 0 by which each row's rate is multiplied.
+        censored, event, until: a column that says which targets are bounds (``tractable.censored``).
+        hidden: the widths of a network's hidden layers; None for a generalised linear model.
+        prior: the prior of a network's weights, as for ``models.neural_network``.
+        held_out: the share of rows, in [0, 1), that the fit does not use and that ``report()`` compares with their
+            predictions. By default 0, and 0.2 for a network.
+        seed, verify, progress: as for ``infer``.
+
+    Returns:
+        A Posterior in the table's names and units: ``summary()`` lists the effect of one more unit of each number, of
+        True, and of each level of text against the mean level; ``predict(table)`` takes tables, and its ``to_frame()``
+        gives a data frame; ``to_arviz()`` has a variable for each column.
+
+    Raises:
+        DataError: the table cannot be read, a column does not exist, values are missing, or the family does not suit.
+        SettingsError: a setting is out of range.
+
+    >>> import pandas as pd
+    >>> hours = np.arange(40) % 8 + 1
+    >>> frame = pd.DataFrame({"hours": hours, "music": np.arange(40) % 3 == 0})
+    >>> frame["grade"] = 2.0 * hours - 3.0 * frame.music + np.random.default_rng(0).normal(0, 0.1, 40)
+    >>> posterior = fit(frame, "grade")
+    >>> posterior.summary()["mean"].round(1).to_dict()
+    {'intercept': 8.0, 'hours': 2.0, 'music': -3.0, 'noise': 0.1}
+    """
+    expect("fit(verify)", verify, Verify)
+    share = (0.0 if hidden is None else OF_NETWORKS) if held_out is None else held_out
+    if not (is_number(share) and 0 <= share < 1):
+        raise SettingsError(f"fit(held_out=...) expects a share of the rows in [0, 1); got {held_out!r}.")
+    frame = read_table(table) if isinstance(table, str | Path) else as_table(table)
+    is_formula = isinstance(target, str) and "~" in target and target not in frame
+    if is_formula and hidden is not None:
+        raise SettingsError("A formula has no hidden layers: name the target's column alone, or leave hidden= out.")
+    columns = {
+        "exclude": exclude, "weights": weights, "exposure": exposure, "censored": censored, "event": event,
+        "until": until, "formula": target if is_formula else "", "pooled": hidden is None,
+    }  # fmt: skip
+    names = [] if is_formula else [target] if isinstance(target, str) else [*target]
+    found = explain(frame, names, share, missing, family, columns)
+    if found.reason:
+        tell(f"{found.encoder.explained} holds {found.reason}: family={found.encoder.target.family!r}.")
+    model = formula_model(found.encoder) if is_formula else table_model(found.encoder, hidden, prior)
+    learner = usual_method(model, found.data) if method is None else method
+    learner = named(learner)() if isinstance(learner, str) else learner
+    # Repeated fits of a network may agree on wrong predictions; only held-out rows show this, after the fit.
+    first = verify if found.held_out is None else None
+    posterior = infer(model, found.data, learner, verify=first, seed=seed, progress=progress)
+    if found.held_out is None or posterior.interrupted:
+        return posterior
+    return posterior.verify(verify, held_out=found.held_out)
+
+
+def usual_method(model: Model, data: Data) -> str:
+    """The default method: Bayes by Backprop for networks, nested Laplace (INLA) where it is suited, and else NUTS.
+
+    Nested Laplace is exact if y is normal; for other y its error is corrected by importance weights.
+    """
+    return "bbb" if model.network_weights else "inla" if any(suited(model, data)) else "nuts"
+
+
+def explain(
+    frame: pd.DataFrame, names: Sequence[str], held_out: float, missing: str, family: str | None,
+    columns: Mapping[str, Any],
+) -> Explained:  # fmt: skip
+    """Encode a table whose other columns explain the targets ``names``; inputs are standardised by the rows to fit.
+
+    Args:
+        frame: the table.
+        names: the targets; [] with a formula.
+        held_out: the share of rows that the fit does not use.
+        missing, family: as for ``fit_encoder``.
+        columns: further arguments of ``fit_encoder``.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the second call of fit_encoder gives the same warnings again
+        draft = fit_encoder(frame, names, missing, family, **columns)  # an encoder of all rows
+    aim, names = draft.target, [each.name for each in draft.targets]
+    if missing != "raise":
+        used = frame.columns if draft.formula is None else draft.formula.table.columns
+        needed = [name for name in used if name not in columns["exclude"]] if missing == "drop" else names
+        # A row may lack one of its two bounds.
+        bounds = (aim.name, aim.bound_column) if aim.censoring == "upper" else ()
+        needed = [name for name in needed if name not in bounds]
+        frame = frame.loc[~frame[needed].replace([np.inf, -np.inf], np.nan).isna().any(axis=1)]
+    needed = None if draft.formula is None else draft.formula.needed(frame)
+    train, rest = split(frame, aim.name, bool(aim.classes), held_out, needed)
+    encoder = fit_encoder(train, names, missing, aim.family, **columns)
+    return Explained(encoder, data_of(encoder, train), data_of(encoder, rest) if len(rest) else None, aim.reason)
+
+
+def held_out_mask(count: int, share: float) -> np.ndarray:
+    """A random mask (count,) of the held-out rows; at least two rows remain to fit."""
+    mask = np.zeros(count, bool)
+    mask[np.random.default_rng(SPLIT_SEED).permutation(count)[: min(round(share * count), count - 2)]] = True
+    return mask
+
+
+def split(
+    frame: pd.DataFrame, target: str, classes: bool, share: float, needed: np.ndarray | None = None
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """The rows to fit, and the held-out rows.
+
+    The rows to fit include all rows marked ``needed`` and at least one row of every class.
+    """
+    mask = held_out_mask(len(frame), share)
+    if needed is not None:
+        mask &= ~needed
+    if classes:
+        labels: Any = frame[target].astype(str)
+        # pandas' isin, as NumPy's would be slow: it compares texts pair by pair.
+        mask &= labels.isin(labels[~mask].unique()).to_numpy()
+    return frame.loc[~mask], frame.loc[mask]

@@ -1,0 +1,167 @@
+"""The model of an encoded table, and its numbers and predictions in the table's names and units."""
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import jax
+import numpy as np
+from scipy import sparse
+
+from tractable.core import tree
+from tractable.core.arrays import columns_of
+from tractable.core.censoring import with_censoring
+from tractable.core.errors import SettingsError
+from tractable.core.model import Data, Model, PyTree
+from tractable.core.shared import recorded, remember
+from tractable.core.view import Table, View
+from tractable.glm import linear
+from tractable.glm.families import CLASSES, with_offset
+from tractable.networks import multi_output, network
+from tractable.posterior.predict import Prediction
+from tractable.tables.encoder import Encoder, decode, decode_sd, encode, unexplained
+from tractable.tables.files import Frame
+from tractable.tables.levels import with_levels
+from tractable.tables.targets import COUNTS, PLAIN, POSITIVE, Target
+
+ORDER = ("intercept", "weights", "levels")  # the parameters that come first in a summary
+
+
+def table_model(encoder: Encoder, hidden: Sequence[int] | None = None, prior: Any = network.PRIORS[0]) -> Model:
+    """The model of an encoder of columns: generalised linear, or a network if ``hidden`` names its layers' widths.
+
+    ``prior`` is the prior of a network's weights, as for ``neural_network``.
+    """
+    family, features, classes = encoder.target.family, len(encoder.features), len(encoder.target.classes)
+    names = [aim.name for aim in encoder.targets]
+    # With many weights for the number of rows, the prior sd of a linear model's weights is learnt (scale is None).
+    # A table with group effects has a fixed scale, as each group has a learnt scale of its own.
+    scale = 2.5 if encoder.levels else linear.weight_scale_for(features, encoder.rows, family)
+    if hidden is not None:
+        model = _network(hidden, prior, features, classes, names, family)
+    elif encoder.others:
+        model = multi_output.several_linear(names, features, family, scale)
+    else:
+        model = linear.generalised_linear(features, family, classes if family in CLASSES else None, scale)
+    model = with_censoring(model) if encoder.target.censoring else model
+    model = with_offset(model) if family in COUNTS else model
+    if encoder.levels:
+        pooled = [column for column in encoder.columns if column.kind == "pooled"]
+        rows, spreads = [np.array([*column.shares, 0.0]) for column in pooled], [column.sd for column in pooled]
+        model = with_levels(model, encoder.levels, rows, spreads)
+    if hidden is None:
+        model = replace(model, labels=labels_of(encoder, model) | dict(model.labels or {}))
+    model = replace(model, table=table_of(encoder, None if hidden is not None else view_of(encoder, model)))
+    widths = None if hidden is None else list(hidden)
+    return remember(model, made_from, lambda: {"encoder": encoder.to_dict(), "hidden": widths, "prior": prior})
+
+
+@recorded
+def made_from(encoder: dict[str, Any], hidden: list[int] | None, prior: Any) -> Model:
+    """The model of a saved encoder."""
+    return table_model(Encoder.from_dict(encoder), hidden, prior)
+
+
+def _network(hidden: Sequence[int], prior: Any, features: int, classes: int, names: list[str], family: str) -> Model:
+    """A network whose outputs are the targets named ``names``, or the logits of the classes."""
+    family = "categorical" if family in CLASSES else family  # for a network, ordered classes are categorical
+    if names[1:] and family != "normal":
+        raise SettingsError(
+            f"A network with several targets expects the family normal; got {family!r}. Or give one target."
+        )
+    mlp = network.mlp(features, tuple(hidden), classes if family == "categorical" else len(names))
+    likelihood, extra = multi_output.multi_output_likelihood(family, len(names)) if names[1:] else (family, None)
+    return network.neural_network(mlp, likelihood, prior=prior, extra=extra)
+
+
+def labels_of(encoder: Encoder, model: Model) -> dict[str, list[str]]:
+    """The names of a linear model's weights: those of the columns, or "setosa.weights[age]" for classes."""
+    out = {}
+    for path, leaf in _leaves(model):
+        if path[-1].key == "weights":
+            name = tree.path_name(path)
+            of_classes = [f"{label}." for label in encoder.target.classes] if len(leaf.shape) == 2 else [""]
+            out[name] = [f"{label}{name}[{feature}]" for feature in encoder.features for label in of_classes]
+    return out
+
+
+def _leaves(model: Model) -> list[tuple[Any, Any]]:
+    """The path and shape of each parameter."""
+    return jax.tree_util.tree_flatten_with_path(jax.eval_shape(model.example, jax.random.key(0)))[0]
+
+
+def table_of(encoder: Encoder, view: View | None) -> Table:
+    """What a model knows about the table of an encoder."""
+    return Table(partial(inputs_of, encoder), partial(data_of, encoder), partial(in_units, encoder), view)
+
+
+def inputs_of(encoder: Encoder, table: object) -> PyTree:
+    """The model's inputs for the rows of a table, which need not hold the target."""
+    return encode(encoder, unexplained(encoder, _frame(table))).given
+
+
+def data_of(encoder: Encoder, table: object) -> Data:
+    """The rows of a table, which holds the target, as the model's data."""
+    rows = encode(encoder, _frame(table))
+    return Data(rows.y, rows.given, weights=rows.weights)
+
+
+def _frame(table: object) -> Frame:
+    return table if isinstance(table, Frame) else Frame(columns_of(table))
+
+
+def in_units(encoder: Encoder, prediction: Prediction) -> Prediction:
+    """A prediction in the units of the table, with the names of its classes or of its several targets."""
+    if prediction.probabilities is not None:
+        return prediction._replace(labels=encoder.target.classes)
+    decoders = dict.fromkeys(("mean", "lower", "upper"), decode)
+    decoders |= dict.fromkeys(("sd", "aleatoric", "epistemic"), decode_sd)
+    numbers = {name: of(encoder, getattr(prediction, name)) for name, of in decoders.items()}
+    return prediction._replace(**numbers, labels=tuple(aim.name for aim in encoder.targets) if encoder.others else None)
+
+
+def view_of(encoder: Encoder, model: Model) -> View:
+    """The numbers of a linear model in the table's units: effects, intercept at mean inputs, and further parameters.
+
+    The effect of a number is the change of the linear predictor η (of y, if normal) for one more unit. The effect of
+    True/False is the change from False to True. The effect of a level is its difference from the mean of the levels,
+    and the effect of a time in a cycle is its difference from the cycle's mean. With several classes, each class has
+    its own effect, relative to the mean of the classes.
+    """
+    parts, start, size = [], 0, len(model.names)
+    for path, leaf in _leaves(model):
+        aim = next((aim for aim in encoder.others if path[0].key == aim.name), encoder.target)
+        names, matrix, shift = _part(encoder, aim, path, leaf, (model.labels or {}).get(tree.path_name(path)))
+        of_part = matrix.tocoo()
+        places = of_part.row, of_part.col + start
+        key, start = path[-1].key, start + matrix.shape[1]
+        rank = encoder.targets.index(aim), ORDER.index(key) if key in ORDER else len(ORDER)
+        parts.append((rank, names, sparse.coo_array((of_part.data, places), (len(names), size)), shift))
+    parts.sort(key=lambda part: part[0])
+    _, names, matrices, shifts = zip(*parts, strict=True)
+    return View(tuple(itertools.chain(*names)), sparse.vstack(matrices, format="csr"), np.concatenate(shifts))
+
+
+def _part(
+    encoder: Encoder, aim: Target, path: tuple, leaf: Any, labels: Sequence[str] | None
+) -> tuple[list[str], sparse.csr_array, np.ndarray]:
+    """Names, matrix and shift of the numbers that one parameter gives."""
+    key, size = path[-1].key, int(np.prod(leaf.shape))
+    prefix = f"{aim.name}." if encoder.others else ""
+    unit = aim.sd if aim.family in PLAIN else 1.0
+    origin = aim.mean if aim.family in PLAIN else np.log(aim.sd if aim.family in POSITIVE else aim.level)
+    if key == "weights":
+        names, matrix = encoder.effects
+        classes = [f"{label}." for label in encoder.target.classes] if len(leaf.shape) == 2 else [""]
+        names = [f"{prefix}{label}{name}" for name in names for label in classes]
+        return names, unit * sparse.csr_array(sparse.kron(matrix, np.eye(len(classes)))), np.zeros(len(names))
+    names = list(labels) if labels is not None else tree.names({tree.path_name(path): np.zeros(leaf.shape)})
+    if key == "intercept" and leaf.shape:
+        names = [f"{label}.intercept" for label in encoder.target.classes]
+    scale = unit if key in ("intercept", "levels", "noise") else 1.0
+    shift = np.zeros(size)
+    if names[0] == f"{prefix}intercept":
+        shift[0] = origin
+    return names, sparse.csr_array(scale * sparse.eye_array(size)), shift
