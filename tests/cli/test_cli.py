@@ -20,9 +20,9 @@ from tractable.cli.models import model_in, model_of
 from tractable.cli.reading import as_rows, split
 from tractable.cli.settings import settings_of, settings_of_each
 from tractable.core.errors import SettingsError
+from tractable.core.shared import recipe
 from tractable.gallery.models import EXAMPLES
 from tractable.methods import from_settings
-from tractable.pages.parameters import labels_of
 from tractable.tables.columns import contrasts
 from tractable.tables.encoder import Encoder
 
@@ -265,9 +265,8 @@ def test_the_prior_of_a_network_outlives_its_run(prior, tables):
     given = {"table": tables / "prices.csv", "target": "price", "model": "mlp", "hidden": "3", "prior": prior}
     problem = task_of(given)
     spec = json.loads(json.dumps(problem.spec))
-    labels = labels_of(problem.model.names, problem.encoder)
-    assert ("scales.layer0.weight[2] · colour [2]" in labels) == (prior == "relevance")
-    assert task_of(spec).model is model_in(spec)[0] is problem.model
+    assert ("scales.layer0.weight[colour [2]]" in problem.model.names) == (prior == "relevance")
+    assert recipe(task_of(spec).model) == recipe(model_in(spec)[0]) == recipe(problem.model) is not None
     sd = np.sqrt(problem.model.prior["weights"]["layer0"]["weight"].variance)
     np.testing.assert_allclose(sd, 0.5 if prior == "0.5" else 3**-0.5, rtol=1e-6)  # 3 inputs
     del spec["prior"]  # as written before there was a choice

@@ -7,7 +7,6 @@ import sys
 import jax
 import numpy as np
 import numpyro.distributions as dist
-import pandas as pd
 import pytest
 
 import tractable as tr
@@ -15,8 +14,7 @@ from tractable.core.errors import CheckpointError
 from tractable.core.shared import made_again, recipe
 from tractable.engine.progress import progress_of
 from tractable.glm import linear
-from tractable.pages import parameters, plots
-from tractable.tables.encoder import fit_encoder
+from tractable.pages import plots
 
 pytestmark = pytest.mark.laws
 
@@ -118,16 +116,7 @@ def test_a_notebook_has_a_bar(monkeypatch, capsys):
 
 @pytest.mark.quick
 def test_a_table_is_told_in_its_units_and_names():
-    """Standardised coefficients are said to be; names of columns fit beside the panels of pairs."""
-    frame = pd.DataFrame({"size": [1.0, 2.0, 4.0], "kind": ["a", "b", "a"], "price": [1.5, 2.0, 9.0]})
-    for columns, sentence in (
-        (["size", "price"], "inputs that are numbers, and the target, have mean 0 and sd 1, so each is in sds of the"),
-        (["kind", "price"], "the target has mean 0 and sd 1, so each is in sds of the target."),
-        (["size", "kind"], "inputs that are numbers have mean 0 and sd 1, so each is per sd of the input."),
-    ):
-        assert sentence in parameters.units(fit_encoder(frame[columns], columns[-1]))
-    plain = fit_encoder(frame[["kind"]].assign(ripe=["x", "y", "y"]), "ripe")
-    assert parameters.units(plain) == ""
+    """Names of columns fit beside the panels of pairs."""
     folded = plots.folded("weights[3] · neighbourhood=Zurich-Oerlikon-am-See", 17)
     assert folded.replace("\n", "") == "neighbourhood=Zurich-Oerlikon-am-See"
     assert all(len(line) <= 17 for line in folded.splitlines()) and 1 < len(folded.splitlines()) <= 3

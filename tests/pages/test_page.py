@@ -4,6 +4,7 @@ import dataclasses
 import io
 import re
 import warnings
+from dataclasses import replace
 
 import jax.numpy as jnp
 import numpy as np
@@ -35,6 +36,8 @@ from tractable.pages.terminal import to_terminal
 from tractable.posterior.posterior import Posterior
 from tractable.tables import encoder as tables
 from tractable.tables.effects import effects
+from tractable.tables.models import table_model, table_of, view_of
+from tractable.tables.targets import PLAIN
 
 pytestmark = pytest.mark.laws
 
@@ -74,7 +77,7 @@ def read(path) -> str:
 def page(folder, posterior, **options) -> str:
     text = read(write_page(folder / "new", posterior, title="A title", **options))
     assert f"</svg>{posterior.report().verdict}</span>" in text
-    for name in posterior.names:
+    for name in posterior.readings.names:
         assert name in text
     for check in posterior.report().checks:
         assert escape(check.name) in text
@@ -165,11 +168,13 @@ def test_text_is_escaped(tmp_path):
 
 
 def test_a_table_is_told_in_its_own_words(tmp_path, numbers):
+    """Its page names no number of the model, and has the intercept of a row of mean inputs."""
     frame = pd.DataFrame({"height<": X[:, 0], "width": X[:, 1], "mass": 100 * NUMBERS.y})
     encoder = tables.fit_encoder(frame, "mass")
     encoded = tables.encode(encoder, frame)
-    text = page(tmp_path, numbers, held_out=Data(encoded.y, encoded.x), encoder=encoder)
-    assert "height&lt;" in text and "width" in text
+    own = dataclasses.replace(numbers, model=table_model(encoder))
+    text = page(tmp_path, own, held_out=Data(encoded.y, encoded.x), encoder=encoder)
+    assert "height&lt;" in text and "width" in text and "mean inputs" in text
 
 
 def test_comparison(tmp_path):
@@ -297,10 +302,10 @@ def test_a_network_is_told_by_layers(tmp_path, network):
     drawn = np.random.default_rng(0).normal(size=(2, 30, network.space.size))
     chains = Posterior(network, NUMBERS, NUTS(), 0, Draws(positions=drawn))
     assert parameters.interesting(chains) == [0] == parameters.interesting(posterior)
-    labels = body_of(parameters.chains(chains, network.names))
+    labels = body_of(parameters.chains(chains))
     assert "noise" in labels and "layer" not in labels and "Pairs" not in labels
     point = Posterior(network, NUMBERS, MAP(), 0, Point(position=np.zeros(network.space.size)))
-    labels = body_of(parameters.estimates(point, network.names))
+    labels = body_of(parameters.estimates(point))
     assert "noise" in labels and "layer" not in labels
 
 
@@ -523,9 +528,11 @@ def test_effects_of_every_form_of_weights(family):
     classes = len(encoder.target.classes) if family in ("categorical", "ordered") else None
     model = generalised_linear(2, family, classes)
     position = np.linspace(-1.0, 1.0, model.space.size)
+    model = replace(model, table=table_of(encoder, view_of(encoder, model)))
     told = effects(Posterior(model, None, MAP(), 0, Point(position=position)), encoder)
     weights = np.asarray(model.params(jnp.asarray(position))["weights"])
-    expected = (encoder.effects[1] @ weights).ravel()
+    unit = encoder.target.sd if family in PLAIN else 1.0
+    expected = unit * (encoder.effects[1] @ weights).ravel()
     np.testing.assert_allclose(told["mean"], expected, rtol=1e-6)
     assert len(told) == (6 if family == "categorical" else 2)
 
@@ -534,14 +541,14 @@ def test_effects_of_every_form_of_weights(family):
 def test_effects_of_draws_have_their_sds_and_quantiles():
     frame = pd.DataFrame({"a": np.arange(30.0), "b": np.arange(30.0) ** 2 % 7, "y": np.sin(np.arange(30.0))})
     encoder = tables.fit_encoder(frame, "y", family="normal")
-    model = generalised_linear(2, "normal")
+    model = table_model(encoder)
     positions = np.random.default_rng(0).normal(size=(2, 150, model.space.size))
     run = Posterior(model, None, NUTS(draws=150, chains=2), 0, Draws(positions=positions))
     told = effects(run, encoder)
-    at = [i for i, name in enumerate(run.names) if name.startswith("weights[")]
-    own = run.values.reshape(300, -1)[:, at] @ encoder.effects[1].T
+    assert run.names[2:] == ["weights[a]", "weights[b]"] and told.index.to_list() == ["a", "b"]
+    own = encoder.target.sd * run.values.reshape(300, -1)[:, 2:] @ encoder.effects[1].T
     np.testing.assert_allclose(told["mean"], own.mean(0), rtol=1e-6)
-    np.testing.assert_allclose(told["sd"], own.std(0, ddof=1), rtol=1e-6)
+    np.testing.assert_allclose(told["sd"], own.std(0), rtol=1e-6)
     np.testing.assert_allclose(told[["5%", "95%"]].to_numpy().T, np.quantile(own, [0.05, 0.95], axis=0), rtol=1e-6)
 
 

@@ -15,6 +15,7 @@ from tractable.cli import models as kinds
 from tractable.core.errors import TractableWarning
 from tractable.core.model import log_density
 from tractable.glm.linear import generalised_linear
+from tractable.posterior.readings import as_table, readings_of
 from tractable.tables.encoder import Encoder, encode, fit_encoder
 from tractable.tables.levels import with_levels
 
@@ -113,8 +114,8 @@ def test_pooling_is_exact(encoder: Encoder):
     posterior = tr.infer(
         model, tr.Data(rows.y, rows.given), tr.NUTS(warmup=400, draws=400), seed=0, verify=None, progress=False
     )
-    names = ["sd(1|city)", "noise", "weights[0]", *(f"1|city[{name}]" for name in NAMES)]
-    told = posterior.summary().loc[names]
+    names = ["sd(1|city)", "noise", "weights[x]", *(f"1|city[{name}]" for name in NAMES)]
+    told = as_table(readings_of(posterior, None), 0.9, None).loc[names]  # in the model's units, as the exact ones
     right = exact()
     effective = np.minimum(told["ess_bulk"], 1600).to_numpy()
     z = (told["mean"] - right["mean"]) / (right["sd"] / np.sqrt(effective))

@@ -72,13 +72,13 @@ def test_effects_give_back_what_was_put_in():
     x, y, *_ = tables.encode(encoder, frame)
     weights = np.linalg.lstsq(np.column_stack([np.ones(n), x]), y, rcond=None)[0][1:]
     names, rows = encoder.effects
-    told = dict(zip(names, rows @ weights, strict=True))
-    expected = {"size": 3, "red": 5, "town = a": 2, "town = b": -3, "town = c": 1, "when: trend": 0.01}
-    expected |= {"when: day of the week = Saturday": 6, "when: day of the week = Monday": -1}
-    expected |= {"when: time of day 0:00": 4, "when: time of day 6:00": 0, "when: time of day 12:00": -4}
+    told = dict(zip(names, encoder.target.sd * (rows @ weights), strict=True))
+    expected = {"size": 3, "red": 5, "town[a]": 2, "town[b]": -3, "town[c]": 1, "when: trend per year": 3.6525}
+    expected |= {"when: day of the week[Saturday]": 6, "when: day of the week[Monday]": -1}
+    expected |= {"when: time of day[0:00]": 4, "when: time of day[6:00]": 0, "when: time of day[12:00]": -4}
     for name, value in expected.items():
         np.testing.assert_allclose(told[name], value, atol=1e-6, err_msg=name)
-    np.testing.assert_allclose([told[f"when: time of year {month}"] for month in columns.MONTHS], 0, atol=1e-6)
+    np.testing.assert_allclose([told[f"when: time of year[{month}]"] for month in columns.MONTHS], 0, atol=1e-6)
     saved = tables.Encoder.from_dict(json.loads(json.dumps(encoder.to_dict())))
     np.testing.assert_array_equal(tables.encode(saved, frame.drop(columns="y")).x, x)
 
@@ -99,7 +99,7 @@ def test_moments_of_a_time_zone_are_told_to_be_in_utc():
     text = [moment.isoformat() for moment in moments]
     x = tables.encode(encoder, table().assign(when=moments)).x
     np.testing.assert_array_equal(tables.encode(encoder, table().assign(when=text)).x, x)
-    assert "when: time of day (UTC) 18:00" in encoder.effects[0]
+    assert "when: time of day (UTC)[18:00]" in encoder.effects[0]
     with pytest.warns(TractableWarning, match="time of day.$"):
         tables.fit_encoder(table().assign(when=moments.dt.tz_localize(None)), "ill")
 
@@ -408,7 +408,7 @@ def test_missing_inputs_are_filled_in_and_told():
     towns = columns.contrasts(3)[[1, 0, 2, 1, 0]]  # missing is the last level
     np.testing.assert_allclose(x[:, 4:6], towns - towns.mean(0), atol=1e-15)
     np.testing.assert_allclose(x[:, 6], np.array([0, 1, 1, 1, 0]) - 0.6)
-    assert "town is missing" in encoder.effects[0]
+    assert "town[missing]" in encoder.effects[0]
     assert tables.Encoder.from_dict(json.loads(json.dumps(encoder.to_dict()))) == encoder
 
 

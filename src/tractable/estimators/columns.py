@@ -9,11 +9,10 @@ import numpy as np
 from tractable.core.arrays import columns_of
 from tractable.core.errors import DataError
 from tractable.core.model import Model
-from tractable.core.shared import shared
 from tractable.tables.columns import Column, fit_column, gap, kind_of, lacks
 from tractable.tables.encoder import Encoder, encode
 from tractable.tables.files import as_table
-from tractable.tables.models import labels_of
+from tractable.tables.models import labels_of, with_labels
 from tractable.tables.targets import Target
 
 
@@ -65,9 +64,5 @@ def description(estimator: Any, family: str, classes: Sequence[Any] = (), level:
 
 def with_names(encoder: Encoder, model: Model) -> Model:
     """The model with the columns' names for its weights; equal names give the same ``Model``."""
-    return _labelled(model, tuple((name, tuple(own)) for name, own in labels_of(encoder, model).items()))
-
-
-@shared
-def _labelled(model: Model, labels: tuple) -> Model:
-    return replace(model, labels={name: list(own) for name, own in labels})
+    labels = labels_of(encoder, model)
+    return with_labels(model, list(labels), list(labels.values()))

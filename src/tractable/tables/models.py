@@ -15,7 +15,7 @@ from tractable.core.arrays import columns_of
 from tractable.core.censoring import with_censoring
 from tractable.core.errors import SettingsError
 from tractable.core.model import Data, Model, PyTree
-from tractable.core.shared import recorded, remember
+from tractable.core.shared import recorded, remember, shared
 from tractable.core.view import Table, View
 from tractable.glm import linear
 from tractable.glm.families import CLASSES, with_offset
@@ -51,8 +51,7 @@ def table_model(encoder: Encoder, hidden: Sequence[int] | None = None, prior: An
         pooled = [column for column in encoder.columns if column.kind == "pooled"]
         rows, spreads = [np.array([*column.shares, 0.0]) for column in pooled], [column.sd for column in pooled]
         model = with_levels(model, encoder.levels, rows, spreads)
-    if hidden is None:
-        model = replace(model, labels=labels_of(encoder, model) | dict(model.labels or {}))
+    model = replace(model, labels=(labels_of(encoder, model) | dict(model.labels or {})) or None)
     model = replace(model, table=table_of(encoder, None if hidden is not None else view_of(encoder, model)))
     widths = None if hidden is None else list(hidden)
     return remember(model, made_from, lambda: {"encoder": encoder.to_dict(), "hidden": widths, "prior": prior})
@@ -77,14 +76,22 @@ def _network(hidden: Sequence[int], prior: Any, features: int, classes: int, nam
 
 
 def labels_of(encoder: Encoder, model: Model) -> dict[str, list[str]]:
-    """The names of a linear model's weights: those of the columns, or "setosa.weights[age]" for classes."""
+    """The names of a linear model's weights ("weights[age]", of classes "setosa.weights[age]") and of learnt scales."""
     out = {}
     for path, leaf in _leaves(model):
-        if path[-1].key == "weights":
-            name = tree.path_name(path)
+        name = tree.path_name(path)
+        if path[0].key == "scales" and leaf.shape == (len(encoder.features),):
+            out[name] = [f"{name}[{feature}]" for feature in encoder.features]
+        elif path[-1].key == "weights" and not model.network_weights:
             of_classes = [f"{label}." for label in encoder.target.classes] if len(leaf.shape) == 2 else [""]
             out[name] = [f"{label}{name}[{feature}]" for feature in encoder.features for label in of_classes]
     return out
+
+
+@shared
+def with_labels(model: Model, names: Sequence[str], labels: Sequence[Sequence[str]]) -> Model:
+    """The model with labels of the numbers of the parameters ``names``. Equal arguments give the same ``Model``."""
+    return replace(model, labels={name: list(own) for name, own in zip(names, labels, strict=True)})
 
 
 def _leaves(model: Model) -> list[tuple[Any, Any]]:

@@ -1,0 +1,23 @@
+"""scikit-learn's checks of the networks' estimators: by Laplace, which takes a second where the default takes a minute.
+
+The checks are about the interface: shapes, sentences, clones, weights of rows. The fits by default are measured elsewhere
+(``tests/networks`` and ``benchmarks``).
+"""
+
+import pytest
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+import tractable as tr
+from tractable.estimators import BayesianMLPClassifier, BayesianMLPRegressor
+
+pytestmark = [
+    pytest.mark.laws,
+    pytest.mark.filterwarnings("ignore:Do not use this posterior"),  # tables of a few rows are rightly not trusted
+    pytest.mark.filterwarnings("ignore:The observed information"),  # of a network's ridges, which a start does not mind
+]
+SHORT = {"hidden": (8,), "activation": "tanh", "method": tr.Laplace(), "verify": None}
+
+
+@parametrize_with_checks([BayesianMLPRegressor(**SHORT), BayesianMLPClassifier(**SHORT)])
+def test_scikit_learn_agrees(estimator, check):
+    check(estimator)
