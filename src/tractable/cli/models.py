@@ -62,7 +62,7 @@ OF_TABLES = HELD_OUT_SHARE | {
     "missing": Option(one_of(MISSING, "--missing is"), "raise"),
     "family": Option(),
     "exclude": Option(list, ()),
-    **dict.fromkeys((*reading.ROLES, "sep", "decimal"), Option()),
+    **dict.fromkeys((*reading.ROLES, *reading.FORMAT), Option()),
     "shifted": Option(lambda path: str(Path(path).resolve())),
 }
 
@@ -120,7 +120,7 @@ class Linear(Kind):
         model = model_of(encoder, spec) if encoder.formula is None else None
         posterior, x = load(folder, model), reading.inputs(encoder, given["new"], spec)
         if (path := given["calibrate"]) is not None:
-            frame = read_table(path, spec.get("sep"), spec.get("decimal"))
+            frame = reading.read(path, spec)
             if encoder.target.censoring:
                 raise DataError("--calibrate measures errors, which censored rows do not have; leave it out.")
             if not explains(encoder, frame):
@@ -441,4 +441,6 @@ def check_options(kind: Kind, given: Arguments) -> None:
     for name, value in given.items():
         owners = [each.name for each in KINDS.values() if name in each.options or name in each.takes]
         if value not in (None, False) and owners and kind.name not in owners:
-            raise SettingsError(f"--{name} is for --model {', '.join(owners)}; got --model {kind.name}.")
+            raise SettingsError(
+                f"--{name.replace('_', '-')} is for --model {', '.join(owners)}; got --model {kind.name}."
+            )

@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,13 +15,14 @@ from tractable.core.model import Data
 from tractable.core.shards import last_apart, manifest_of
 from tractable.core.words import counted, listing, nearest, tell
 from tractable.tables.columns import Column
-from tractable.tables.encoder import Encoder, encode, fit_encoder, fit_numbers, unexplained
+from tractable.tables.encoder import Encoder, encode, fit_encoder, fit_numbers, unexplained, with_numbers
 from tractable.tables.files import Source, places, read_table
 
 SPLIT_SEED = 0  # seed of the choice of held-out rows, which is thus the same for all runs on a table
 SCORED = 10_000  # largest number of held-out rows of shards that are scored: the first ones, as the order is random
 MOST = 100_000  # the largest whole number that an option such as --hidden accepts
 ROLES = ("weights", "exposure", "censored", "event", "until")  # options that name a column with a special role
+FORMAT = ("sep", "decimal", "thousands", "na_values")  # options that say how a .csv is written
 PACKED = (*ROLES, "exclude", "formula", "shifted", "family", "target")  # options that a packed table fixes or excludes
 
 
@@ -66,9 +68,14 @@ def columns_in(text: str, columns: Sequence[str]) -> list[str]:
     return [text] * bool(text) if text in columns or not set(parts) & set(columns) else parts
 
 
+def read(path: Path, spec: Mapping[str, Any]) -> pd.DataFrame:
+    """Read a table as the options of a run say, which may be of an earlier version."""
+    return read_table(path, **{name: spec.get(name) for name in FORMAT})
+
+
 def read_explained(path: Path, spec: Mapping[str, Any], target: str | None) -> Explained:
     """Read a table whose other columns explain a target; the inputs are standardised by the rows to fit."""
-    frame = read_table(path, spec["sep"], spec["decimal"])
+    frame = read(path, spec)
     formula, missing = spec.get("formula") or "", spec["missing"]
     if target is None and not formula:
         names = ", ".join(map(repr, frame.columns[:12]))
@@ -76,6 +83,8 @@ def read_explained(path: Path, spec: Mapping[str, Any], target: str | None) -> E
     columns: dict[str, Any] = {name: spec[name] or "" for name in ROLES}
     columns |= {"exclude": spec["exclude"], "formula": formula, "pooled": "hidden" not in spec}
     names = columns_in(target or "", [str(name) for name in frame.columns])
+    # Numbers in text are read here, because the rows to fit may show less of how they are written than all rows.
+    frame, numerals = with_numbers(frame, spec["exclude"], formula, [spec[name] or "" for name in ROLES])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the second call of fit_encoder gives the same warnings again
         draft = fit_encoder(frame, names, missing, spec["family"], **columns)  # an encoder of all rows
@@ -90,6 +99,7 @@ def read_explained(path: Path, spec: Mapping[str, Any], target: str | None) -> E
     needed = None if draft.formula is None else draft.formula.needed(frame)
     train, rest = split(frame, target_column.name, bool(target_column.classes), spec["held_out"], needed)
     encoder, family = fit_encoder(train, names, missing, target_column.family, **columns), target_column.family
+    encoder = replace(encoder, numerals=numerals)
     if target_column.reason:
         tell(f"{draft.explained} holds {target_column.reason}: --family {family}. Choose another with --family.")
     return Explained(encoder, as_rows(encoder, train), as_rows(encoder, rest) if len(rest) else None)
@@ -138,8 +148,7 @@ def as_rows(encoder: Encoder, frame: pd.DataFrame) -> Data:
 
 def inputs(encoder: Encoder, path: Path, spec: Mapping[str, Any]) -> Any:
     """The model's inputs for every row of a table, which need not hold the target."""
-    frame = read_table(path, spec.get("sep"), spec.get("decimal"))
-    return encode(encoder, unexplained(encoder, frame)).given
+    return encode(encoder, unexplained(encoder, read(path, spec))).given
 
 
 def drop_columns(frame: pd.DataFrame, exclude: Sequence[str]) -> pd.DataFrame:

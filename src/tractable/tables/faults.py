@@ -1,0 +1,61 @@
+"""Gathers the faults of a table, so that one error reports all of them."""
+
+import contextlib
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import numpy as np
+
+from tractable.core.errors import DataError
+from tractable.core.words import counted
+from tractable.tables.columns import lacks
+from tractable.tables.numerals import Frame, Values
+
+MOST = 10  # the largest number of columns whose faults are listed
+REMEDY = (
+    "Fill missing values in, let inputs be imputed (missing='impute' when fitting), leave out such rows "
+    "(missing='drop' when fitting), or leave out the column."
+)
+
+
+def describe_gaps(values: Values, absent: np.ndarray) -> str:
+    """A sentence about a column's values that are missing or not finite, which ``absent`` (n,) marks."""
+    what, infinite = counted(int(absent.sum()), "value"), values[absent].isin([np.inf, -np.inf])
+    return (
+        f"Column {str(values.name)!r} has {what} missing or not finite, the first in row {values.index[absent][0]} of "
+        f"{len(absent):,} (the top row is 0){f'; {infinite.sum()} are infinite' * bool(infinite.any())}."
+    )
+
+
+@contextlib.contextmanager
+def all_faults(frame: Frame, needed: Sequence[str], checks: Mapping[str, Callable[[Values], object]]) -> Iterator[None]:
+    """A context whose DataError becomes one with a line for each column that has faults.
+
+    Args:
+        frame: the table.
+        needed: the columns in which no value may be missing.
+        checks: for each column a function of its values, none of them missing, that raises a DataError for a fault.
+    """
+    try:
+        yield
+    except DataError as error:
+        found, gaps = [], False
+        for name in dict.fromkeys([*checks, *needed]):
+            absent, sentences = lacks(frame[name]) if name in frame else np.ones(0, bool), []
+            if name in needed and absent.any():
+                sentences, gaps = [describe_gaps(frame[name], absent)], True
+            if name in checks and not absent.all():
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")
+                    try:
+                        checks[name](frame[name][~absent])
+                    except DataError as fault:
+                        sentences.append(str(fault))
+            found += [" ".join(sentences)] * bool(sentences)
+        if not any(sentence.split(" (")[0] in str(error) for sentence in found):
+            found = [str(error), *found]  # the fault of no single column
+        if len(found) == 1:
+            raise
+        more = [f"and faults of {counted(len(found) - MOST, 'more column')}"] * (len(found) > MOST)
+        lines = [f"- {line}" for line in (*found[:MOST], *more)] + [REMEDY] * gaps
+        raise DataError("\n".join(["The table cannot be used as it is:", *lines])) from None
