@@ -17,6 +17,7 @@ from tractable.core.words import counted, listing, nearest, tell
 from tractable.tables.columns import Column
 from tractable.tables.encoder import Encoder, encode, fit_encoder, fit_numbers, unexplained, with_numbers
 from tractable.tables.files import Source, places, read_table
+from tractable.tables.numerals import Form
 
 SPLIT_SEED = 0  # seed of the choice of held-out rows, which is thus the same for all runs on a table
 SCORED = 10_000  # largest number of held-out rows of shards that are scored: the first ones, as the order is random
@@ -84,7 +85,8 @@ def read_explained(path: Path, spec: Mapping[str, Any], target: str | None) -> E
     columns |= {"exclude": spec["exclude"], "formula": formula, "pooled": "hidden" not in spec}
     names = columns_in(target or "", [str(name) for name in frame.columns])
     # Numbers in text are read here, because the rows to fit may show less of how they are written than all rows.
-    frame, numerals = with_numbers(frame, spec["exclude"], formula, [spec[name] or "" for name in ROLES])
+    marks = Form("", spec.get("thousands") or "", spec.get("decimal") or "")
+    frame, numerals = with_numbers(frame, spec["exclude"], formula, [spec[name] or "" for name in ROLES], marks)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the second call of fit_encoder gives the same warnings again
         draft = fit_encoder(frame, names, missing, spec["family"], **columns)  # an encoder of all rows

@@ -19,6 +19,7 @@ from tractable.tables import columns as cols
 from tractable.tables.faults import REMEDY, all_faults, describe_gaps
 from tractable.tables.files import Frame, as_table, distinct
 from tractable.tables.formula import NEW, Formula, Term
+from tractable.tables.numerals import PLAIN as PLAIN_FORM
 from tractable.tables.numerals import Form, check_numbers_in_text, plain_column, read_numbers
 from tractable.tables.response import multiple_targets as several_in
 from tractable.tables.response import response
@@ -345,7 +346,7 @@ def fit_encoder(
 
 
 def with_numbers(
-    frame: Frame, exclude: Sequence[str], formula: str, special: Sequence[str]
+    frame: Frame, exclude: Sequence[str], formula: str, special: Sequence[str], marks: Form = PLAIN_FORM
 ) -> tuple[Frame, tuple[str, ...]]:
     """The table with text read as numbers in the columns that are used, where that is certain; and ``numerals``.
 
@@ -354,7 +355,7 @@ def with_numbers(
     frame = _named(frame)
     named = [*special, *(name for name in frame.columns if not formula or name in formula)]
     used = [name for name in frame.columns if name in named and name not in exclude]
-    frame, forms = read_numbers(frame, used)
+    frame, forms = read_numbers(frame, used, marks=marks)
     return frame, tuple(part for name, form in forms.items() for part in (name, *form))
 
 

@@ -55,7 +55,8 @@ def read_table(
     if path.name.lower().endswith(TEXTS):
         frame = _read_csv(path, sep, decimal or ",."[thousands != "."], (na_values or None) and na_values.split(","))
         if decimal or thousands:
-            frame = read_numbers(frame, frame.columns, marks=Form("", thousands or "", decimal or ""))[0]
+            # Signs are left to an encoder, which remembers them.
+            frame = read_numbers(frame, frame.columns, marks=Form("", thousands or "", decimal or ""), signs=False)[0]
     elif path.suffix.lower() in (".parquet", ".pq"):
         with parsing(f"{path} is not a Parquet file, or is damaged"):
             frame = pd.read_parquet(path, engine="pyarrow")

@@ -19,8 +19,9 @@ Values = Any  # a pandas Series; pandas' own annotation of frame[name] allows ot
 FEW_LEVELS = 20  # text with at most this many distinct numbers may also hold entries such as 3+; all are then levels
 CODES = "AUD|BRL|CAD|CHF|CNY|CZK|DKK|EUR|GBP|HKD|HUF|ILS|INR|JPY|KRW|MXN|NOK|NZD|PLN|RON|SEK|SGD|THB|TRY|USD|ZAR"
 SIGN = rf"[A-Z]{{0,3}}[$€£¥¢₹₩₽₺₪₫฿₴]|{CODES}|kr|zł|%"
+DIGITS = r"(?:[1-9]\d{0,2}(?:([,.' ])\d{2,3})(?:\5\d{2,3})*(?:[.,]\d*)?|\d*[.,]?\d+|\d+[.,])(?:[eE][-+]?\d+)?"
 # A number in text: a minus, a sign before or after the digits, and digits with separators.
-NUMBER = re.compile(rf"([-+]?) ?({SIGN})? ?([-+]?) ?((?:\d(?:[\d.,' ]*\d)?\.?|[.,]\d+)(?:[eE][-+]?\d+)?) ?({SIGN})?")
+NUMBER = re.compile(rf"([-+]?) ?({SIGN})? ?([-+]?) ?({DIGITS}) ?({SIGN})?")
 MARKS = str.maketrans("’−–", "'--")  # other characters for the same marks
 Written = tuple[str, str]  # a number in text: its sign, and its digits with their separators and a minus
 
@@ -48,9 +49,9 @@ def parts_of(text: str) -> Written | None:
     (('€', '-1,234.50'), ('%', '5'), None)
     """
     found = NUMBER.fullmatch(re.sub(r"\s", " ", text).strip().translate(MARKS))
-    if found is None or (found[1] and found[3]) or (found[2] and found[5]):
+    if found is None or (found[1] and found[3]) or (found[2] and found[6]):
         return None
-    return found[2] or found[5] or "", (found[1] + found[3]).strip("+") + found[4]
+    return found[2] or found[6] or "", (found[1] + found[3]).strip("+") + found[4]
 
 
 def readings(written: Sequence[Written], form: Form = PLAIN) -> list[tuple[np.ndarray, Form]]:
@@ -72,11 +73,11 @@ def readings(written: Sequence[Written], form: Form = PLAIN) -> list[tuple[np.nd
     return found
 
 
-def read_column(values: Values, form: Form | None = None, known: bool = False) -> tuple[Values, Form | None]:
+def read_column(values: Values, form: Form = PLAIN, known: bool = False) -> tuple[Values, Form | None]:
     """A column of text as numbers, and their form; the column itself and None if its reading is not certain.
 
     It is certain if all values have the same sign or none, and their separators can be read in one way. Text that holds
-    only plain numbers stays text, unless a form is given, because such numbers are often names.
+    only plain numbers stays text, unless marks are known, because such numbers are often names.
 
     Args:
         form: the marks that are known.
@@ -88,9 +89,9 @@ def read_column(values: Values, form: Form | None = None, known: bool = False) -
         return values, None
     codes, texts = pd.factorize(there)
     written = [part for each in texts if (part := parts_of(each))]
-    signs = {sign for sign, _ in written} - ({""} if known else set()) | ({form.sign} if known and form else set())
-    plain = form is None and pd.to_numeric(pd.Series(texts), errors="coerce").notna().all()
-    found = [] if plain or len(written) < len(texts) or len(signs) > 1 else readings(written, form or PLAIN)
+    signs = {sign for sign, _ in written} if not known else {sign or form.sign for sign, _ in written} | {form.sign}
+    plain = not known and form == PLAIN and pd.to_numeric(pd.Series(texts), errors="coerce").notna().all()
+    found = [] if plain or len(written) < len(texts) or len(signs) > 1 else readings(written, form)
     if len(found) != 1:
         return values, None
     numbers = pd.Series(np.nan, values.index, name=values.name)
@@ -99,7 +100,7 @@ def read_column(values: Values, form: Form | None = None, known: bool = False) -
 
 
 def read_numbers(
-    frame: Frame, names: Iterable[str], forms: Mapping[str, Form] | None = None, marks: Form | None = None
+    frame: Frame, names: Iterable[str], forms: Mapping[str, Form] | None = None, marks: Form = PLAIN, signs: bool = True
 ) -> tuple[Frame, dict[str, Form]]:
     """The table with text of some columns read as numbers, and the forms of these columns; a note says so.
 
@@ -107,11 +108,12 @@ def read_numbers(
         names: the columns to read.
         forms: the forms of earlier rows of the same columns; there is then no note.
         marks: the marks that the user gave.
+        signs: whether numbers with signs are read too.
     """
     numbers, found = {}, {}
     for name in names:
         values, form = read_column(frame[name], marks if forms is None else forms[name], forms is not None)
-        if form is None:
+        if form is None or (form.sign and not signs):
             continue
         numbers[name], found[name] = values, form
         if forms is None:
@@ -177,7 +179,8 @@ def check_numbers_in_text(values: Values, few: bool = False) -> None:
     levels = len(stray) > 0 and stray.str.contains(r"\d").all() and texts[number].nunique() <= FEW_LEVELS
     if plain.all() or 2 * number.sum() <= len(texts) or levels or (few and stray.nunique() > 3):
         return
-    faults, words, found = [], list(stray.unique()), readings(list(written.values()))
+    faults, words = [], list(stray.unique())
+    found = readings(list(written.values())) if not plain[number].all() else [(np.zeros(0), PLAIN)]
     if words:
         named = repr(words[0] if len(words) == 1 else words[:10])
         faults.append(
