@@ -441,6 +441,5 @@ def check_options(kind: Kind, given: Arguments) -> None:
     for name, value in given.items():
         owners = [each.name for each in KINDS.values() if name in each.options or name in each.takes]
         if value not in (None, False) and owners and kind.name not in owners:
-            raise SettingsError(
-                f"--{name.replace('_', '-')} is for --model {', '.join(owners)}; got --model {kind.name}."
-            )
+            names, option = ", ".join(owners), name.replace("_", "-")
+            raise SettingsError(f"--{option} is for --model {names}; got --model {kind.name}.")

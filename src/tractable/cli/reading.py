@@ -100,8 +100,8 @@ def read_explained(path: Path, spec: Mapping[str, Any], target: str | None) -> E
         frame = frame.loc[~frame[needed].replace([np.inf, -np.inf], np.nan).isna().any(axis=1)]
     needed = None if draft.formula is None else draft.formula.needed(frame)
     train, rest = split(frame, target_column.name, bool(target_column.classes), spec["held_out"], needed)
-    encoder, family = fit_encoder(train, names, missing, target_column.family, **columns), target_column.family
-    encoder = replace(encoder, numerals=numerals)
+    family = target_column.family
+    encoder = replace(fit_encoder(train, names, missing, family, **columns), numerals=numerals)
     if target_column.reason:
         tell(f"{draft.explained} holds {target_column.reason}: --family {family}. Choose another with --family.")
     return Explained(encoder, as_rows(encoder, train), as_rows(encoder, rest) if len(rest) else None)

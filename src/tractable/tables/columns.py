@@ -288,7 +288,7 @@ def meaning(values: Values) -> tuple[str, str]:
         return "duration", ""
     if text.str.match(DATED).all() or text.str.fullmatch(r"\d{4}-\d{2}").all():
         for form in FORMATS:
-            if _parsed(text, form).notna().all():
+            if _dates_in(text, form).notna().all():
                 return "date", form
     return "text", ""
 
@@ -300,7 +300,7 @@ def _check_dates_in_text(values: Values) -> None:
     if 2 * dated.sum() <= len(text):
         return
     # A table with many formats has few columns of dates, so each format is tried on the whole column.
-    fits = [_parsed(text, form).notna() & dated for form in FORMATS]
+    fits = [_dates_in(text, form).notna() & dated for form in FORMATS]
     best = max(fits, key=lambda fit: fit.sum()).to_numpy(bool)
     if best.all() or 2 * np.sum(np.any(fits, axis=0)) <= len(text):
         return
@@ -312,7 +312,7 @@ def _check_dates_in_text(values: Values) -> None:
     )
 
 
-def _parsed(text: Values, form: str) -> Values:
+def _dates_in(text: Values, form: str) -> Values:
     """The dates that are written in a format; NaT for other text."""
     return pd.to_datetime(text, format=form, errors="coerce", utc=form == "ISO8601")
 

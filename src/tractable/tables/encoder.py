@@ -329,6 +329,7 @@ def fit_encoder(
     inputs, options = [name for name in used if name not in (*names, *special)], [*exclude, *special]
     checks: dict[str, Any] = {name: lambda values: cols.fit_column(cols.of_groups(values), True) for name in inputs}
     checks |= {name: lambda values: fit_target(values, family) for name in names if not censor[0]}
+    checks |= {each: lambda values: _positive(values.to_frame(), values.name, True) for each in (weights, exposure)}
     with all_faults(frame, needed, checks):
         absent = [name for name in (*(names or [""]), *options) if name not in frame]
         if wrong := absent or [name for name in options if name in names]:

@@ -39,23 +39,21 @@ def all_faults(frame: Frame, needed: Sequence[str], checks: Mapping[str, Callabl
     try:
         yield
     except DataError as error:
-        found, gaps = [], False
-        for name in dict.fromkeys([*checks, *needed]):
-            absent, sentences = lacks(frame[name]) if name in frame else np.ones(0, bool), []
-            if name in needed and absent.any():
-                sentences, gaps = [describe_gaps(frame[name], absent)], True
-            if name in checks and not absent.all():
-                with warnings.catch_warnings():
-                    warnings.simplefilter("ignore")
-                    try:
-                        checks[name](frame[name][~absent])
-                    except DataError as fault:
-                        sentences.append(str(fault))
+        found: list[str] = []
+        for name in (name for name in dict.fromkeys([*checks, *needed]) if name in frame):
+            absent = lacks(frame[name])
+            sentences = [describe_gaps(frame[name], absent)] if name in needed and absent.any() else []
+            with warnings.catch_warnings(action="ignore"):
+                try:
+                    checks.get(name, len)(frame[name][~absent]) if not absent.all() else None
+                except DataError as fault:
+                    sentences.append(str(fault))
             found += [" ".join(sentences)] * bool(sentences)
         if not any(sentence.split(" (")[0] in str(error) for sentence in found):
             found = [str(error), *found]  # the fault of no single column
         if len(found) == 1:
             raise
         more = [f"and faults of {counted(len(found) - MOST, 'more column')}"] * (len(found) > MOST)
-        lines = [f"- {line}" for line in (*found[:MOST], *more)] + [REMEDY] * gaps
-        raise DataError("\n".join(["The table cannot be used as it is:", *lines])) from None
+        lines = ["The table cannot be used as it is:", *found[:MOST], *more]
+        remedy = f"\n{REMEDY}" * any("missing or not finite" in line for line in found)
+        raise DataError("\n- ".join(lines) + remedy) from None

@@ -130,25 +130,20 @@ def plain_column(values: Values) -> Values:
     Numbers, also objects such as Decimal, become float64, or int64 if they are whole and none is missing. True/False
     with gaps, and text, become objects. Numbers and text in one column become text. Periods become dates.
     """
-    dtype = values.dtype
-    if isinstance(dtype, pd.PeriodDtype):
-        return values.dt.to_timestamp()
-    usual = isinstance(dtype, pd.CategoricalDtype | pd.DatetimeTZDtype) or str(dtype) == "str"
-    if usual or (isinstance(dtype, np.dtype) and dtype.kind != "O"):
+    usual = isinstance(values.dtype, np.dtype) and values.dtype.kind != "O"
+    if usual or isinstance(values.dtype, pd.CategoricalDtype | pd.DatetimeTZDtype):
         return values
-    gone, values = values.isna().to_numpy(bool), values.astype(object)
-    there = list(values[~gone])
-    kind = pd.api.types.infer_dtype(there)
-    if kind == "boolean":
-        return values.where(~gone, None) if gone.any() else values.astype(bool)
-    number = [isinstance(each, Real | Decimal) and not isinstance(each, bool) for each in there]
-    if kind == "integer" and not gone.any() and max(map(abs, there)) < 1 << 63:
-        return values.astype(np.int64)
-    if there and all(number):
-        return values.where(~gone, np.nan).astype(np.float64)
-    if any(number) and all(each or isinstance(value, str) for each, value in zip(number, there, strict=True)):
-        return values.where(gone, text_of(values))
-    return values
+    gone = values.isna()
+    values = values.astype(object).where(~gone, None).infer_objects()
+    if isinstance(values.dtype, pd.PeriodDtype):
+        return values.dt.to_timestamp()
+    number = [isinstance(each, Real | Decimal) and not isinstance(each, bool) for each in values[~gone]]
+    if values.dtype != object or not any(number):
+        return values
+    if all(number):
+        return values.astype(np.float64)
+    mixed = all(each or isinstance(value, str) for each, value in zip(number, values[~gone], strict=True))
+    return values.where(gone, text_of(values)) if mixed else values
 
 
 def place_of(values: Values, wrong: np.ndarray) -> str:
@@ -188,7 +183,8 @@ def check_numbers_in_text(values: Values, few: bool = False) -> None:
             f"cells empty, or read the table with na_values={named}, if they mean a missing value; else correct them, "
             "or make the column categorical if the numbers are only names"
         )
-    if len(signs := {sign: text for text, (sign, _) in reversed(written.items())}) > 1:
+    signs = {sign: text for text, (sign, _) in reversed(written.items())}
+    if len(signs) > 1:
         shown = place_of(texts, texts.isin(list(signs.values())).to_numpy(bool))
         faults.append(f"its numbers differ in their signs: {shown}; write all in one unit, with one sign or none")
     if len(found) > 1:
@@ -199,8 +195,8 @@ def check_numbers_in_text(values: Values, few: bool = False) -> None:
             f"read the table with thousands={mark!r} or decimal={mark!r}, or write plain numbers"
         )
     elif not found:
-        texts = [text for text in written if not text.isdecimal()]
-        other = next((text for text in texts if not readings([written[texts[0]], written[text]])), texts[-1])
-        faults.append(f"{texts[0]!r} and {other!r} write separators in different ways; write all numbers in one way")
+        first = next(iter(written))
+        other = next((text for text in written if not readings([written[first], written[text]])), list(written)[-1])
+        faults.append(f"{first!r} and {other!r} write separators in different ways; write all numbers in one way")
     if faults:
         raise DataError(f"Column {str(values.name)!r} is text, but {'. Also, '.join(faults)} (the top row is 0).")
