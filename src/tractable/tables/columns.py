@@ -13,7 +13,7 @@ import pandas as pd
 from tractable.core import scales
 from tractable.core.errors import DataError
 from tractable.core.words import listing, tell
-from tractable.tables.numerals import FEW_LEVELS, Values, check_numbers_in_text, place_of, text_of
+from tractable.tables.numerals import FEW_LEVELS, Values, are_plain, check_numbers_in_text, place_of, text_of
 
 # The largest absolute value that a column's numbers may have; their differences then cannot overflow.
 LARGEST = float(np.finfo(np.float64).max) / 4
@@ -295,7 +295,7 @@ def meaning(values: Values) -> tuple[str, str]:
 
 def _check_dates_in_text(values: Values) -> None:
     """Raise a DataError if most entries of text are dates, but not in one format."""
-    text = pd.Series(text_of(values), values.index)
+    text: Values = pd.Series(text_of(values), values.index)
     dated = text.str.match(DATED)
     if 2 * dated.sum() <= len(text):
         return
@@ -556,7 +556,7 @@ def _encode_numbers(column: Column, present: Values) -> np.ndarray:
             )
         return np.where(np.isnan(true), column.mean, true)
     if kind == "text" or kind == "date" or (column.kind == "number" and kind == "boolean"):
-        wrong = pd.to_numeric(pd.Series(list(present)), errors="coerce").isna().to_numpy(bool) | (kind != "text")
+        wrong = ~are_plain(present) if kind == "text" else np.ones(len(present), bool)
         raise DataError(
             f"Column {column.name!r} was {column.kind} in training but is {kind} here, such as "
             f"{place_of(present, wrong if wrong.any() else ~wrong)} (the top row is 0). Write it as in training."

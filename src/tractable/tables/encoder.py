@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
+import pandas as pd
 from scipy.linalg import block_diag
 
 from tractable.core.censored import middle
@@ -19,8 +20,7 @@ from tractable.tables import columns as cols
 from tractable.tables.faults import REMEDY, all_faults, describe_gaps
 from tractable.tables.files import Frame, as_table, distinct
 from tractable.tables.formula import NEW, Formula, Term
-from tractable.tables.numerals import PLAIN as PLAIN_FORM
-from tractable.tables.numerals import Form, check_numbers_in_text, plain_column, read_numbers
+from tractable.tables.numerals import BARE, Form, check_numbers_in_text, plain_column, read_numbers
 from tractable.tables.response import multiple_targets as several_in
 from tractable.tables.response import response
 from tractable.tables.targets import (
@@ -340,14 +340,14 @@ def fit_encoder(
             )
         if len(used) == len(names):
             raise DataError(f"The table has no column except the target {listing(names)}; expected inputs too.")
-        frame = _present(frame[used], needed, missing)
+        frame = _present(pd.DataFrame(frame[used]), needed, missing)
         aims = _aims(frame, names, censor, family)
         draft = Encoder((), aims[0], missing, weights=weights, exposure=exposure, others=aims[1:], numerals=numerals)
         return _with_inputs(draft, frame, inputs, pooled)
 
 
 def with_numbers(
-    frame: Frame, exclude: Sequence[str], formula: str, special: Sequence[str], marks: Form = PLAIN_FORM
+    frame: Frame, exclude: Sequence[str], formula: str, special: Sequence[str], marks: Form = BARE
 ) -> tuple[Frame, tuple[str, ...]]:
     """The table with text read as numbers in the columns that are used, where that is certain; and ``numerals``.
 
@@ -518,9 +518,8 @@ def encode(encoder: Encoder, frame: Frame) -> Encoded:
         _refuse_absent(encoder, frame)
         frame = _present(frame, needed, how).reset_index(drop=True)
         columns = [cols.encode_column(column, frame[column.name]) for column in encoder.columns]
-        for name in learnt:
-            if name in checks:
-                checks[name](frame[name][~cols.lacks(frame[name])])
+        for name in checks.keys() & set(learnt):
+            checks[name](frame[name][~cols.lacks(frame[name])])
         y = _encode_targets(encoder, frame) if explained else None
     if encoder.formula is not None and encoder.missing == "impute":
         frame = encoder.formula.filled(frame)

@@ -19,6 +19,7 @@ USUAL = ("x_train", "x", "data")  # names of the arrays of an .npz that are read
 NEW = ("x_test",)  # for new rows, names that are preferred to those of ``USUAL``
 
 Frame = pd.DataFrame
+Given = str | None  # an option
 
 
 def as_table(source: object) -> Frame:
@@ -30,7 +31,7 @@ def as_table(source: object) -> Frame:
 
 
 def read_table(
-    path: str | Path, sep: str | None = None, decimal: str | None = None, thousands: str = "", na_values: str = ""
+    path: str | Path, sep: Given = None, decimal: Given = None, thousands: Given = None, na_values: Given = None
 ) -> Frame:
     """Read a CSV or Parquet file as a DataFrame.
 
@@ -53,7 +54,7 @@ def read_table(
         what = "is a folder" if path.is_dir() else "does not exist"
         raise DataError(f"{path} {what}. Expected a .csv or .parquet file.")
     if path.name.lower().endswith(TEXTS):
-        frame = _read_csv(path, sep, decimal or ",."[thousands != "."], (na_values or None) and na_values.split(","))
+        frame = _read_csv(path, sep, decimal or ",."[thousands != "."], na_values.split(",") if na_values else None)
         if decimal or thousands:
             # Signs are left to an encoder, which remembers them.
             frame = read_numbers(frame, frame.columns, marks=Form("", thousands or "", decimal or ""), signs=False)[0]

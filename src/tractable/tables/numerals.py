@@ -34,12 +34,17 @@ class Form(NamedTuple):
     decimal: str = ""
 
 
-PLAIN = Form()
+BARE = Form()
 
 
 def text_of(values: Iterable[Any]) -> list[str]:
     """Values as strings; 1 and 1.0 both become "1"."""
     return [str(int(v)) if isinstance(v, float) and v.is_integer() else str(v) for v in values]
+
+
+def are_plain(texts: Iterable[Any]) -> np.ndarray:
+    """Whether each text is a number as pandas reads it, (n,)."""
+    return ~np.isnan(np.asarray(pd.to_numeric(pd.Series(list(texts), dtype=object), errors="coerce"), np.float64))
 
 
 def parts_of(text: str) -> Written | None:
@@ -54,7 +59,7 @@ def parts_of(text: str) -> Written | None:
     return found[2] or found[6] or "", (found[1] + found[3]).strip("+") + found[4]
 
 
-def readings(written: Sequence[Written], form: Form = PLAIN) -> list[tuple[np.ndarray, Form]]:
+def readings(written: Sequence[Written], form: Form = BARE) -> list[tuple[np.ndarray, Form]]:
     """The different ways to read all numbers, each with its values (n,) and form; there is one if they are certain.
 
     >>> [(float(numbers[0]), form.thousands) for numbers, form in readings([("", "1,234")])]
@@ -73,7 +78,7 @@ def readings(written: Sequence[Written], form: Form = PLAIN) -> list[tuple[np.nd
     return found
 
 
-def read_column(values: Values, form: Form = PLAIN, known: bool = False) -> tuple[Values, Form | None]:
+def read_column(values: Values, form: Form = BARE, known: bool = False) -> tuple[Values, Form | None]:
     """A column of text as numbers, and their form; the column itself and None if its reading is not certain.
 
     It is certain if all values have the same sign or none, and their separators can be read in one way. Text that holds
@@ -90,7 +95,7 @@ def read_column(values: Values, form: Form = PLAIN, known: bool = False) -> tupl
     codes, texts = pd.factorize(there)
     written = [part for each in texts if (part := parts_of(each))]
     signs = {sign for sign, _ in written} if not known else {sign or form.sign for sign, _ in written} | {form.sign}
-    plain = not known and form == PLAIN and pd.to_numeric(pd.Series(texts), errors="coerce").notna().all()
+    plain = not known and form == BARE and bool(are_plain(texts).all())
     found = [] if plain or len(written) < len(texts) or len(signs) > 1 else readings(written, form)
     if len(found) != 1:
         return values, None
@@ -100,7 +105,7 @@ def read_column(values: Values, form: Form = PLAIN, known: bool = False) -> tupl
 
 
 def read_numbers(
-    frame: Frame, names: Iterable[str], forms: Mapping[str, Form] | None = None, marks: Form = PLAIN, signs: bool = True
+    frame: Frame, names: Iterable[str], forms: Mapping[str, Form] | None = None, marks: Form = BARE, signs: bool = True
 ) -> tuple[Frame, dict[str, Form]]:
     """The table with text of some columns read as numbers, and the forms of these columns; a note says so.
 
@@ -165,17 +170,17 @@ def check_numbers_in_text(values: Values, few: bool = False) -> None:
     """
     if isinstance(values.dtype, pd.CategoricalDtype):
         return
-    texts = pd.Series(text_of(values), values.index)
-    plain = pd.to_numeric(texts, errors="coerce").notna().to_numpy(bool)
+    texts: Values = pd.Series(text_of(values), values.index)
+    plain = are_plain(texts)
     written = {text: part for text in texts.unique() if (part := parts_of(text))}
     number = plain | texts.isin(list(written)).to_numpy(bool)
-    stray = texts[~number]
+    stray: Values = texts[~number]
     # If a column has a few distinct numbers and text such as "3+" or "65 and over", all of them are levels.
     levels = len(stray) > 0 and stray.str.contains(r"\d").all() and texts[number].nunique() <= FEW_LEVELS
     if plain.all() or 2 * number.sum() <= len(texts) or levels or (few and stray.nunique() > 3):
         return
     faults, words = [], list(stray.unique())
-    found = readings(list(written.values())) if not plain[number].all() else [(np.zeros(0), PLAIN)]
+    found = readings(list(written.values())) if not plain[number].all() else [(np.zeros(0), BARE)]
     if words:
         named = repr(words[0] if len(words) == 1 else words[:10])
         faults.append(
