@@ -463,3 +463,29 @@ def test_the_page_says_how_the_rows_were_read(tmp_path):
     assert f"family {family}" in result.stderr and family in page
     assert all(each in html.unescape(page) for each in told)
     assert all(each in run("report", out).stderr for each in told)
+
+
+@pytest.mark.test
+def test_a_table_with_many_faults_is_mended_by_what_the_message_names(tmp_path, monkeypatch):
+    """One message names all faults; with its remedies the fit succeeds, and predict and --resume need no options."""
+    monkeypatch.chdir(tmp_path)
+    generator = np.random.default_rng(0)
+    x, income = generator.normal(50, 20, 40), generator.lognormal(7, 1, 40)
+    frame = pd.DataFrame({"x": [f"{v:.1f}" for v in x], "income": [f"€{v:,.0f}" for v in income]})
+    frame = frame.assign(share=[f"{v % 9:.1f}%" for v in x], y=[f"{v:.2f}" for v in 0.1 * x + income % 1])
+    frame.loc[3, "x"], frame.loc[9, "y"], frame.loc[7, "share"] = "unknown", "-", None
+    frame.to_csv("messy.csv", index=False)
+    words = ["messy.csv", "--target", "y", "--exclude", "no"]
+    text = fault("fit", *words)
+    for part in ("'no' is not", "--na-values unknown", "--na-values -,", "--thousands ,", "'share' has 1", "impute"):
+        assert part in text
+    mended = [*words[:3], "--na-values", "unknown,-", "--thousands", ",", "--missing", "impute", "--out", "run"]
+    result = run("fit", *mended, "--method", "map")
+    assert "the sign € was removed" in result.stderr
+    encoder = Encoder.from_dict(read_run(Path("run"))["problem"]["encoder"])
+    assert [column.kind for column in encoder.columns] == ["number"] * 3 and encoder.forms["income"].sign == "€"
+    frame.iloc[[3]].drop(columns="y").to_csv("one.csv", index=False)
+    run("predict", "run", "one.csv", "--out", "one-out.csv")
+    assert np.isfinite(pd.read_csv("one-out.csv")["mean"]).all()
+    run("fit", "--resume", "--out", "run")
+    assert "leave --na-values out" in fault("fit", "--resume", "--out", "run", "--na-values", "x")

@@ -10,7 +10,7 @@ import pytest
 from tractable.core import censored
 from tractable.core.errors import DataError, TractableWarning
 from tractable.core.shards import Shard, Sharded, last_apart
-from tractable.tables import columns, encoder
+from tractable.tables import columns, encoder, numerals
 from tractable.tables.columns import MOST_LEVELS, REST, Column, encode_column, fit_column, spread_of_groups
 from tractable.tables.formula import Formula
 from tractable.tables.targets import Target, encode_censored, fit_censored
@@ -152,10 +152,14 @@ def test_a_column_that_says_the_target_in_other_words():
 
 @pytest.mark.parametrize(
     ("dressed", "stray", "sentence"),
-    [(3, 2, "read as numbers, such as '1,200'"), (3, 0, "read as numbers"), (2, 2, "6 of its 10 values are numbers")],
+    [
+        (3, 2, "9 of its 11 values are numbers; not 'none' in row 3 and 1 more.*'1,200' is 1200 or 1.2"),
+        (3, 0, "'1,200' is 1200 or 1.2"),
+        (2, 2, "8 of its 10 values are numbers; not 'none' in row 2"),
+    ],
 )
 def test_numbers_in_another_dress(dressed, stray, sentence):
-    """Most entries are numbers, and most of those that cannot be read as such only for their marks."""
+    """Most entries are numbers, and some of them have a comma that can mean two things."""
     values = pd.Series(["1,200"] * dressed + ["none"] * stray + ["5"] * 6, name="total")
     with pytest.raises(DataError, match=f"'total' is text, but .*{sentence}"):
-        columns.check_numbers_in_text(values)
+        numerals.check_numbers_in_text(values)

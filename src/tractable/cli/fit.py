@@ -77,7 +77,8 @@ def read_request(given: Arguments, mesh: int | str | None, leads: bool) -> Reque
     if saved and given["table"] is None and given["example"] is None:
         for name in kind.options:
             if name not in ("held_out", "missing") and given[name]:
-                raise SettingsError(f"--resume continues the run with its own options: leave --{name} out.")
+                option = name.replace("_", "-")
+                raise SettingsError(f"--resume continues the run with its own options: leave --{option} out.")
         arguments = saved["problem"]
     expect("fit(--jobs)", given["jobs"], Jobs)
     task = kind.read(arguments)

@@ -56,7 +56,7 @@ OF_TABLES = HELD_OUT_SHARE | {
     "missing": Option(one_of(MISSING, "--missing is"), "raise"),
     "family": Option(),
     "exclude": Option(list, ()),
-    **dict.fromkeys((*reading.ROLES, "sep", "decimal"), Option()),
+    **dict.fromkeys((*reading.ROLES, *reading.FORMAT), Option()),
     "shifted": Option(lambda path: str(Path(path).resolve())),
 }
 
@@ -112,9 +112,9 @@ class Linear(Kind):
         encoder, rows = Encoder.from_dict(spec["encoder"]), None
         # The model of a formula is loaded from the folder, with the priors that the user gave it.
         model = model_of(encoder, spec) if encoder.formula is None else None
-        posterior, frame = load(folder, model), read_table(given["new"], spec.get("sep"), spec.get("decimal"))
+        posterior, frame = load(folder, model), reading.read(given["new"], spec)
         if (path := given["calibrate"]) is not None:
-            rows = read_table(path, spec.get("sep"), spec.get("decimal"))
+            rows = reading.read(path, spec)
             if encoder.target.censoring:
                 raise DataError("--calibrate measures errors, which censored rows do not have; leave it out.")
             if not explains(encoder, rows):
@@ -380,4 +380,5 @@ def check_options(kind: Kind, given: Arguments) -> None:
     for name, value in given.items():
         owners = [each.name for each in KINDS.values() if name in each.options or name in each.takes]
         if value not in (None, False) and owners and kind.name not in owners:
-            raise SettingsError(f"--{name} is for --model {', '.join(owners)}; got --model {kind.name}.")
+            names, option = ", ".join(owners), name.replace("_", "-")
+            raise SettingsError(f"--{option} is for --model {names}; got --model {kind.name}.")

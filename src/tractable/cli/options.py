@@ -39,6 +39,8 @@ HELP = {
     "until": "For true values between known bounds: a column of upper bounds; the target holds the lower bounds.",
     "sep": "What separates the columns of a .csv, such as ';'.  \\[default: ,]",
     "decimal": "The decimal mark in a .csv, such as ','.  \\[default: .]",
+    "thousands": "What separates thousands in the numbers of a .csv, such as ','.  \\[default: seen from the numbers]",
+    "na_values": "Words of a .csv that mean a missing value besides NA, NaN, null and the like, such as unknown,n/a.",
     "model": "With --target: glm, a generalised linear model; or mlp, a neural network. Without --target, for fit: "
     "gaussian-mixture, a mixture of normals; hidden-markov, for sequences of rows; vae, a variational autoencoder, or "
     "belief-network, with binary latent variables, both with --latent.",
@@ -96,7 +98,7 @@ ARGUMENTS = ("table", "source", "run", "new")  # positional arguments
 METAVARS = {"run": "RUN", "new": "NEW", "set_": "FIELD=VALUE", "mesh": "N|auto", "coordinator": "HOST:PORT"}
 SPELLINGS = {"set_": ("--set",), "quiet": ("--quiet", "-q")}
 ENCODING = "formula family exclude weights exposure censored event until missing"  # the options of ``fit_encoder``
-EXPLAINED = f"table example target model hidden prior sep decimal drop_missing {ENCODING}"
+EXPLAINED = f"table example target model hidden prior sep decimal thousands na_values drop_missing {ENCODING}"
 
 
 def parameters(names: str, **own: tuple[Any, Any]) -> list[Parameter]:

@@ -15,12 +15,13 @@ from tractable.core.words import counted, listing, nearest, tell
 from tractable.tables.columns import Column
 from tractable.tables.encoder import Encoder, fit_numbers
 from tractable.tables.files import Source, places, read_table
-from tractable.tables.fit import Explained, explain, held_out_mask
+from tractable.tables.fit import ROLES, Explained, explain, held_out_mask
 from tractable.tables.models import inputs_of
+from tractable.tables.numerals import Form
 
 SCORED = 10_000  # largest number of held-out rows of shards that are scored: the first ones, as the order is random
 MOST = 100_000  # the largest whole number that an option such as --hidden accepts
-ROLES = ("weights", "exposure", "censored", "event", "until")  # options that name a column with a special role
+FORMAT = ("sep", "decimal", "thousands", "na_values")  # options that say how a .csv is written
 PACKED = (*ROLES, "exclude", "formula", "shifted", "family", "target")  # options that a packed table fixes or excludes
 
 
@@ -34,9 +35,14 @@ def columns_in(text: str, columns: Sequence[str]) -> list[str]:
     return [text] * bool(text) if text in columns or not set(parts) & set(columns) else parts
 
 
+def read(path: Path, spec: Mapping[str, Any]) -> pd.DataFrame:
+    """Read a table as the options of a run say, which may be of an earlier version."""
+    return read_table(path, **{name: spec.get(name) for name in FORMAT})
+
+
 def read_explained(path: Path, spec: Mapping[str, Any], target: str | None) -> Explained:
     """Read a table whose other columns explain a target; the inputs are standardised by the rows to fit."""
-    frame = read_table(path, spec["sep"], spec["decimal"])
+    frame = read(path, spec)
     formula, missing = spec.get("formula") or "", spec["missing"]
     if target is None and not formula:
         names = ", ".join(map(repr, frame.columns[:12]))
@@ -44,7 +50,8 @@ def read_explained(path: Path, spec: Mapping[str, Any], target: str | None) -> E
     columns: dict[str, Any] = {name: spec[name] or "" for name in ROLES}
     columns |= {"exclude": spec["exclude"], "formula": formula, "pooled": "hidden" not in spec}
     names = columns_in(target or "", [str(name) for name in frame.columns])
-    found = explain(frame, names, spec["held_out"], missing, spec["family"], columns)
+    marks = Form("", spec.get("thousands") or "", spec.get("decimal") or "")
+    found = explain(frame, names, spec["held_out"], missing, spec["family"], columns, marks)
     if found.reason:
         family = found.encoder.target.family
         tell(f"{found.encoder.explained} holds {found.reason}: --family {family}. Choose another with --family.")
@@ -88,7 +95,7 @@ def part_rows(rows: Data, mask: np.ndarray) -> tuple[Data, Data | None]:
 
 def inputs(encoder: Encoder, path: Path, spec: Mapping[str, Any]) -> Any:
     """The model's inputs for every row of a table, which need not hold the target."""
-    return inputs_of(encoder, read_table(path, spec.get("sep"), spec.get("decimal")))
+    return inputs_of(encoder, read(path, spec))
 
 
 def drop_columns(frame: pd.DataFrame, exclude: Sequence[str]) -> pd.DataFrame:

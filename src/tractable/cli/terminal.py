@@ -5,6 +5,7 @@ Tables, notes and names of folders may come from anybody, so this module never i
 
 import contextlib
 import re
+import shlex
 import sys
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
@@ -20,7 +21,10 @@ FAULT, REJECTED = 2, 3  # exit codes
 ROWS, COLUMNS = 12, 9  # the largest number of rows and columns of a table that are shown
 WIDE = 120  # the width of the text, in characters, if the output is not a terminal
 # Python arguments in the library's messages that are options of the command line.
-ARGUMENT = re.compile(r"\b(missing|family|array|redraw|mesh|exclude|exposure|censored|event|until)=('[^']*'|\w+)?")
+ARGUMENT = re.compile(
+    r"\b(missing|family|array|redraw|mesh|exclude|exposure|censored|event|until|thousands|decimal|na_values)="
+    r"('[^']*'|\[[^]]*\]|\w+)?"
+)
 
 
 class Terminal(Console):
@@ -56,8 +60,8 @@ def as_options(sentence: str) -> str:
     """
 
     def option(match: re.Match) -> str:
-        value = (match[2] or "").strip("'").replace("True", "")
-        return f"--{match[1]} {value}".strip()
+        value = ",".join(re.findall("'([^']*)'", match[2] or "")) or (match[2] or "").replace("True", "")
+        return f"--{match[1].replace('_', '-')} {value and shlex.quote(value)}".strip()
 
     sentence = ARGUMENT.sub(option, sentence).replace("same checkpoint=", "same --out, and --resume,")
     return sentence.replace("solver='stochastic'", "--set solver=stochastic")

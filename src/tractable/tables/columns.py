@@ -6,19 +6,18 @@ import re
 import unicodedata
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from tractable.core import scales
 from tractable.core.errors import DataError
-from tractable.core.words import counted, listing, tell
+from tractable.core.words import listing, tell
+from tractable.tables.numerals import FEW_LEVELS, Values, are_plain, check_numbers_in_text, place_of, text_of
 
 # The largest absolute value that a column's numbers may have; their differences then cannot overflow.
 LARGEST = float(np.finfo(np.float64).max) / 4
 MOST_LEVELS = 100  # the largest number of levels of text that is not pooled; of more levels, the rarest share one
-FEW_LEVELS = 20  # text with at most this many distinct numbers may also hold entries such as 3+; all are then levels
 REST = "any other"  # the level that the rarest levels share
 WORDS = (("no", "yes"), ("n", "y"), ("false", "true"), ("f", "t"), ("off", "on"))  # pairs that mean False and True
 MEANS = {word: value for pair in WORDS for value, word in enumerate(pair)}  # 0 for False, 1 for True
@@ -28,9 +27,6 @@ DAYS, CLOCKS = ("%m/%d/%Y", "%d/%m/%Y", "%d.%m.%Y"), ("", " %H:%M", " %H:%M:%S")
 FORMATS = ("ISO8601", *(day + clock for clock in CLOCKS for day in DAYS))
 CLOCK = r"((-?\d+ days?,? \+?)?\d+:[0-5]\d(:[0-5]\d(\.\d+)?)?|-?\d+ days?|P\d+DT\d+H\d+M[\d.]+S)"  # a duration as text
 ZONE = r"(?:Z|\d[+-]\d\d:?\d\d)$"  # the end of a time that is written with its difference from UTC
-DRESSED = (  # numbers with a decimal comma, thousands separators, a currency or a percent sign
-    r"([-−]?(\d+,\d+|\d{1,3}([,' ]\d{3})+(\.\d+)?|\d{1,3}(\.\d{3})+,\d+)|[$€£] ?-?[\d.,]+|-?[\d.,]+ ?[%$€£])"
-)
 IDENTIFIER = (  # names that suggest that a column only identifies rows
     r"(.*[_\s.-])?(id|uuid|guid|key|index|row|rownames|no|nr|sno|number|serial|record|instant|obs|observation|case)"
     r"|unnamed: \d+|.*[a-z]I[dD]"
@@ -42,8 +38,6 @@ MONTHS = ("January", "February", "March", "April", "May", "June", "July", "Augus
           "December")  # fmt: skip
 YEAR = 365.25  # days
 WAVES = 2  # the number of harmonics that encode a cycle, such as the time of day
-
-Values = Any  # a pandas Series; pandas' own annotation of frame[name] allows other types too
 
 
 @dataclass(frozen=True)
@@ -140,20 +134,6 @@ def lacks(values: Values) -> np.ndarray:
     return absent
 
 
-def gap(absent: dict[str, np.ndarray]) -> str:
-    """The start of an error message about the first column with missing values.
-
-    ``absent`` says for each column which of its values are missing, (n,).
-    """
-    name, where = next((name, where) for name, where in absent.items() if where.any())
-    others = sum(bool(where.any()) for where in absent.values()) - 1
-    more = f"; values are also missing in {counted(others, 'more column')}" if others else ""
-    return (
-        f"Column {name!r} has {counted(int(where.sum()), 'value')} missing or not finite, the first in row "
-        f"{int(np.argmax(where))} (the top row is 0){more}."
-    )
-
-
 def kind_of(values: Values) -> str:
     """The kind of a column: "number", "boolean", "text", "date" or "duration". No value may be missing."""
     dtype = values.dtype
@@ -167,13 +147,14 @@ def kind_of(values: Values) -> str:
         return "duration"
     if pd.api.types.is_object_dtype(dtype):
         dtype = pd.api.types.infer_dtype(values, skipna=False)
-        known = {"boolean": "boolean", "string": "text", "datetime": "date", "date": "date", "timedelta": "duration"}
-        if dtype in known:
-            return known[str(dtype)]
+        known = {"boolean": "boolean", "string": "text", "date": "date", "timedelta": "duration"}
+        if (dtype := str(dtype).removesuffix("64").replace("datetime", "date")) in known:
+            return known[dtype]
     elif isinstance(dtype, pd.CategoricalDtype) or pd.api.types.is_string_dtype(dtype):
         return "text"
+    first = f", such as {values.iloc[0]!r:.40}" if len(values) else ""
     raise DataError(
-        f"Column {str(values.name)!r} holds {dtype}; expected numbers, True/False, text or dates. "
+        f"Column {str(values.name)!r} holds {dtype}{first}; expected numbers, True/False, text or dates. "
         "Convert it, or leave it out."
     )
 
@@ -196,6 +177,7 @@ def fit_column(values: Values, impute: bool, pooled: bool = False) -> list[Colum
         return []
     if kind == "text":
         check_numbers_in_text(values, few=True)
+        _check_dates_in_text(values)
     if reason := _names_rows(values, kind, len(gone)):
         tell(f"Column {name!r} {reason}; it is left out.")
         return []
@@ -245,12 +227,8 @@ def _fit_one(values: Values, kind: str, gaps: float, impute: bool, pooled: bool 
 
 
 def _names_rows(values: Values, kind: str, rows: int) -> str:
-    """Why a column is left out: it identifies rows, or holds dates in several formats; "" if it is an input."""
+    """Why a column is left out: it identifies rows; "" if it is an input."""
     distinct = values.nunique()
-    if kind == "text" and len(text := pd.Series(text_of(values))) and text.str.match(DATED).all():
-        first = text.iloc[0]
-        other = next((t for t in text if _shape(t) != _shape(first)), text.iloc[-1])
-        return f"holds dates in several formats, such as {first!r} and {other!r}: write all like 2024-05-31"
     if kind == "text" and distinct > max(MOST_LEVELS, len(values) / 2):
         return f"is text with {distinct:,} distinct values in {rows:,} rows, so it identifies rows"
     name = str(values.name)
@@ -280,11 +258,6 @@ def of_groups(values: Values) -> Values:
         "Rename the column if they are amounts."
     )
     return pd.Series(text_of(there), there.index, dtype=object, name=values.name).reindex(values.index)
-
-
-def _shape(text: str) -> str:
-    """A date's text with 0 for every digit."""
-    return re.sub(r"\d", "0", text)
 
 
 def _words(values: Values) -> tuple[str, ...]:
@@ -319,9 +292,33 @@ def meaning(values: Values) -> tuple[str, str]:
         return "duration", ""
     if text.str.match(DATED).all() or text.str.fullmatch(r"\d{4}-\d{2}").all():
         for form in FORMATS:
-            if pd.to_datetime(text, format=form, errors="coerce", utc=form == "ISO8601").notna().all():
+            if _dates_in(text, form).notna().all():
                 return "date", form
     return "text", ""
+
+
+def _check_dates_in_text(values: Values) -> None:
+    """Raise a DataError if most entries of text are dates, but not in one format."""
+    text: Values = pd.Series(text_of(values), values.index)
+    dated = text.str.match(DATED)
+    if 2 * dated.sum() <= len(text):
+        return
+    # A table with many formats has few columns of dates, so each format is tried on the whole column.
+    fits = [_dates_in(text, form).notna() & dated for form in FORMATS]
+    best = max(fits, key=lambda fit: fit.sum()).to_numpy(bool)
+    if best.all() or 2 * np.sum(np.any(fits, axis=0)) <= len(text):
+        return
+    raise DataError(
+        f"Column {str(values.name)!r} holds dates in several formats, or other text: {best.sum()} of its {len(text)} "
+        f"values are written like {text[best].iloc[0]!r}, but not {place_of(text, ~best)} (the top row is 0). Write "
+        "all like 2024-05-31; leave cells empty, or name their words by na_values=, if they mean a missing value; or "
+        f"leave the column out by exclude={str(values.name)!r}."
+    )
+
+
+def _dates_in(text: Values, form: str) -> Values:
+    """The dates that are written in a format; NaT for other text."""
+    return pd.to_datetime(text, format=form, errors="coerce", utc=form == "ISO8601")
 
 
 def _dated(values: Values, kind: str, form: str, gaps: float, impute: bool) -> list[Column]:
@@ -404,35 +401,6 @@ def tells(values: Values, target: Values) -> bool:
         return bool(np.all(sd > 0) and np.mean(np.prod((both - mean) / sd, 1)) ** 2 > 1 - 1e-12)
     one = values.nunique() == count == len(pd.DataFrame({0: list(values), 1: list(target)}).drop_duplicates())
     return one and 2 <= count <= len(target) / 5
-
-
-def check_numbers_in_text(values: Values, few: bool = False) -> None:
-    """Raise a DataError if a text column seems to hold numbers.
-
-    A few other entries (up to three different ones if ``few``), or the way in which the numbers are written, may have
-    turned the column into text.
-    """
-    if isinstance(values.dtype, pd.CategoricalDtype):
-        return
-    stray = np.isnan(np.asarray(pd.to_numeric(values, errors="coerce"), np.float64))
-    text: Any = pd.Series([entry.strip() for entry in text_of(values[stray])])
-    dressed = text.str.fullmatch(DRESSED)
-    if 2 * (dressed.sum() + np.sum(~stray)) > len(stray) and 2 * dressed.sum() > stray.sum():
-        raise DataError(
-            f"Column {str(values.name)!r} is text, but its values read as numbers, such as {text[dressed].iloc[0]!r}. "
-            "If its comma is the decimal mark, read the table with decimal=','; else write numbers without thousands "
-            "separators, percent and currency signs; or leave the column out."
-        )
-    # If a column has a few distinct numbers and text such as "3+" or "65 and over", all of them are levels.
-    levels = text.str.contains(r"\d").all() and values[~stray].nunique() <= FEW_LEVELS
-    if 0 < stray.sum() < len(stray) / 2 and text.nunique() <= (3 if few else len(text)) and not levels:
-        first = int(np.argmax(stray))
-        raise DataError(
-            f"Column {str(values.name)!r} is text, but {len(stray) - stray.sum()} of its {len(stray)} values "
-            f"are numbers; the first that is not is {values.tolist()[first]!r}, in row {values.index[first]} "
-            "(the top row is 0). Correct it, or leave the cell empty if it stands for a missing value; or make "
-            "the column categorical if the numbers are only names."
-        )
 
 
 def standardised(name: str, numbers: np.ndarray) -> Column | None:
@@ -592,14 +560,13 @@ def _encode_numbers(column: Column, present: Values) -> np.ndarray:
             )
         return np.where(np.isnan(true), column.mean, true)
     if kind == "text" or kind == "date" or (column.kind == "number" and kind == "boolean"):
-        raise DataError(f"Column {column.name!r} was {column.kind} in training but is {kind} here.")
+        wrong = ~are_plain(present) if kind == "text" else np.ones(len(present), bool)
+        raise DataError(
+            f"Column {column.name!r} was {column.kind} in training but is {kind} here, such as "
+            f"{place_of(present, wrong if wrong.any() else ~wrong)} (the top row is 0). Write it as in training."
+        )
     numbers = present.to_numpy(np.float64)
     if column.kind == "boolean" and not np.isin(numbers, (0, 1)).all():
         wrong = numbers[~np.isin(numbers, (0, 1))][0]
         raise DataError(f"Column {column.name!r} was True/False in training; got {wrong:g} here.")
     return numbers
-
-
-def text_of(values: Iterable[Any]) -> list[str]:
-    """Values as strings; 1 and 1.0 both become "1"."""
-    return [str(int(v)) if isinstance(v, float) and v.is_integer() else str(v) for v in values]

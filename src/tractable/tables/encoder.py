@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
+import pandas as pd
 from scipy import sparse
 
 from tractable.core.censored import middle
@@ -16,8 +17,10 @@ from tractable.core.settings import is_number
 from tractable.core.tree import Numbers, PyTree
 from tractable.core.words import listing, nearest, tell
 from tractable.tables import columns as cols
+from tractable.tables.faults import REMEDY, all_faults, describe_gaps
 from tractable.tables.files import Frame, as_table, distinct
 from tractable.tables.formula import NEW, Formula, Term
+from tractable.tables.numerals import BARE, Form, check_numbers_in_text, plain_column, read_numbers
 from tractable.tables.response import multiple_targets as several_in
 from tractable.tables.response import response
 from tractable.tables.targets import (
@@ -71,6 +74,8 @@ class Encoder:
             target are scaled.
         others: the further targets of a model of several targets.
         rows: the number of training rows, each counted as often as its weight says; 0 if they were not counted.
+        numerals: for each column whose numbers were text, such as "€1,234", four entries: its name and its
+            ``numerals.Form``. New rows are read in this form.
     """
 
     columns: tuple[cols.Column, ...]
@@ -82,6 +87,13 @@ class Encoder:
     formula: Formula | None = None
     others: tuple[Target, ...] = ()
     rows: float = 0.0
+    numerals: tuple[str, ...] = ()
+
+    @property
+    def forms(self) -> dict[str, Form]:
+        """How each column of numbers was written in training."""
+        plain = {column.name: Form() for column in self.columns if column.kind == "number" and not column.part}
+        return plain | {name: Form(*form) for name, *form in zip(*[iter(self.numerals)] * 4, strict=True)}
 
     @property
     def targets(self) -> tuple[Target, ...]:
@@ -163,8 +175,9 @@ class Encoder:
         formula = {} if self.formula is None else {"formula": self.formula.to_dict()}
         about = asdict(replace(self, formula=None))
         del about["formula"]
-        if not self.others:
-            del about["others"]
+        for name in ("others", "numerals"):
+            if not about[name]:
+                del about[name]
         return plain({"version": VERSION, **about, "columns": columns} | formula)
 
     @classmethod
@@ -295,37 +308,59 @@ def fit_encoder(
     """
     if missing not in MISSING:
         raise DataError(f"missing is 'raise', 'drop' or 'impute'; got {missing!r}.")
-    frame = _named(frame)
     if formula and exclude:
         raise DataError(f"exclude={listing(exclude)} is not for a formula, which uses only the columns that it names.")
     censor = _censoring(censored, event, until)
+    special = [name for name in (weights, exposure, censor[1]) if name]
+    frame, numerals = with_numbers(frame, exclude, formula, special)
     names = [target] * bool(target) if isinstance(target, str) else list(target)
     if formula:
-        return _fit_formula(frame, formula, names, missing, family, weights, exposure, censor)
-    for name in names or [""]:
-        if name not in frame:
+        found = _fit_formula(frame, formula, names, missing, family, weights, exposure, censor)
+        return replace(found, numerals=numerals)
+    used = [name for name in frame.columns if name not in exclude or name in names]
+    needed = _needed(used, (*names, censor[1]), missing, censor)
+    frame = frame if missing == "raise" else _present(frame, needed, missing)
+    inputs, options = [name for name in used if name not in (*names, *special)], [*exclude, *special]
+    checks: dict[str, Any] = {name: lambda values: cols.fit_column(cols.of_groups(values), True) for name in inputs}
+    checks |= {name: lambda values: fit_target(values, family) for name in names if not censor[0]}
+    checks |= {each: lambda values: _positive(values.to_frame(), values.name, True) for each in (weights, exposure)}
+    with all_faults(frame, needed, checks):
+        absent = [name for name in (*(names or [""]), *options) if name not in frame]
+        if wrong := absent or [name for name in options if name in names]:
+            near = "".join(nearest(name, frame.columns) for name in absent)
             raise DataError(
-                f"The target {name!r} is not a column of the table; got {listing(frame.columns)}."
-                f"{nearest(name, frame.columns)}"
+                f"{listing(wrong)} is not a column of the table{' other than the target' * (not absent)}; got "
+                f"{listing(frame.columns)}.{near}"
             )
-    for named in (*exclude, *filter(None, (weights, exposure, censor[1]))):
-        if named not in frame or named in names:
-            raise DataError(
-                f"{named!r} is not a column other than the target; the columns are {listing(frame.columns)}."
-                f"{nearest(named, frame.columns)}"
-            )
-    frame = frame.drop(columns=list(exclude))
-    if len(frame.columns) == len(names):
-        raise DataError(f"The table has no column except the target {listing(names)}; expected inputs too.")
-    frame = _present(frame, _needed(list(frame.columns), (*names, censor[1]), missing, censor), missing)
-    aim, *more = _aims(frame, names, censor, family)
-    target, others = aim.name, [
-        name for name in frame.columns if name not in (*names, weights, exposure, censor[1])
-    ]  # fmt: skip
-    if exposure:
+        if len(used) == len(names):
+            raise DataError(f"The table has no column except the target {listing(names)}; expected inputs too.")
+        frame = _present(pd.DataFrame(frame[used]), needed, missing)
+        aims = _aims(frame, names, censor, family)
+        draft = Encoder((), aims[0], missing, weights=weights, exposure=exposure, others=aims[1:], numerals=numerals)
+        return _with_inputs(draft, frame, inputs, pooled)
+
+
+def with_numbers(
+    frame: Frame, exclude: Sequence[str], formula: str, special: Sequence[str], marks: Form = BARE
+) -> tuple[Frame, tuple[str, ...]]:
+    """The table with text read as numbers in the columns that are used, where that is certain; and ``numerals``.
+
+    Used are all columns but those to exclude; with a formula, those that it names and the ``special`` ones.
+    """
+    frame = _named(frame)
+    named = [*special, *(name for name in frame.columns if not formula or name in formula)]
+    used = [name for name in frame.columns if name in named and name not in exclude]
+    frame, forms = read_numbers(frame, used, marks=marks)
+    return frame, tuple(part for name, form in forms.items() for part in (name, *form))
+
+
+def _with_inputs(draft: Encoder, frame: Frame, others: Sequence[str], pooled: bool) -> Encoder:
+    """An encoder of targets with the columns of the inputs ``others`` too, learnt from the training table."""
+    aim, more, names = draft.target, draft.others, [aim.name for aim in draft.targets]
+    if exposure := draft.exposure:
         if aim.family not in COUNTS:
-            raise DataError(f"exposure={exposure!r} is for counts; the target {target!r} is {aim.family}.")
-        aim = replace(aim, level=float(frame[target].sum() / _positive(frame, exposure).sum()))
+            raise DataError(f"exposure={exposure!r} is for counts; the target {aim.name!r} is {aim.family}.")
+        aim = replace(aim, level=float(frame[aim.name].sum() / _positive(frame, exposure).sum()))
     for name, target_name in ((name, target_name) for name in others for target_name in names):
         if cols.tells(frame[name], frame[target_name]):
             tell(
@@ -333,18 +368,15 @@ def fit_encoder(
                 f"under another name, and will not be known where {target_name!r} is to be predicted, leave it out: "
                 f"exclude {name}."
             )
-    for name in others:
-        values = frame[name]
-        if (text := cols.of_groups(values)) is not values:
-            frame = frame.assign(**{name: text})
+    frame, impute = frame.assign(**{name: cols.of_groups(frame[name]) for name in others}), draft.missing == "impute"
     pooled = pooled and aim.family != "categorical" and not more and not all(cols.many_levels(frame[o]) for o in others)
-    columns = tuple(column for name in others for column in cols.fit_column(frame[name], missing == "impute", pooled))
+    columns = tuple(column for name in others for column in cols.fit_column(frame[name], impute, pooled))
     if columns and not any(column.features for column in columns):  # a model needs a weight, so nothing is pooled
-        columns = tuple(column for name in others for column in cols.fit_column(frame[name], missing == "impute"))
+        columns = tuple(column for name in others for column in cols.fit_column(frame[name], impute))
     if not columns:
         raise DataError("Every input column is constant or identifies the rows: there is nothing to learn from.")
-    rows = float(_positive(frame, weights, zero=True).sum()) if weights else float(len(frame))
-    found = Encoder(columns, aim, missing, weights=weights, exposure=exposure, others=tuple(more), rows=rows)
+    rows = float(_positive(frame, draft.weights, zero=True).sum()) if draft.weights else float(len(frame))
+    found = replace(draft, columns=columns, target=aim, others=tuple(more), rows=rows)
     return _guessed(found, frame) if found.levels else found
 
 
@@ -405,14 +437,26 @@ def _fit_formula(
     if both := [name for name in aims if name in formula.names]:
         raise DataError(f"The formula {whole!r} explains {both[0]!r} by itself: leave it out on one side.")
     needed = _needed(list(formula.table.columns), (*aims, censor[1]), missing, censor)
-    frame = _present(frame, needed, missing)
+    frame = frame if missing == "raise" else _present(frame, needed, missing)
+    checks: dict[str, Any] = {name: _check_input for name in formula.names if name not in formula.groups}
+    with all_faults(frame, needed, checks | {n: lambda v: fit_target(v, family) for n in aims if not censor[0]}):
+        frame = _present(frame, needed, missing)
+        for name in checks:
+            _check_input(frame[name][~cols.lacks(frame[name])])
+        targets = _aims(frame, aims, censor, family)
     if missing == "impute":
         frame = formula.filled(frame, frame)
-    aim, *more = (replace(each, mean=0.0, sd=1.0, level=1.0) for each in _aims(frame, aims, censor, family))
+    aim, *more = (replace(each, mean=0.0, sd=1.0, level=1.0) for each in targets)
     if exposure and aim.family not in COUNTS:
         raise DataError(f"exposure={exposure!r} is for counts; the target {formula.target!r} is {aim.family}.")
     formula = Formula(text, frame, other_columns)
     return Encoder((), aim, missing, weights=weights, exposure=exposure, formula=formula, others=tuple(more))
+
+
+def _check_input(values: cols.Values) -> None:
+    """Raise a DataError if an input of a formula is text that seems to hold numbers."""
+    if len(values) and cols.kind_of(values) == "text":
+        check_numbers_in_text(values)
 
 
 def fit_numbers(
@@ -454,17 +498,27 @@ def encode(encoder: Encoder, frame: Frame) -> Encoded:
     Raises:
         DataError: columns are missing or of another kind, values are missing, or a class was not in training.
     """
-    frame = _named(frame)
-    wanted = _wanted(encoder, frame)
-    explained = explains(encoder, frame)
-    needed = _needed_of(encoder, wanted)
-    frame = _present(frame, needed, encoder.missing if explained else "raise").reset_index(drop=True)
+    frame, forms, explained = _named(frame), encoder.forms, explains(encoder, frame)
+    frame = read_numbers(frame, [name for name in forms if name in frame], forms)[0]
+    checks: dict[str, Any] = {column.name: functools.partial(cols.encode_column, column) for column in encoder.columns}
+    learnt: Any = encoder.formula.table[encoder.formula.names] if encoder.formula is not None else {}
+    for name in (name for name in learnt if learnt[name].dtype.kind in "iuf"):
+        checks[name] = functools.partial(cols.encode_column, cols.Column(name, "number"))
+    if explained and not encoder.target.censoring:
+        checks |= {aim.name: functools.partial(encode_target, aim) for aim in encoder.targets}
+    how = encoder.missing if explained else "raise"
+    needed = [name for name in _needed_of(encoder, _wanted(encoder, frame)) if name in frame]
+    with all_faults(frame if how == "raise" else _present(frame, needed, how), needed, checks):
+        _refuse_absent(encoder, frame)
+        frame = _present(frame, needed, how).reset_index(drop=True)
+        columns = [cols.encode_column(column, frame[column.name]) for column in encoder.columns]
+        for name in checks.keys() & set(learnt):
+            checks[name](frame[name][~cols.lacks(frame[name])])
+        y = _encode_targets(encoder, frame) if explained else None
     if encoder.formula is not None and encoder.missing == "impute":
         frame = encoder.formula.filled(frame)
     design = None if encoder.formula is None else encoder.formula.rows(frame)
-    columns = [cols.encode_column(column, frame[column.name]) for column in encoder.columns]
     x = np.concatenate(columns, axis=1) if design is None else design.x
-    y = _encode_targets(encoder, frame) if explained else None
     offset = None
     if design is not None:
         offset = design.offset
@@ -486,6 +540,7 @@ def encode(encoder: Encoder, frame: Frame) -> Encoded:
 def complete(encoder: Encoder, frame: Frame) -> np.ndarray:
     """Whether each row has a value in every column where ``encode`` needs one, (n,)."""
     frame = _named(frame)
+    _refuse_absent(encoder, frame)
     needed = _needed_of(encoder, _wanted(encoder, frame))
     return ~np.any([np.zeros(len(frame), bool), *(cols.lacks(frame[name]) for name in needed)], axis=0)
 
@@ -525,21 +580,27 @@ def _named(frame: Frame) -> Frame:
     distinct(names, "The table")
     if not len(frame):
         raise DataError("The table holds no rows; expected at least one.")
-    return frame.set_axis(names, axis=1).reset_index(drop=True)
+    frame = frame.set_axis(names, axis=1).reset_index(drop=True)
+    return frame.assign(**{name: plain_column(frame[name]) for name in names})
 
 
 def _wanted(encoder: Encoder, frame: Frame) -> list[str]:
+    """The columns that ``encode`` reads."""
     inputs = [column.name for column in encoder.columns] if encoder.formula is None else encoder.formula.names
     target, explained = encoder.target, explains(encoder, frame)
     bound = [target.bound_column] if target.bound_column and explained else []
-    wanted = list(dict.fromkeys([*inputs, *filter(None, [encoder.exposure]), *bound]))
-    absent = [name for name in wanted if name not in frame]
-    if absent:
+    targets = [aim.name for aim in encoder.targets] * explained
+    return list(dict.fromkeys([*inputs, *filter(None, [encoder.exposure]), *bound, *targets]))
+
+
+def _refuse_absent(encoder: Encoder, frame: Frame) -> None:
+    """Raise a DataError if the table lacks a column that ``encode`` reads."""
+    wanted = _wanted(encoder, frame)
+    if absent := [name for name in wanted if name not in frame]:
         raise DataError(
             f"The table lacks {listing(absent)}; expected the columns {listing(wanted)}, got {listing(frame.columns)}."
             f"{nearest(absent[0], frame.columns)}"
         )
-    return wanted + [aim.name for aim in encoder.targets] * explained
 
 
 def _positive(frame: Frame, name: str, zero: bool = False) -> np.ndarray:
@@ -588,10 +649,8 @@ def _present(frame: Frame, names: list[str], missing: str) -> Frame:
     if not gone.any():
         return frame
     if missing == "raise":
-        raise DataError(
-            f"{cols.gap(absent)} Fill them in, let inputs be imputed (missing='impute' when fitting), leave out such "
-            "rows (missing='drop' when fitting), or leave out the column."
-        )
+        name = next(name for name in names if absent[name].any())
+        raise DataError(f"{describe_gaps(frame[name], absent[name])} {REMEDY}")
     if gone.all():
         worst = max(absent, key=lambda name: absent[name].sum())
         raise DataError(

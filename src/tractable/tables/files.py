@@ -11,6 +11,7 @@ import pandas as pd
 from tractable.core.errors import DataError, parsing
 from tractable.core.words import counted, listing, tell
 from tractable.core.writing import as_written
+from tractable.tables.numerals import Form, read_numbers
 
 ARRAYS = (".npz", ".npy")
 TEXTS = (".csv", ".csv.gz", ".tsv", ".tsv.gz")
@@ -18,6 +19,7 @@ USUAL = ("x_train", "x", "data")  # names of the arrays of an .npz that are read
 NEW = ("x_test",)  # for new rows, names that are preferred to those of ``USUAL``
 
 Frame = pd.DataFrame
+Given = str | None  # an option
 
 
 def as_table(source: object) -> Frame:
@@ -28,7 +30,9 @@ def as_table(source: object) -> Frame:
     return found
 
 
-def read_table(path: str | Path, sep: str | None = None, decimal: str | None = None) -> Frame:
+def read_table(
+    path: str | Path, sep: Given = None, decimal: Given = None, thousands: Given = None, na_values: Given = None
+) -> Frame:
     """Read a CSV or Parquet file as a DataFrame.
 
     A CSV file has a header and is text in UTF-8; its name ends with ``.csv`` or ``.tsv``, and may have ``.gz`` added.
@@ -37,7 +41,10 @@ def read_table(path: str | Path, sep: str | None = None, decimal: str | None = N
         path: the path of the file.
         sep: the separator between the columns of a CSV file; by default a comma or, if the header has no comma, the
             first of semicolon, tab and bar that it has.
-        decimal: the decimal mark of a CSV file's numbers; a point by default.
+        decimal: the decimal mark of a CSV file's numbers; a point by default, or a comma if ``thousands`` is a point.
+        thousands: what separates thousands in a CSV file's numbers.
+        na_values: words of a CSV file that mean a missing value, with commas between them; besides those of pandas,
+            such as NA and an empty cell.
 
     Raises:
         DataError: there is no such file; it is of another kind, unreadable or empty; or two columns have one name.
@@ -47,7 +54,10 @@ def read_table(path: str | Path, sep: str | None = None, decimal: str | None = N
         what = "is a folder" if path.is_dir() else "does not exist"
         raise DataError(f"{path} {what}. Expected a .csv or .parquet file.")
     if path.name.lower().endswith(TEXTS):
-        frame = _read_csv(path, sep, decimal or ".")
+        frame = _read_csv(path, sep, decimal or ",."[thousands != "."], na_values.split(",") if na_values else None)
+        if decimal or thousands:
+            # Signs are left to an encoder, which remembers them.
+            frame = read_numbers(frame, frame.columns, marks=Form("", thousands or "", decimal or ""), signs=False)[0]
     elif path.suffix.lower() in (".parquet", ".pq"):
         with parsing(f"{path} is not a Parquet file, or is damaged"):
             frame = pd.read_parquet(path, engine="pyarrow")
@@ -81,13 +91,14 @@ def csv_columns(path: Path, sep: str | None = None) -> tuple[list[str], dict[str
     return names, how
 
 
-def _read_csv(path: Path, sep: str | None, decimal: str) -> Frame:
+def _read_csv(path: Path, sep: str | None, decimal: str, na_values: list[str] | None) -> Frame:
     try:
         how = csv_columns(path, sep)[1]
         with warnings.catch_warnings():
             # pandas warns if it cuts rows that are longer than the header.
             warnings.simplefilter("error", pd.errors.ParserWarning)
-            return as_written(pd.read_csv(path, decimal=decimal, low_memory=False, index_col=False, **how))
+            how |= {"decimal": decimal, "na_values": na_values, "low_memory": False, "index_col": False}
+            return as_written(pd.read_csv(path, **how))
     except UnicodeDecodeError as error:
         raise DataError(f"{path} is not text in UTF-8: {error}. Save it anew in that encoding.") from error
     except DataError:

@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,12 +19,14 @@ from tractable.inference import infer
 from tractable.methods import Method, named
 from tractable.networks.network import PRIORS
 from tractable.posterior.posterior import Posterior
-from tractable.tables.encoder import Encoder, fit_encoder
+from tractable.tables.encoder import Encoder, fit_encoder, with_numbers
 from tractable.tables.files import as_table, read_table
 from tractable.tables.models import data_of, table_model
+from tractable.tables.numerals import BARE, Form
 from tractable.tables.regression import formula_model
 
 SPLIT_SEED = 0  # seed of the choice of held-out rows, which is thus the same for all runs on a table
+ROLES = ("weights", "exposure", "censored", "event", "until")  # arguments that name a column with a special role
 OF_NETWORKS = 0.2  # the share of rows that a network holds out by default: only such rows show wrong predictions
 
 
@@ -134,7 +137,7 @@ def usual_method(model: Model, data: Data) -> str:
 
 def explain(
     frame: pd.DataFrame, names: Sequence[str], held_out: float, missing: str, family: str | None,
-    columns: Mapping[str, Any],
+    columns: Mapping[str, Any], marks: Form = BARE,
 ) -> Explained:  # fmt: skip
     """Encode a table whose other columns explain the targets ``names``; inputs are standardised by the rows to fit.
 
@@ -144,7 +147,11 @@ def explain(
         held_out: the share of rows that the fit does not use.
         missing, family: as for ``fit_encoder``.
         columns: further arguments of ``fit_encoder``.
+        marks: the separator of thousands and the decimal mark of numbers in text, where they are known.
     """
+    # Numbers in text are read here, because the rows to fit may show less of how they are written than all rows.
+    roles = [name for name in map(columns.get, ROLES) if name]
+    frame, numerals = with_numbers(frame, columns["exclude"], columns["formula"], roles, marks)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the second call of fit_encoder gives the same warnings again
         draft = fit_encoder(frame, names, missing, family, **columns)  # an encoder of all rows
@@ -158,7 +165,7 @@ def explain(
         frame = frame.loc[~frame[needed].replace([np.inf, -np.inf], np.nan).isna().any(axis=1)]
     needed = None if draft.formula is None else draft.formula.needed(frame)
     train, rest = split(frame, aim.name, bool(aim.classes), held_out, needed)
-    encoder = fit_encoder(train, names, missing, aim.family, **columns)
+    encoder = replace(fit_encoder(train, names, missing, aim.family, **columns), numerals=numerals)
     return Explained(encoder, data_of(encoder, train), data_of(encoder, rest) if len(rest) else None, aim.reason)
 
 

@@ -14,9 +14,11 @@ from tractable.core.errors import DataError
 from tractable.core.tree import Numbers
 from tractable.core.words import listing, nearest, tell
 from tractable.glm.families import MULTI_OUTPUT
-from tractable.tables.columns import Values, check_numbers_in_text, kind_of, moments, tell_of_equal_levels, text_of
+from tractable.tables.columns import kind_of, moments, tell_of_equal_levels
+from tractable.tables.numerals import Values, are_plain, check_numbers_in_text, text_of
 
 MOST_CLASSES = 100  # the largest number of classes
+ROWS_OF_A_CLASS = 3  # more than FEW classes, most of which have fewer rows than this, are refused
 SCALE = 5  # whole numbers from 0 with fewer distinct values than this are counts and not grades
 FEW = 10  # whole numbers with at most this many distinct values may be grades or classes
 MANY_ZEROS = 0.05  # a note is printed if a larger share of the numbers than this is 0, and the others are skewed
@@ -122,10 +124,15 @@ def fit_target(values: Values, family: str | None = None) -> Target:
     if family in CLASSES:
         if family == "bernoulli" and len(found) != 2:
             raise DataError(f"family='bernoulli' expects two classes; the target {name!r} has {len(found)}.")
-        if len(found) > MOST_CLASSES:
+        rare = len(found) > FEW and 2 * np.sum(values.value_counts() < ROWS_OF_A_CLASS) > len(found)
+        if rare or len(found) > MOST_CLASSES:
+            fault = f", most in fewer than {ROWS_OF_A_CLASS} of its {len(values)} rows; a class needs several rows"
+            numbers = kind == "text" and bool(are_plain(text_of(values)).all())
             raise DataError(
                 f"The target {name!r} has {len(found)} classes; at most {MOST_CLASSES} are supported. "
-                "Merge rare ones, or choose a target that is a number."
+                f"Its classes are {listing(found[:3])} and so on{fault * bool(rare)}. "
+                + "They are numbers written as text: convert the column by pandas.to_numeric." * numbers
+                + "Merge rare ones, or choose a target that is a number." * (not numbers)
             )
         if family == "ordered" and kind == "text" and not getattr(values.dtype, "ordered", False):
             tell(
@@ -300,7 +307,8 @@ def encode_target(target: Target, values: Values) -> np.ndarray:
     kind = kind_of(values)
     if not target.classes:
         if kind != "number":
-            raise DataError(f"The target {target.name!r} was a number in training but is {kind} here.")
+            name, first = target.name, values.iloc[0]
+            raise DataError(f"The target {name!r} was a number in training but is {kind} here, such as {first!r}.")
         numbers = values.to_numpy(np.float64)
         _check(target.name, target.family, numbers)
         return (numbers - target.mean) / target.sd
