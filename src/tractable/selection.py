@@ -16,7 +16,7 @@ from tractable.core.errors import RunError, SettingsError, TractableWarning
 from tractable.core.latent import LatentModel
 from tractable.core.model import Data, Model, PyTree, as_data
 from tractable.core.settings import is_whole, seeded
-from tractable.core.words import counted
+from tractable.core.words import counted, tell
 from tractable.diagnostics.belief import point_belief
 from tractable.diagnostics.report import Report, number
 from tractable.engine.jobs import Heard, finished, many_processes, why
@@ -187,7 +187,7 @@ def select(
     fits[best] = _with_errors(fits[best], method)
     table = table_of(fits, method, size)
     for warning in warnings_of[order[best]]:  # only the chosen model's warnings are of use
-        warnings.warn(warning.message, TractableWarning, stacklevel=2)
+        tell(str(warning.message))
     return Selection(table, fits, best, by, remarks(fits, table, best, by, len(counts), stopped, noun), stopped)
 
 

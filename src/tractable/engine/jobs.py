@@ -21,6 +21,7 @@ from joblib.parallel import MultiprocessingBackend, get_active_backend
 
 from tractable.core.errors import DataError, SettingsError, TractableError, TractableWarning
 from tractable.core.settings import Jobs, expect
+from tractable.core.words import tell
 from tractable.engine.stopping import ending, interruptible
 
 # JAX settings on which a process's results depend; another process gets the same values.
@@ -42,8 +43,11 @@ class Ended(NamedTuple):
 
     def tell(self) -> None:
         """Repeat in this process the warnings of another process."""
-        for message, category, file, line in self.caught_warnings:
-            warnings.warn_explicit(message, category, file, line)
+        for message, category, *where in self.caught_warnings:
+            if issubclass(category, TractableWarning):  # the other process does not know the user's line
+                tell(message, category)
+            else:
+                warnings.warn_explicit(message, category, *where)
 
 
 class Heard:

@@ -1,7 +1,6 @@
 """The estimators' common base: it leads from a table to a posterior, and back to the user's units."""
 
 import dataclasses
-import warnings
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any, ClassVar
 
@@ -18,7 +17,7 @@ from tractable.core.bits import in_double, need_double
 from tractable.core.errors import DataError, SettingsError, TractableWarning
 from tractable.core.model import Data, Model
 from tractable.core.settings import Range, Seed, is_number, is_whole, range_of
-from tractable.core.words import Spelt
+from tractable.core.words import Spelt, tell
 from tractable.diagnostics.calibration import split_conformal
 from tractable.diagnostics.report import Report, number
 from tractable.diagnostics.verify import Verify
@@ -444,18 +443,15 @@ class BayesianClassifier(ClassifierMixin, Explaining):
         return self.classes_[codes]
 
 
-def warn_of(report: Report, stacklevel: int = 5) -> None:
+def warn_of(report: Report) -> None:
     """Warn once, as scikit-learn does, if the verdict is "reject", and say why."""
     if report.verdict != "reject":
         return
     poor = [check for check in report.checks if check.verdict == "reject"]
     unfinished = any(check.name in UNFINISHED for check in poor)
     reasons = "; ".join(f"{check.name} {number(float(check.value))}, {check.sentence}" for check in poor)
-    warnings.warn(
-        f"Do not use this posterior: {reasons}. report_ has every check.",
-        ConvergenceWarning if unfinished else TractableWarning,
-        stacklevel=stacklevel,
-    )
+    category = ConvergenceWarning if unfinished else TractableWarning
+    tell(f"Do not use this posterior: {reasons}. report_ has every check.", category)
 
 
 def limit_batch_size(method: Method, count: int) -> Method:
