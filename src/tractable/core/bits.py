@@ -77,7 +77,7 @@ class CachedProperty:
         self.compute, self.__doc__ = compute, compute.__doc__
 
     def __set_name__(self, owner: type, name: str) -> None:
-        self.single, self.double = f"{name} in 32 bits", f"{name} in 64 bits"
+        self.single, self.double = f"_{name} in 32 bits", f"_{name} in 64 bits"
 
     def __get__(self, instance: object, owner: type | None = None) -> Any:
         if instance is None:

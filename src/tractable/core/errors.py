@@ -6,6 +6,11 @@ from typing import Any
 
 from tractable.core.shown import printable
 
+__all__ = [
+    "ArgumentError", "CheckpointError", "DataError", "ModelError", "RunError", "SettingsError", "TractableError",
+    "TractableWarning",
+]  # fmt: skip
+
 
 class TractableError(Exception):
     """Base of all errors that the library raises on purpose; control characters in a message are escaped."""

@@ -212,7 +212,9 @@ class Model(Grouped, Spelt):
 
     def __getstate__(self) -> dict[str, Any]:
         """The state without cached properties, which another process computes again."""
-        return {name: value for name, value in vars(self).items() if name.partition(" ")[0] not in CACHED}
+        return {
+            name: value for name, value in vars(self).items() if name.partition(" ")[0].removeprefix("_") not in CACHED
+        }
 
     @classmethod
     def from_log_density(

@@ -49,6 +49,7 @@ class Prior:
 
     @property
     def prior_is_callable(self) -> bool:
+        """Whether the prior is a log density in place of distributions."""
         return callable(self.prior) and not is_distribution(self.prior)
 
     @property

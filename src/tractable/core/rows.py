@@ -46,6 +46,16 @@ class Data(Spelt):
             methods read each batch from the file as a run of neighbouring rows. The rows of the file should then be in
             random order, as ``tr.pack`` writes them; the report says if they are not.
 
+    Attributes:
+        y, given: the rows as arrays.
+        rows: (y, given).
+        size: N, the number of rows, or of groups.
+        weights: (N,) how often each row counts; None if every row counts once.
+        labels: (N,) the groups' labels; None without groups.
+        numbers: (N, largest group) the numbers of each group's rows, -1 for padding; None without groups.
+        missing, resident: as given; ``resident`` is False if the rows take 4 GiB or more.
+        nbytes: the bytes of the rows and weights.
+
     Raises:
         DataError: the data are empty; arrays differ in length; numbers are not finite, are masked, or exceed 32 bits
             while JAX computes in 32 bits; weights are negative or all zero.

@@ -101,12 +101,12 @@ class _SignatureOfInit:
 class Spelt:
     """Base of classes whose constructors suggest the right spelling of an argument, as ``spelt`` does for functions."""
 
-    removed: ClassVar[Mapping[str, str]] = NOTHING  # for each removed argument, what to pass instead
+    _removed: ClassVar[Mapping[str, str]] = NOTHING  # for each removed argument, what to pass instead
     __signature__ = _SignatureOfInit()  # else inspect would show the signature of __new__
 
     def __new__(cls: type[Self], *args: object, **named: object) -> Self:
         if named:
-            check_spelling(cls.__name__, named, inspect.signature(cls), cls.removed)
+            check_spelling(cls.__name__, named, inspect.signature(cls), cls._removed)
         return object.__new__(cls)
 
 
