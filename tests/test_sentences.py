@@ -1,5 +1,6 @@
 """What users are told who misspell a name, or hand over something of another shape."""
 
+import contextlib
 import inspect
 from collections.abc import Callable
 
@@ -150,3 +151,90 @@ def test_a_class_shows_its_own_signature():
     assert list(inspect.signature(tr.Data).parameters) == [
         "y", "given", "weights", "missing", "allow_empty", "resident", "group"
     ]  # fmt: skip
+
+
+class Process:
+    """A Gaussian process: the fitted data are one row, all of its values."""
+
+    def __call__(self, params, x):
+        return dist.MultivariateNormal(jnp.zeros(len(x)), self.covariance(params, x, x) + 0.01 * jnp.eye(len(x)))
+
+    def covariance(self, params, a, b):
+        return params["scale"] ** 2 * jnp.exp(-0.5 * jnp.square(a[:, None] - b[None]))
+
+
+class Predicting(Process):
+    """The process with its own predictions."""
+
+    def predict(self, params, x, rows):
+        return dist.Normal(self.covariance(params, x, rows[1][0])[:, 0], 1.0)
+
+
+PLACES = np.linspace(0.0, 5.0, 6)
+SCALE = {"scale": dist.HalfNormal(1.0)}
+
+
+@pytest.mark.laws
+@pytest.mark.parametrize(
+    ("likelihood", "given", "x", "sentence"),
+    [
+        (Process(), PLACES[None], None, r"got none\. All fitted data are one row.* a method predict"),
+        (Process(), PLACES[None], PLACES, r"of shape \(6,\); got \(\)\. All fitted data are one row"),
+        (lambda p: Process()(p, jnp.asarray(PLACES)), None, PLACES, "without inputs: .* a method predict"),
+        (Predicting(), PLACES[None], None, "own method predict.* failed for no x: .* Give predict the x"),
+        (Predicting(), PLACES[None], [0.5], "failed for x of type list"),
+        (Predicting(), PLACES[None], 2.0, "failed for x of type float"),
+        (Predicting(), PLACES[None], {"x": PLACES}, "failed for x of type dict"),
+    ],
+)  # fmt: skip
+def test_one_row_that_is_a_whole_process_says_how_to_predict(likelihood, given, x, sentence):
+    data = tr.Data(np.sin(PLACES)[None], given=given)
+    fitted = tr.infer(tr.Model(SCALE, likelihood), data, tr.MAP(), verify=None)
+    with pytest.raises(DataError, match=sentence):
+        fitted.predict(x)
+
+
+GIVEN = {"group": np.ones(8), "x": X}
+BAD_ROWS = {  # (rows like those fitted) -> rows of another form
+    "a tuple": lambda y: tr.Data(y, given=(np.ones(8), X)),
+    "no inputs": lambda y: tr.Data(y),
+    "an array": lambda y: tr.Data(y, given=X),
+    "narrow": lambda y: tr.Data(y, given=GIVEN | {"x": X[:, :2]}),
+    "other names": lambda y: tr.Data(y, given={"groups": np.ones(8), "x": X}),
+    "a dict for y": lambda y: tr.Data({"y": y}, given=GIVEN),
+    "two columns of y": lambda y: tr.Data(np.stack([y, y], 1), given=GIVEN),
+}
+ROW_DOORS: dict[str, Callable] = {  # what takes rows of the fitted form
+    "log_likelihood": lambda p, rows: p.log_likelihood(rows),
+    "log_predictive": lambda p, rows: p.log_predictive(rows),
+    "report": lambda p, rows: p.report(held_out=rows),
+    "verify": lambda p, rows: p.verify(None, held_out=rows),
+    "calibrate": lambda p, rows: p.predict(GIVEN, calibrate=rows),
+    "infer": lambda p, rows: tr.infer(p.model, p.data, tr.MAP(), verify=None, held_out=rows),
+}
+
+
+@pytest.fixture(scope="module")
+def named_posterior() -> tr.Posterior:
+    model = tr.Model(PRIOR, lambda params, x: dist.Normal(x["x"] @ params["slopes"] + x["group"], params["sigma"]))
+    return tr.infer(model, tr.Data(DATA.y, given=GIVEN), tr.Laplace(), verify=None)
+
+
+@pytest.mark.laws
+@pytest.mark.parametrize("door", ROW_DOORS)
+def test_rows_of_another_form_are_refused_in_a_sentence_at_every_door(named_posterior, door):
+    for form in BAD_ROWS.values():
+        with pytest.raises((DataError, ModelError)):
+            ROW_DOORS[door](named_posterior, form(DATA.y))
+
+
+@pytest.mark.laws
+def test_inputs_of_another_form_are_told_the_form_that_is_wanted(named_posterior):
+    for x in ((np.ones(8), X), [np.ones(8), X], X, None, {"groups": np.ones(8), "x": X}):
+        with pytest.raises(
+            DataError, match=r"predict\(x\) expects .*(as \{'group': …, 'x': …\}|Did you mean 'groups')"
+        ):
+            named_posterior.predict(x)
+        for door in (named_posterior.posterior_predictive, named_posterior.prior_predictive):
+            with pytest.raises((DataError, ModelError)) if x is not None else contextlib.nullcontext():
+                door(x)

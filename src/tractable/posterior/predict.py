@@ -4,6 +4,7 @@ Rows are processed in chunks, so that memory does not grow with the number of ro
 of the data given the parameters; "epistemic" uncertainty is the uncertainty about the parameters.
 """
 
+import contextlib
 import functools
 import itertools
 import math
@@ -33,6 +34,11 @@ from tractable.engine.sharding import BY_ROW, ON_ALL, chunks
 from tractable.posterior.chunking import blocks_of_draws, bytes_per_row, fitting, rows_per_chunk
 
 LEAST = 1e-30  # a draw with less than this share of the largest weight is left out: in single precision it may be 0
+# What to do if the whole data set is one row, whose numbers depend on each other.
+JOINT = (
+    "All fitted data are one row. To predict more of it given what it holds, as for a Gaussian process or a series, "
+    "give the likelihood a method predict(params, x, (y, given))."
+)
 SAMPLES = 1000  # minimum number of values simulated for an interval
 Pair = tuple[PyTree, np.ndarray | jax.Array]  # draws and their weights, or rows and their indices
 
@@ -144,7 +150,10 @@ def ahead(
 
         return jax.lax.map(predict_draw, (params, jnp.arange(len(weights))))
 
-    means, variances, values = map(np.asarray, moments_and_draws(params, jax.tree.map(jnp.asarray, rows)))
+    got = "no x" if x is None else f"x of type {type(x).__name__} and shape {getattr(x, 'shape', 'unknown')}"
+    fault = f"This likelihood predicts by its own method predict(params, x, rows), which failed for {got}"
+    with _refused(fault, "Give predict the x that this method takes, such as the places of the new values."):
+        means, variances, values = map(np.asarray, moments_and_draws(params, jax.tree.map(jnp.asarray, rows)))
     mean, aleatoric = np.tensordot(weights, means, 1), np.tensordot(weights, variances, 1)
     epistemic = np.tensordot(weights, np.square(means - mean), 1)
     samples = np.moveaxis(values.reshape(-1, *mean.shape), 0, -1).copy()
@@ -201,7 +210,7 @@ def _predictions(
 def _kind(model: Model, params: PyTree, rows: PyTree) -> str:
     """The kind of y, "number", "classes" or "binary"; an error if y cannot be predicted."""
     shapes = row_shapes(params), row_shapes(rows)
-    example = _described(model, *shapes)
+    example = described(model, *shapes)
     if not isinstance(example, Distribution):
         raise DataError("predict expects a likelihood of one distribution; this likelihood returns several.")
     if (classes := classes_of(example)) is not None:
@@ -223,18 +232,23 @@ def classes_of(datum: Distribution) -> str | None:
     return "binary" if isinstance(datum, dist.BernoulliProbs | dist.BernoulliLogits) else None
 
 
-def _described(model: Model, params: PyTree, x: PyTree) -> PyTree:
+def described(model: Model, params: PyTree, x: PyTree) -> PyTree:
     """The distribution of y, from shapes alone; a DataError if the likelihood does not accept such a row."""
+    rows = "rows without inputs" if x is None else f"a row of shape {_shapes(x)}"
+    remedy = "Give rows like those to which the model was fitted; leave x out if the model takes no inputs."
+    with _refused(f"The likelihood does not accept {rows}", remedy), naming("The likelihood", params, x):
+        return jax.eval_shape(model.datum, params, x)
+
+
+@contextlib.contextmanager
+def _refused(fault: str, remedy: str) -> Iterator[None]:
+    """A context that turns an error of a user's function into a DataError with the fault, the cause and the remedy."""
     try:
-        with naming("The likelihood", params, x):
-            return jax.eval_shape(model.datum, params, x)
-    except (TypeError, ValueError, IndexError, AttributeError) as error:
+        yield
+    except (TypeError, ValueError, IndexError, KeyError, AttributeError) as error:
         if isinstance(error, TractableError):
             raise
-        raise DataError(
-            f"The likelihood does not accept {'rows without inputs' if x is None else f'a row of shape {_shapes(x)}'}: "
-            f"{error} Give rows like those to which the model was fitted; leave x out if the model takes no inputs."
-        ) from error
+        raise DataError(f"{fault}: {str(error).rstrip('.')}. {remedy}") from error
 
 
 def _shapes(x: PyTree) -> str:
@@ -245,20 +259,28 @@ def _shapes(x: PyTree) -> str:
     )
 
 
-def check_inputs(learnt: PyTree, x: PyTree, what: str) -> None:
+def check_inputs(data: Data, x: PyTree, what: str) -> None:
     """Raises a DataError unless rows x (n, ...) have the shapes of the fitted rows; None means no inputs."""
+    learnt, hint = data.given, ""
+    if learnt is not None and not hasattr(learnt, "shape"):  # the form of ``given``, such as {'age': …, 'dose': …}
+        hint = f" Give arrays of n rows as {jax.tree.map(lambda _: ..., learnt)}.".replace("Ellipsis", "…")
+    if data.size == 1:
+        hint += f" {JOINT}"
     if x is None and learnt is not None:
         shapes = _shapes(row_shapes(learnt))
-        raise DataError(f"{what} expects inputs like the fitted rows, of shape {shapes}; got none.")
+        raise DataError(f"{what} expects inputs like the fitted rows, of shape {shapes}; got none.{hint}")
     if learnt is None or x is None:
         if x is not None:
-            raise DataError(f"{what} expects no inputs, because the model was fitted without inputs: leave them out.")
+            without = "because the model was fitted without inputs: leave them out"
+            raise DataError(f"{what} expects no inputs, {without}.{hint}")
         return
+    if isinstance(learnt, dict) and isinstance(x, list):
+        raise DataError(f"{what} expects a dict, as the fitted rows had; got a list.{hint}")
     x = rows_of(x)[0]
     expected, got = (_shapes(jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape[1:], bool), r)) for r in (learnt, x))
     if expected != got:
         lacking = [name for name in learnt if name not in x] if isinstance(learnt, dict) and isinstance(x, dict) else []
-        hint = nearest(lacking[0], x) if lacking else ""
+        hint = (nearest(lacking[0], x) if lacking else "") or hint
         raise DataError(f"{what} expects rows like the fitted ones, of shape {expected}; got {got}.{hint}")
 
 
