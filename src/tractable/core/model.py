@@ -13,20 +13,20 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from tractable.core import tree
-from tractable.core.batches import Batch
+from tractable.core.batches import Batch, split_weights
 from tractable.core.batches import whole as whole
 from tractable.core.bits import CachedProperty
 from tractable.core.density import batch_log_likelihood as batch_log_likelihood
 from tractable.core.density import counted_log_likelihoods as counted_log_likelihoods
 from tractable.core.density import log_density as log_density
 from tractable.core.density import log_posterior, needed_likelihood
-from tractable.core.errors import ModelError
+from tractable.core.errors import DataError, ModelError
 from tractable.core.groups import Grouped, prior_centre
 from tractable.core.kernel import Kernel as Kernel
 from tractable.core.kernel import Objective as Objective
 from tractable.core.priors import check_prior, in_words, is_distribution
 from tractable.core.priors import sample_of as sample_of
-from tractable.core.rows import Data
+from tractable.core.rows import Data, arrays_for
 from tractable.core.rows import as_data as as_data
 from tractable.core.shared import copy_recipe
 from tractable.core.tree import PyTree
@@ -297,8 +297,16 @@ class Model(Grouped, Spelt):
         leaves = jax.tree.leaves(distributions, is_leaf=is_distribution)
         return [*values, *(_properties(d, key, value) for d, value in zip(leaves, jax.tree.leaves(y), strict=True))]
 
-    def log_likelihoods(self, params: PyTree, rows: tuple[PyTree, PyTree]) -> jax.Array:
-        """log p(y_n | x_n, θ) of each row, (n,), or of each group if the data have groups."""
+    def log_likelihoods(self, params: PyTree, rows: Data | PyTree) -> jax.Array:
+        """log p(y_n | x_n, θ) of each row, (n,), or of each group if the data have groups.
+
+        Args:
+            params: θ, shaped like the prior.
+            rows: Data, or (y, given), or arrays of y alone.
+        """
+        if rows is None:
+            raise DataError("log_likelihoods(params, rows) expects Data, (y, given) or arrays of y; got None.")
+        rows = split_weights(arrays_for(rows))[0]
         if self.sums is not None:
             return self.sums.log_prob(params, rows[0] if rows[1] is None else rows)
 
@@ -307,7 +315,14 @@ class Model(Grouped, Spelt):
             terms = jax.tree.map(lambda d, value: d.log_prob(value), self.datum(params, x), y, is_leaf=is_distribution)
             return tree.total(terms)
 
-        return jax.vmap(one)(rows)
+        try:
+            return jax.vmap(one)(rows)
+        except TypeError as error:
+            if rows[1] is not None:
+                raise
+            raise ModelError(
+                f"The likelihood failed for rows without inputs: {error}. Give Data(y, given=x)."
+            ) from error
 
 
 # By form (``_form``), the first living model of that form, for which the programs of all such models are compiled.

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from tractable.core.arrays import CHUNK, arrays_of, check_width, is_sound, unmasked, weights_of, wide
-from tractable.core.batches import FAR, Members, Weighted
+from tractable.core.batches import FAR, Members, PlacedRows, Weighted
 from tractable.core.errors import DataError
 from tractable.core.settings import seeded
 from tractable.core.shards import Rows, Sharded, roles
@@ -326,6 +326,13 @@ def gathered(rows: PyTree, weights: np.ndarray | None, groups: np.ndarray) -> tu
 def as_data(data: Data | PyTree) -> Data:
     """``data`` itself if it is ``Data``, else ``Data(data)``."""
     return data if isinstance(data, Data) else Data(data)
+
+
+def arrays_for(data: Data | PyTree) -> PyTree:
+    """Rows as ``Data.arrays`` returns them, of Data, of rows in that form, or of arrays of y alone."""
+    if data is None or isinstance(data, tuple | PlacedRows):
+        return data
+    return (data, None) if isinstance(data, jax.Array) else as_data(data).arrays()
 
 
 def _named(rows: PyTree) -> dict[str, Rows]:
