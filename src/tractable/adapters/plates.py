@@ -145,9 +145,9 @@ class KnownProgram:
             if not rows or not program.sizes:
                 raise
             raise ModelError(
-                f"The program failed: {str(error).rstrip('.')}. Its plates have the sizes {_sizes(program.sizes)}, and "
-                f"arguments have other numbers of rows, {_sizes(rows)}. Pass all rows, or give the plate the size of the "
-                "arguments: every plate runs at its full size, even if it subsamples."
+                f"The program failed: {str(error).rstrip('.')}. Its plates have the sizes {program.sizes}, and some "
+                f"arguments have other numbers of rows, {rows}. Pass all rows, or give the plate their number: every "
+                "plate runs at its full size, even if it subsamples."
             ) from error
         sites = {name: site for name, site in self.trace.items() if site["type"] == "sample"}
         self.observed = {name: site for name, site in sites.items() if site["is_observed"]}
@@ -240,10 +240,6 @@ class KnownProgram:
         prior = self.prior(rest)
         example = {} if isinstance(prior, dict) else {"position": self.position, "support": self.support}
         return {"prior": prior, "derived": self.derived} | example
-
-
-def _sizes(of: Mapping[str, int]) -> str:
-    return ", ".join(f"{name}: {size}" for name, size in of.items())
 
 
 def joint_values(sites: Mapping[str, Any], size: int | None = None) -> tuple[dict[str, jax.Array], int]:

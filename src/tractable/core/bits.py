@@ -19,6 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from tractable.core.errors import enough_memory
 from tractable.core.scales import moments
 from tractable.core.tree import PyTree
 
@@ -107,7 +108,7 @@ def _precise(function: Callable) -> Callable:
 
     @functools.wraps(function)
     def call(self: object, *args: Any, **kwargs: Any) -> Any:
-        with in_double(bool(getattr(self, "found").get("double", False))):  # noqa: B009
+        with enough_memory(), in_double(bool(getattr(self, "found").get("double", False))):  # noqa: B009
             return function(self, *args, **kwargs)
 
     return call

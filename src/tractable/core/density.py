@@ -74,7 +74,7 @@ def log_density(
             is accurate in float32 even if N is large.
     """
 
-    rows = arrays_for(rows)
+    rows = None if rows is None else arrays_for(rows)
 
     def density(position: PyTree) -> jax.Array:
         params, prior = _prior(model, position, flat, jacobian)

@@ -20,7 +20,7 @@ from tractable.core.density import batch_log_likelihood as batch_log_likelihood
 from tractable.core.density import counted_log_likelihoods as counted_log_likelihoods
 from tractable.core.density import log_density as log_density
 from tractable.core.density import log_posterior, needed_likelihood
-from tractable.core.errors import DataError, ModelError
+from tractable.core.errors import ModelError
 from tractable.core.groups import Grouped, prior_centre
 from tractable.core.kernel import Kernel as Kernel
 from tractable.core.kernel import Objective as Objective
@@ -32,8 +32,8 @@ from tractable.core.shared import copy_recipe
 from tractable.core.tree import PyTree
 from tractable.core.words import Spelt
 
-# A model's cached properties.
-CACHED = ("bijectors", "space", "names", "fixed", "member", "double_copy", "representative", "_split")
+# A model's cached properties; there are more, in the names of which are spaces (``bits.CachedProperty``).
+CACHED = ("names", "double_copy", "representative")
 NUMBERS = (int, float, np.number, np.ndarray, jax.Array)
 
 # By default JAX rounds the factors of float32 products on a GPU to 10 bits. The log density of many rows would then be
@@ -212,9 +212,7 @@ class Model(Grouped, Spelt):
 
     def __getstate__(self) -> dict[str, Any]:
         """The state without cached properties, which another process computes again."""
-        return {
-            name: value for name, value in vars(self).items() if name.partition(" ")[0].removeprefix("_") not in CACHED
-        }
+        return {name: value for name, value in vars(self).items() if name not in CACHED and " " not in name}
 
     @classmethod
     def from_log_density(
@@ -304,8 +302,6 @@ class Model(Grouped, Spelt):
             params: θ, shaped like the prior.
             rows: Data, or (y, given), or arrays of y alone.
         """
-        if rows is None:
-            raise DataError("log_likelihoods(params, rows) expects Data, (y, given) or arrays of y; got None.")
         rows = split_weights(arrays_for(rows))[0]
         if self.sums is not None:
             return self.sums.log_prob(params, rows[0] if rows[1] is None else rows)
@@ -315,14 +311,7 @@ class Model(Grouped, Spelt):
             terms = jax.tree.map(lambda d, value: d.log_prob(value), self.datum(params, x), y, is_leaf=is_distribution)
             return tree.total(terms)
 
-        try:
-            return jax.vmap(one)(rows)
-        except TypeError as error:
-            if rows[1] is not None:
-                raise
-            raise ModelError(
-                f"The likelihood failed for rows without inputs: {error}. Give Data(y, given=x)."
-            ) from error
+        return jax.vmap(one)(rows)
 
 
 # By form (``_form``), the first living model of that form, for which the programs of all such models are compiled.

@@ -16,7 +16,7 @@ from tractable.core.tree import PyTree
 
 # A number of Dirichlet(α) is below 1.2e-38, the smallest one in single precision, with probability ≈ e^(−87 α).
 POINTED = (dist.Beta, dist.Dirichlet, dist.Gamma, dist.InverseGamma, dist.Weibull)
-LEAST_CONCENTRATION = 0.1  # α below which that probability, 1.6e-4, matters
+LEAST = 0.1  # α below which that probability, 1.6e-4, matters
 
 
 def is_distribution(x: object) -> bool:
@@ -45,26 +45,21 @@ def exceeds_single(prior: PyTree) -> bool:
     """
     if jnp.result_type(float) != jnp.float32 or jax.default_backend() in SINGLE_ONLY:
         return False
-    bases = map(_base_of, jax.tree.leaves(prior, is_leaf=is_distribution))
-    arguments = [
-        value
-        for base in bases
-        if isinstance(base, POINTED)
-        for name, value in vars(base).items()
-        if name.startswith("concentration") and not isinstance(value, Tracer)
-    ]
-    return any(np.min(value) < LEAST_CONCENTRATION for value in arguments)
+    bases = map(base_of, jax.tree.leaves(prior, is_leaf=is_distribution))
+    numbers = (item for base in bases if isinstance(base, POINTED) for item in vars(base).items())
+    return any(np.min(value) < LEAST for name, value in numbers if name.startswith("concentration"))
 
 
-def _base_of(distribution: Distribution) -> Any:
-    while isinstance(distribution, ExpandedDistribution | Independent):
+def base_of(distribution: Distribution) -> Any:
+    """The distribution of a single number, within a distribution of many independent ones."""
+    while isinstance(distribution, Independent | ExpandedDistribution):
         distribution = distribution.base_dist
     return distribution
 
 
 def in_words(distribution: Distribution) -> str:
     """The distribution as users write it, such as "Normal(loc=0, scale=2.5)"; unequal numbers appear by their shape."""
-    distribution = _base_of(distribution)
+    distribution = base_of(distribution)
     arguments = {name: distribution.__dict__.get(name) for name in distribution.arg_constraints}
     words = [f"{name}={_number_or_shape(value)}" for name, value in arguments.items() if value is not None]
     return f"{type(distribution).__name__}({', '.join(words)})"

@@ -330,7 +330,7 @@ def as_data(data: Data | PyTree) -> Data:
 
 def arrays_for(data: Data | PyTree) -> PyTree:
     """Rows as ``Data.arrays`` returns them, of Data, of rows in that form, or of arrays of y alone."""
-    if data is None or isinstance(data, tuple | PlacedRows):
+    if isinstance(data, tuple | PlacedRows):
         return data
     return (data, None) if isinstance(data, jax.Array) else as_data(data).arrays()
 

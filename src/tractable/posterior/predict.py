@@ -4,7 +4,6 @@ Rows are processed in chunks, so that memory does not grow with the number of ro
 of the data given the parameters; "epistemic" uncertainty is the uncertainty about the parameters.
 """
 
-import contextlib
 import functools
 import itertools
 import math
@@ -20,7 +19,7 @@ from numpyro.distributions import Distribution
 
 from tractable.core.arrays import arrays_of, check_width, wide
 from tractable.core.censoring import itself
-from tractable.core.errors import DataError, ModelError, SettingsError, TractableError
+from tractable.core.errors import DataError, ModelError, SettingsError, parsing
 from tractable.core.model import Data, Model, as_data, needed_likelihood
 from tractable.core.settings import Share, expect, seeded
 from tractable.core.shared import COMPILE_FASTEST, compiled
@@ -152,7 +151,7 @@ def ahead(
 
     got = "no x" if x is None else f"x of type {type(x).__name__} and shape {getattr(x, 'shape', 'unknown')}"
     fault = f"This likelihood predicts by its own method predict(params, x, rows), which failed for {got}"
-    with _refused(fault, "Give predict the x that this method takes, such as the places of the new values."):
+    with parsing(fault, "Give predict the x that this method takes, such as the places of the new values."):
         means, variances, values = map(np.asarray, moments_and_draws(params, jax.tree.map(jnp.asarray, rows)))
     mean, aleatoric = np.tensordot(weights, means, 1), np.tensordot(weights, variances, 1)
     epistemic = np.tensordot(weights, np.square(means - mean), 1)
@@ -236,19 +235,8 @@ def described(model: Model, params: PyTree, x: PyTree) -> PyTree:
     """The distribution of y, from shapes alone; a DataError if the likelihood does not accept such a row."""
     rows = "rows without inputs" if x is None else f"a row of shape {_shapes(x)}"
     remedy = "Give rows like those to which the model was fitted; leave x out if the model takes no inputs."
-    with _refused(f"The likelihood does not accept {rows}", remedy), naming("The likelihood", params, x):
+    with parsing(f"The likelihood does not accept {rows}", remedy), naming("The likelihood", params, x):
         return jax.eval_shape(model.datum, params, x)
-
-
-@contextlib.contextmanager
-def _refused(fault: str, remedy: str) -> Iterator[None]:
-    """A context that turns an error of a user's function into a DataError with the fault, the cause and the remedy."""
-    try:
-        yield
-    except (TypeError, ValueError, IndexError, KeyError, AttributeError) as error:
-        if isinstance(error, TractableError):
-            raise
-        raise DataError(f"{fault}: {str(error).rstrip('.')}. {remedy}") from error
 
 
 def _shapes(x: PyTree) -> str:
@@ -261,27 +249,20 @@ def _shapes(x: PyTree) -> str:
 
 def check_inputs(data: Data, x: PyTree, what: str) -> None:
     """Raises a DataError unless rows x (n, ...) have the shapes of the fitted rows; None means no inputs."""
-    learnt, hint = data.given, ""
+    learnt, hint = data.given, f" {JOINT}" * (data.size == 1)
     if learnt is not None and not hasattr(learnt, "shape"):  # the form of ``given``, such as {'age': …, 'dose': …}
-        hint = f" Give arrays of n rows as {jax.tree.map(lambda _: ..., learnt)}.".replace("Ellipsis", "…")
-    if data.size == 1:
-        hint += f" {JOINT}"
-    if x is None and learnt is not None:
-        shapes = _shapes(row_shapes(learnt))
-        raise DataError(f"{what} expects inputs like the fitted rows, of shape {shapes}; got none.{hint}")
-    if learnt is None or x is None:
-        if x is not None:
-            without = "because the model was fitted without inputs: leave them out"
-            raise DataError(f"{what} expects no inputs, {without}.{hint}")
+        hint = f" Give arrays of n rows as {jax.tree.map(lambda _: ..., learnt)}.".replace("Ellipsis", "…") + hint
+    if learnt is None and x is not None:
+        fault = "expects no inputs, because the model was fitted without inputs: leave them out"
+        raise DataError(f"{what} {fault}.{hint}")
+    expected, got = (None if r is None else _shapes(row_shapes(r)) for r in (learnt, x if x is None else rows_of(x)[0]))
+    if expected == got:
         return
-    if isinstance(learnt, dict) and isinstance(x, list):
-        raise DataError(f"{what} expects a dict, as the fitted rows had; got a list.{hint}")
-    x = rows_of(x)[0]
-    expected, got = (_shapes(jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape[1:], bool), r)) for r in (learnt, x))
-    if expected != got:
-        lacking = [name for name in learnt if name not in x] if isinstance(learnt, dict) and isinstance(x, dict) else []
-        hint = (nearest(lacking[0], x) if lacking else "") or hint
-        raise DataError(f"{what} expects rows like the fitted ones, of shape {expected}; got {got}.{hint}")
+    if got is None:
+        raise DataError(f"{what} expects inputs like the fitted rows, of shape {expected}; got none.{hint}")
+    lacking = [name for name in learnt if name not in x] if isinstance(learnt, dict) and isinstance(x, dict) else []
+    hint = (nearest(lacking[0], x) if lacking else "") or hint
+    raise DataError(f"{what} expects rows like the fitted ones, of shape {expected}; got {got}.{hint}")
 
 
 def _moments(model: Model, theta: PyTree, x: PyTree) -> tuple[jax.Array, jax.Array]:

@@ -271,11 +271,11 @@ class Predictive(Learnt):
             raise ModelError("A ladder's log density of rows has no closed form: posterior.log_evidence bounds it.")
         if getattr(self.model.prior, "why", None):
             needed_likelihood(self.model)  # raises an error that says why there are no rows
-        if data is None and (self.data is None or not self.data.size):
+        data = self.data if data is None else as_data(data)
+        if data is None or not data.size:
             raise DataError("There are no rows: this posterior was fitted to none. Give them: data=Data(y, given=x).")
-        if data is None:
-            return self.data
-        preflight.check_shapes(self.model, data := as_data(data))
+        if data is not self.data:
+            preflight.check_shapes(self.model, data)
         return data
 
     def _inputs_or(self, x: PyTree) -> tuple[PyTree, int]:
