@@ -1,5 +1,6 @@
 """docs/reference.md, as the docstrings and the command line's help have it: ``python tests/reference.py`` writes it."""
 
+import dataclasses
 import functools
 import inspect
 import re
@@ -11,10 +12,11 @@ import typer
 
 import tractable as tr
 from tractable.cli.app import app
+from tractable.core.bits import CachedProperty
 
 PAGE = Path(__file__).parents[1] / "docs" / "reference.md"
 SHELL: Any = typer.main.get_command(app)
-PARTS = (tr.models, tr.estimators, tr.objectives, tr.approximations, tr.kernels, tr.gradients, tr.schedules)
+PARTS = (tr.models, tr.estimators, tr.objectives, tr.approximations, tr.kernels, tr.gradients, tr.schedules, tr.errors)
 HEAD = """# Names and options
 
 A line for each public function, method and value, for what a value has and says of itself, and for each option of the
@@ -40,18 +42,39 @@ def public(of: ModuleType) -> dict[str, Any]:
 
 def members(of: type) -> dict[str, Any]:
     """Methods and properties that say what they are."""
-    kinds = (FunctionType, classmethod, property, functools.cached_property)
+    kinds = (FunctionType, classmethod, property, functools.cached_property, CachedProperty)
     own = {name: it for name, it in inspect.getmembers_static(of) if isinstance(it, kinds) and not name.startswith("_")}
     return {name: it for name, it in own.items() if inspect.getdoc(it)}
 
 
 def fields(of: type) -> dict[str, str]:
-    """What a class says of its fields, under "Attributes:" or beside each."""
-    beside = re.findall(r"^    (\w+): .*?  # (.*)$", inspect.getsource(of), re.MULTILINE)
-    under = re.search(r"Attributes:\n((?:    .*\n?)+)", inspect.getdoc(of) or "")
-    each = re.findall(r"^    ([\w, ]+): (.*(?:\n      .*)*)", under[1], re.MULTILINE) if under else []
-    told = {name: " ".join(sentence.split()) for name, sentence in (*beside, *each)}
-    return {name.replace(", ", "`, `"): text.replace("``", "`").rstrip(".;") for name, text in told.items()}
+    """What a class says of its fields, beside each, or under "Args:" (of dataclasses) and "Attributes:"."""
+    each = re.findall(r"^    (\w+): .*?  # (.*)$", inspect.getsource(of), re.MULTILINE)
+    for title in ["Args", "Attributes"] if dataclasses.is_dataclass(of) else ["Attributes"]:
+        under = re.search(rf"^{title}:\n((?:    .*\n?|\n(?=    ))+)", inspect.getdoc(of) or "", re.MULTILINE)
+        each += re.findall(r"^    (\w[\w, ]*): (.*(?:\n      .*)*)", under[1], re.MULTILINE) if under else []
+    told = {name: " ".join(sentence.split()) for name, sentence in each}
+    return {name.replace(", ", "`, `"): text.replace("``", "`").rstrip(".;:") for name, text in told.items()}
+
+
+def is_of_scikit_learn(of: type, name: str) -> bool:
+    """Whether scikit-learn defines a name that an estimator has, such as ``get_params``."""
+    owner = next((each for each in of.__mro__ if name in vars(each)), of)
+    return any(each.__module__.startswith("sklearn") for each in (owner, type(vars(owner).get(name))))
+
+
+def of_estimators() -> list[str]:
+    """A line for each setting, attribute and method of the estimators, and which of them have it if not all do."""
+    kinds, owners = {n: it for n, it in public(tr.estimators).items() if isinstance(it, type)}, {}
+    for kind, it in kinds.items():
+        own = {name: text for name, text in fields(it).items() if not text.startswith("as for")}
+        own |= {name: first(value) for name, value in members(it).items() if not is_of_scikit_learn(it, name)}
+        for line in own.items():
+            owners.setdefault(line, []).append(kind)
+    return [
+        f"- `{name}`{'' if len(of) == len(kinds) else ' of ' + ', '.join(f'`{kind}`' for kind in of)}: {ended(text)}"
+        for (name, text), of in sorted(owners.items())
+    ]
 
 
 def listed(names: dict[str, Any]) -> list[str]:
@@ -89,6 +112,9 @@ def text() -> str:
             lines += [f"- `{name}`: {sentence}." for name, sentence in fields(value).items()] + listed(members(value))
     for part in PARTS:
         lines += ["", f"## `tr.{part.__name__.rpartition('.')[2]}`", "", f"{first(part)}.", "", *listed(public(part))]
+        if part is tr.estimators:
+            lines += ["", "### Of an estimator", "", "What scikit-learn's own estimators have, they have too.", ""]
+            lines += of_estimators()
     lines += ["", "## The command line"]
     for name, command in SHELL.commands.items():
         lines += ["", f"### `tractable {name}`", "", f"{first(command.callback)}.", ""]

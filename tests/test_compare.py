@@ -208,7 +208,7 @@ def test_references():
 @pytest.mark.test
 def test_faults(coin):
     model, data, _ = coin
-    with pytest.raises(SettingsError, match=r"expects a list of methods .* got none"):
+    with pytest.raises(SettingsError, match=r"expects a list of methods .* got \[\]"):
         compare(model, data, [])
     with pytest.raises(SettingsError, match="got 'nuts'"):
         inspect.unwrap(compare)(model, data, ["nuts"])  # as without the test bed's type checks

@@ -1,5 +1,6 @@
 """What users are told who misspell a name, or hand over something of another shape."""
 
+import contextlib
 import inspect
 from collections.abc import Callable
 
@@ -11,7 +12,7 @@ import pytest
 
 import tractable as tr
 from tractable.adapters.numpyro import from_numpyro
-from tractable.core.errors import ArgumentError, DataError, ModelError, SettingsError
+from tractable.core.errors import ArgumentError, DataError, ModelError, RunError, SettingsError
 from tractable.core.settings import Seed, expect, seeded
 from tractable.estimators import BayesianLinearRegression
 
@@ -150,3 +151,164 @@ def test_a_class_shows_its_own_signature():
     assert list(inspect.signature(tr.Data).parameters) == [
         "y", "given", "weights", "missing", "allow_empty", "resident", "group"
     ]  # fmt: skip
+
+
+class Process:
+    """A Gaussian process: the fitted data are one row, all of its values."""
+
+    def __call__(self, params, x):
+        return dist.MultivariateNormal(jnp.zeros(len(x)), self.covariance(params, x, x) + 0.01 * jnp.eye(len(x)))
+
+    def covariance(self, params, a, b):
+        return params["scale"] ** 2 * jnp.exp(-0.5 * jnp.square(a[:, None] - b[None]))
+
+
+class Predicting(Process):
+    """The process with its own predictions."""
+
+    def predict(self, params, x, rows):
+        return dist.Normal(self.covariance(params, x, rows[1][0])[:, 0], 1.0)
+
+
+PLACES = np.linspace(0.0, 5.0, 6)
+SCALE = {"scale": dist.HalfNormal(1.0)}
+
+
+@pytest.mark.laws
+@pytest.mark.parametrize(
+    ("likelihood", "given", "x", "sentence"),
+    [
+        (Process(), PLACES[None], None, r"got none\. All fitted data are one row.* a method predict"),
+        (Process(), PLACES[None], PLACES, r"of shape \(6,\); got \(\)\. All fitted data are one row"),
+        (lambda p: Process()(p, jnp.asarray(PLACES)), None, PLACES, "without inputs: .* a method predict"),
+        (Predicting(), PLACES[None], None, "own method predict.* failed for no x: .* Give predict the x"),
+        (Predicting(), PLACES[None], [0.5], "failed for x of type list"),
+        (Predicting(), PLACES[None], 2.0, "failed for x of type float"),
+        (Predicting(), PLACES[None], {"x": PLACES}, "failed for x of type dict"),
+    ],
+)  # fmt: skip
+def test_one_row_that_is_a_whole_process_says_how_to_predict(likelihood, given, x, sentence):
+    data = tr.Data(np.sin(PLACES)[None], given=given)
+    fitted = tr.infer(tr.Model(SCALE, likelihood), data, tr.MAP(), verify=None)
+    with pytest.raises(DataError, match=sentence):
+        fitted.predict(x)
+
+
+GIVEN = {"group": np.ones(8), "x": X}
+BAD_ROWS = {  # (rows like those fitted) -> rows of another form
+    "a tuple": lambda y: tr.Data(y, given=(np.ones(8), X)),
+    "no inputs": lambda y: tr.Data(y),
+    "an array": lambda y: tr.Data(y, given=X),
+    "narrow": lambda y: tr.Data(y, given=GIVEN | {"x": X[:, :2]}),
+    "other names": lambda y: tr.Data(y, given={"groups": np.ones(8), "x": X}),
+    "a dict for y": lambda y: tr.Data({"y": y}, given=GIVEN),
+    "two columns of y": lambda y: tr.Data(np.stack([y, y], 1), given=GIVEN),
+}
+ROW_DOORS: dict[str, Callable] = {  # what takes rows of the fitted form
+    "log_likelihood": lambda p, rows: p.log_likelihood(rows),
+    "log_predictive": lambda p, rows: p.log_predictive(rows),
+    "report": lambda p, rows: p.report(held_out=rows),
+    "verify": lambda p, rows: p.verify(None, held_out=rows),
+    "calibrate": lambda p, rows: p.predict(GIVEN, calibrate=rows),
+    "infer": lambda p, rows: tr.infer(p.model, p.data, tr.MAP(), verify=None, held_out=rows),
+}
+
+
+@pytest.fixture(scope="module")
+def named_posterior() -> tr.Posterior:
+    model = tr.Model(PRIOR, lambda params, x: dist.Normal(x["x"] @ params["slopes"] + x["group"], params["sigma"]))
+    return tr.infer(model, tr.Data(DATA.y, given=GIVEN), tr.Laplace(), verify=None)
+
+
+@pytest.mark.laws
+@pytest.mark.parametrize("door", ROW_DOORS)
+def test_rows_of_another_form_are_refused_in_a_sentence_at_every_door(named_posterior, door):
+    for form in BAD_ROWS.values():
+        with pytest.raises((DataError, ModelError)):
+            ROW_DOORS[door](named_posterior, form(DATA.y))
+
+
+@pytest.mark.laws
+def test_inputs_of_another_form_are_told_the_form_that_is_wanted(named_posterior):
+    for x in ((np.ones(8), X), X, None, {"groups": np.ones(8), "x": X}):
+        with pytest.raises(
+            DataError, match=r"predict\(x\) expects .*(as \{'group': …, 'x': …\}|Did you mean 'groups')"
+        ):
+            named_posterior.predict(x)
+        for door in (named_posterior.posterior_predictive, named_posterior.prior_predictive):
+            with pytest.raises((DataError, ModelError)) if x is not None else contextlib.nullcontext():
+                door(x)
+
+
+@pytest.mark.laws
+@pytest.mark.parametrize(
+    ("act", "sentence"),
+    [
+        (lambda p: tr.compare(p.model, DATA, [tr.MAP(), "nuts"]), "got 'nuts' as member 1"),  # pyright: ignore
+        (lambda p: tr.compare(p.model, DATA, [tr.MAP(), tr.MAP(), tr.NUTS]), "NUTS'> as member 2"),  # pyright: ignore
+        (lambda p: tr.compare(p.model, DATA, []), r"got \[\]"),
+        (lambda p: tr.compare(p.model, DATA, tr.MAP()), r"got MAP\("),  # pyright: ignore[reportArgumentType]
+        (lambda p: tr.select(lambda k: tr.models.gaussian_mixture(k, 3), X, [1, 0]), "got 0 as member 1"),
+        (lambda p: tr.select(lambda k: tr.models.gaussian_mixture(k, 3), X, [*range(1, 90), "9"]), "'9' as member 89"),
+        (lambda p: tr.select(lambda k: tr.models.gaussian_mixture(k, 3), X, 3), "got 3"),  # pyright: ignore
+        (lambda p: BayesianLinearRegression().fit(X, DATA.y).predict(X, quantiles=[0.1, 1.5]), "got 1.5 as member 1"),
+        (lambda p: tr.models.mlp(2, [5, 0], 1), r"hidden\[1\] is a whole number of units.*got 0"),
+        (lambda p: tr.models.sigmoid_belief_network(3, (5, -1)), r"hidden\[1\] is a whole number of units.*got -1"),
+        (lambda p: tr.calibrate(p.model, tr.Laplace(), DATA, quantities={"b": 3}), r"'b'.* got 3"),
+        (lambda p: tr.Data(X, weights=[1, 1, -1, 1, 1, 1, 1, 1]), "got -1 in row 2"),
+    ],
+)
+def test_the_rejected_member_of_a_list_is_named(posterior, act, sentence):
+    with pytest.raises((SettingsError, ModelError, DataError), match=sentence):
+        act(posterior)
+
+
+MEAN = tr.Model({"m": dist.Normal(0.0, 1.0)}, lambda params: dist.Normal(params["m"], 1.0))
+
+
+@pytest.mark.laws
+def test_a_model_takes_data_in_every_form_that_infer_takes():
+    theta, y = {"m": jnp.asarray(0.5)}, DATA.y
+    want = dist.Normal(0.5, 1.0).log_prob(y)
+    for rows in (
+        y,
+        list(y),
+        jnp.asarray(y),
+        tr.Data(y),
+        tr.Data(y, weights=np.ones(8)),
+        (y, None),
+        tr.Data(y).arrays(),
+    ):
+        np.testing.assert_allclose(MEAN.log_likelihoods(theta, rows), want, rtol=1e-6)
+        np.testing.assert_allclose(jax.jit(lambda t, r=rows: MEAN.log_likelihoods(t, r))(theta), want, rtol=1e-6)
+        total = want.sum() + dist.Normal(0.0, 1.0).log_prob(0.5)
+        assert float(tr.log_density(MEAN, rows)(theta)) == pytest.approx(float(total), rel=1e-5)
+        assert float(tr.log_posterior(MEAN)(theta, rows)) == pytest.approx(float(total), rel=1e-5)
+    assert float(tr.log_density(MEAN, tr.Data(y, weights=2 * np.ones(8)))(theta)) == pytest.approx(
+        float(total + want.sum()), rel=1e-5
+    )
+    for slip in (None, "no such file", []):
+        with pytest.raises(DataError):
+            MEAN.log_likelihoods(theta, slip)
+    for params in (np.zeros(1), {"n": 0.0}, {"m": 0.0, "n": 0.0}, [0.0]):
+        with pytest.raises(DataError, match="θ should be a dict of the parameters 'm'; got"):
+            MEAN.log_prior(params)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError("Unable to allocate 5.96 GiB"),
+        jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 5.96 GiB"),
+    ],
+    ids=["NumPy", "JAX"],
+)
+def test_memory_that_is_too_small_is_told_with_its_size(posterior, error, monkeypatch):
+    def fail(*_: object, **__: object) -> None:
+        raise error
+
+    with pytest.raises(RunError, match=r"Memory is too small: .*5\.96 GiB\. Use fewer"):
+        tr.infer(posterior.model, DATA, tr.SGLD(step_size=fail, batch_size=2, chains=1, draws=2, warmup=2, thin=1))
+    monkeypatch.setattr("tractable.posterior.predict.predict", fail)
+    with pytest.raises(RunError, match="Memory is too small"):
+        posterior.predict(X)

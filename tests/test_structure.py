@@ -45,7 +45,7 @@ BETWEEN_FAMILIES = {
     ),
     ("ladders", "glm"): (["units.py"], "a ladder's pixels may be a family of GLMs"),
     ("ladders", "networks"): (
-        ["ladders.py", "layers.py", "top_down.py"],
+        ["layers.py", "top_down.py"],
         "a layer's parameters are a network's output",
     ),
     ("latent", "mcmc"): (

@@ -303,7 +303,7 @@ def test_ladders(name):
         if objective.slope is None:
             found = jax.grad(objective.value, argnums=1)(jax.random.key(2), params, batch)
         else:
-            found = objective.slope(jax.random.key(2), params, batch, objective.remember(params))[1]
+            found = objective.slope(jax.random.key(2), params, batch, objective.first_memory(params))[1]
         return ravel_pytree(found)[0]
 
     def at(weights: Any) -> jax.Array:

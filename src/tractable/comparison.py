@@ -16,7 +16,7 @@ import numpy as np
 from tractable.core import tree
 from tractable.core.errors import SettingsError, TractableError
 from tractable.core.model import Data, Model, PyTree, as_data
-from tractable.core.settings import seeded
+from tractable.core.settings import members, seeded
 from tractable.core.shown import as_html
 from tractable.core.words import nearest, spelt, tell
 from tractable.core.writing import write_atomically, write_figure
@@ -188,7 +188,8 @@ def compare(
     Raises:
         SettingsError: no methods, or something that is not a method; a reference that does not fit the parameters.
     """
-    seed, methods = seeded("compare(seed)", seed), _check_methods(methods)
+    seed, is_method = seeded("compare(seed)", seed), lambda each: isinstance(each, Method)
+    methods = members("compare", methods, is_method, "a list of methods such as [MAP(), NUTS()]")
     data, held_out = (None if d is None else as_data(d) for d in (data, held_out))
     reference_method, known = NUTS(), None
     if isinstance(reference, Method):
@@ -229,16 +230,6 @@ def compare(
         interrupted = interrupted or len(rows) < len(names)
     posteriors, failures = ({n: of[n] for n in names if n in of} for of in (posteriors, failures))
     return Comparison(_table(names, rows, posteriors, known), posteriors, failures, known, interrupted)
-
-
-def _check_methods(methods: Sequence[Method]) -> list[Method]:
-    """The methods as a list; a SettingsError if the list is empty, or an element is not a method."""
-    methods = list(methods)
-    strangers = [each for each in methods if not isinstance(each, Method)]
-    if not methods or strangers:
-        first = repr(strangers[0]) if strangers else "none"
-        raise SettingsError(f"compare expects a list of methods such as [MAP(), NUTS()]; got {first}.")
-    return methods
 
 
 def _table(names: list[str], rows: dict, posteriors: dict, reference: Reference | None) -> "pd.DataFrame":

@@ -10,6 +10,7 @@ from jax.sharding import Mesh
 from tractable.core.bits import in_double, need_double
 from tractable.core.errors import CheckpointError, DataError, SettingsError
 from tractable.core.model import Data, Model, PyTree, as_data
+from tractable.core.priors import exceeds_single
 from tractable.core.settings import expect, seeded
 from tractable.core.words import nearest, spelt, tell
 from tractable.diagnostics.verify import Verify
@@ -44,7 +45,8 @@ def infer(
 
     The run and its posterior compute in double precision (``posterior.found["double"]`` is then True) if single
     precision would round the rows' log density by more than 0.05 nats, as for counts of a million, or cannot represent
-    the squares of the rows' numbers. JAX's own setting stays as it is.
+    the squares of the rows' numbers, or if it has no numbers small enough for the prior, as for Dirichlet(0.05) or
+    Gamma(0.01). JAX's own setting stays as it is.
 
     Args:
         model: priors and likelihood, or a log density.
@@ -126,6 +128,7 @@ def check(model: Model, data: Data | PyTree, method: Method, seed: int, held_out
     seed = seeded("infer(seed)", seed)
     data, held_out = (None if rows is None else as_data(rows) for rows in (data, held_out))
     double = data is not None and data.resident and need_double(data.rows[0], data.rows[1], data.weights)
+    double = double or exceeds_single(model.prior)
     with in_double(double):
         model = model.double_copy if double else model
         preflight.check(model, data)

@@ -15,8 +15,8 @@ import numpy as np
 from tractable.core.errors import RunError, SettingsError, TractableWarning
 from tractable.core.latent import LatentModel
 from tractable.core.model import Data, Model, PyTree, as_data
-from tractable.core.settings import is_whole, seeded
-from tractable.core.words import counted
+from tractable.core.settings import is_whole, members, seeded
+from tractable.core.words import counted, tell
 from tractable.diagnostics.belief import point_belief
 from tractable.diagnostics.report import Report, number
 from tractable.engine.jobs import Heard, finished, many_processes, why
@@ -144,8 +144,10 @@ def select(
     >>> select(lambda k: gaussian_mixture(k, 1), rows, [1, 2], EM(starts=2)).components
     2
     """
-    method, counts = EM() if method is None else method, list(candidates)
-    _check(method, counts, by, held_out, bound_of)
+    method = EM() if method is None else method
+    expected = "numbers of components, each 1 or more, such as range(1, 6)"
+    counts = members("select", candidates, is_whole, expected)
+    _check(method, by, held_out, bound_of)
     seed = seeded("select(seed)", seed)
     data, rest = as_data(data), None if held_out is None else as_data(held_out)
     parallel = many_processes(n_jobs, "select")
@@ -187,16 +189,14 @@ def select(
     fits[best] = _with_errors(fits[best], method)
     table = table_of(fits, method, size)
     for warning in warnings_of[order[best]]:  # only the chosen model's warnings are of use
-        warnings.warn(warning.message, TractableWarning, stacklevel=2)
+        tell(str(warning.message))
     return Selection(table, fits, best, by, remarks(fits, table, best, by, len(counts), stopped, noun), stopped)
 
 
-def _check(method: object, counts: list, by: str, held_out: PyTree, bound_of: Callable | None) -> None:
+def _check(method: object, by: str, held_out: PyTree, bound_of: Callable | None) -> None:
     if not getattr(method, "point", False):
         name = getattr(method, "label", None) or repr(method)
         raise SettingsError(f"select needs a method that finds one θ, such as EM(); got {name}.")
-    if not counts or not all(is_whole(k) for k in counts):
-        raise SettingsError(f"select expects numbers of components, each 1 or more, such as range(1, 6); got {counts}.")
     if by not in CRITERIA:
         raise SettingsError(f"by is {', '.join(map(repr, CRITERIA))}; got {by!r}.")
     if by == "held-out" and held_out is None:

@@ -411,3 +411,38 @@ def test_what_cannot_be_is_refused(program, args, sentence):
     for door in (split_numpyro, from_numpyro):
         with pytest.raises(ModelError, match=sentence):
             door(program, *args)
+
+
+def plate_of_n(x, y=None):
+    slope = numpyro.sample("slope", dist.Normal(0.0, 1.0))
+    with numpyro.plate("rows", N):
+        numpyro.sample("y", dist.Normal(slope * x, 1.0), obs=y)
+
+
+def plate_of_latents(x, y=None):
+    with numpyro.plate("rows", N):
+        numpyro.sample("y", dist.Normal(numpyro.sample("z", dist.Normal(0.0, 1.0)) * x, 1.0), obs=y)
+
+
+def plate_that_subsamples(x, y):
+    slope = numpyro.sample("slope", dist.Normal(0.0, 1.0))
+    with numpyro.plate("rows", N, subsample_size=4) as rows:
+        numpyro.sample("y", dist.Normal(slope * x[rows], 1.0), obs=y[rows])
+
+
+@pytest.mark.parametrize("make", [from_numpyro, split_numpyro])
+@pytest.mark.parametrize("program", [plate_of_n, plate_of_latents, plate_that_subsamples])
+def test_a_plate_of_another_size_than_the_rows_is_named(program, make):
+    with pytest.raises(ModelError, match=r"plates have the sizes {'rows': 12}, and .* rows, {'x': 4, 'y': 4}"):
+        make(program, X[:4, 0], Y[:4])
+    with pytest.raises(ModelError, match=r"other numbers of rows, {'y': 4}"):
+        make(program, X[:, 0], Y[:4])
+
+
+def test_a_programs_own_error_is_not_renamed():
+    def program(x):
+        numpyro.sample("slope", dist.Normal(0.0, 1.0))
+        raise ValueError("of the program's own")
+
+    with pytest.raises(ValueError, match=r"^of the program's own"):
+        from_numpyro(program, X)

@@ -218,7 +218,7 @@ def test_runs_that_fail_are_counted_and_named():
     assert not set(some.failures) & set(some.index.tolist())
     told = next(check for check in some.report().checks if check.name == "failed runs")
     assert told.verdict != "trust" and told.value == len(some.failures) and "too many for me" in told.sentence
-    with pytest.raises(RunError, match="No run of the calibration came to its end: 0 heads"):
+    with pytest.raises(RunError, match="No run of the calibration came to its end: run 0: 0 heads"):
         zeros = tr.Model({"theta": dist.Beta(1.0, 1e9)}, COIN.likelihood)
         tr.calibrate(zeros, Conjugate(fails=0), ROWS, runs=20)
 

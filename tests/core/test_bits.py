@@ -3,9 +3,12 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro.distributions as dist
 import pytest
 
+import tractable as tr
 from tractable.core.bits import CachedProperty, in_double, need_double, rounding
+from tractable.core.priors import exceeds_single
 
 pytestmark = pytest.mark.quick
 RNG = np.random.default_rng(0)
@@ -104,3 +107,32 @@ def test_a_cached_property_is_of_one_precision():
         assert owner.number is owner.number and owner.number.dtype == np.float64
     assert owner.number.dtype == np.float32 and owner.asked == 2
     assert Owner.number.__doc__ == "A number."
+
+
+POINTED = {
+    "Dirichlet": lambda a: dist.Dirichlet(jnp.array([1.0, a, 1.0])),
+    "Beta": lambda a: dist.Beta(3.0, a),
+    "Gamma": lambda a: dist.Gamma(a, a),
+    "InverseGamma": lambda a: dist.InverseGamma(a, 1.0),
+    "many": lambda a: dist.Beta(a, a).expand([3]).to_event(1),
+}
+
+
+@pytest.mark.laws
+@pytest.mark.parametrize("name", POINTED)
+def test_a_prior_with_mass_below_single_precision_needs_double(name):
+    with jax.enable_x64(False):
+        assert exceeds_single({"m": dist.Normal(0.0, 1.0), "p": POINTED[name](0.05)})
+        assert not exceeds_single({"m": dist.Normal(0.0, 1e-9), "p": POINTED[name](0.5)})
+    with jax.enable_x64(True):
+        assert not exceeds_single({"p": POINTED[name](0.05)})
+
+
+@pytest.mark.laws
+@pytest.mark.parametrize("method", [tr.MeanField(steps=300), tr.FullRank(steps=300), tr.MAP(), tr.Laplace()])
+def test_a_pointed_dirichlet_is_learnt(method):
+    """In single precision the climbs ended in NaN, and the error blamed the model."""
+    model = tr.Model({"p": dist.Dirichlet(jnp.full(30, 0.05))}, lambda params: dist.Categorical(probs=params["p"]))
+    with jax.enable_x64(False):
+        found = tr.infer(model, np.arange(60) % 3, method, verify=None)
+    assert found.found["double"] and np.all(np.isfinite(found.mean()["p"]))

@@ -586,7 +586,7 @@ def test_constant_columns_are_harmless():
         (BayesianLinearRegression(calibration=1.0), [1.0, 2.0, 3.0], None, "calibration is a share"),
         (BayesianLinearRegression(calibration=0.99), [1.0, 2.0, 3.0], None, "leaves no row to fit"),
         (BayesianMLPRegressor(likelihood="poisson"), [1.0, 2.0, 3.0], None, "likelihood is one of normal"),
-        (BayesianMLPRegressor(hidden=(0,)), [1.0, 2.0, 3.0], None, "hidden counts units"),
+        (BayesianMLPRegressor(hidden=(0,)), [1.0, 2.0, 3.0], None, r"hidden\[\d\] is a whole number of units"),
         (BayesianLogisticRegression(), [0.1, 0.2, 0.7], None, "Unknown label type"),
     ],
 )
@@ -625,7 +625,7 @@ def test_counts_are_told_by_their_rate():
     assert np.all(low <= middle) and np.all(middle <= high) and np.all(low < high)
     with pytest.raises(DataError, match=r"y must hold counts, 0, 1, 2, …; got 0.5 in row 1"):
         model.fit(x[:3], [1, 0.5, 2])
-    with pytest.raises(SettingsError, match=r"quantiles= must be a list of numbers in \(0, 1\)"):
+    with pytest.raises(SettingsError, match=r"quantiles= expects a list of numbers in \(0, 1\); got 1.0 as member 1"):
         model.predict(x[:5], quantiles=[0.5, 1.0])
 
 

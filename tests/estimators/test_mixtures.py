@@ -540,7 +540,7 @@ def test_errors_of_factors_are_sentences(settings, sentence):
 
 @pytest.mark.quick
 @pytest.mark.parametrize(
-    ("kind", "argument"), [(kind, name) for kind in (GaussianMixture, FactorAnalysis) for name in kind.removed]
+    ("kind", "argument"), [(kind, name) for kind in (GaussianMixture, FactorAnalysis) for name in kind._removed]
 )
 def test_removed_arguments_say_what_to_write(kind, argument):
     with pytest.raises(TypeError, match=rf"{argument}=\.\.\.\) was removed in 0.2; write tr.infer\("):

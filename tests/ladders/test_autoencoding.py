@@ -89,7 +89,7 @@ def slope(objective: Objective, noise: Any, params: Any, batch: Batch, memory: A
     """(value, gradient, memory) as ``ascend`` has them."""
     if objective.slope is None:
         return *jax.value_and_grad(objective.value, argnums=1)(noise, params, batch), ()
-    return objective.slope(noise, params, batch, objective.remember(params) if memory is None else memory)
+    return objective.slope(noise, params, batch, objective.first_memory(params) if memory is None else memory)
 
 
 def log_normal(d: Any, h: jax.Array) -> jax.Array:

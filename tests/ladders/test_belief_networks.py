@@ -71,10 +71,10 @@ def test_the_same_arguments_are_the_same_object():
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        ({"visible": 0}, "visible counts units"),
+        ({"visible": 0}, r"visible is a whole number of units"),
         ({"visible": 4, "hidden": ()}, "each hidden layer"),
-        ({"visible": 4, "hidden": (3, 0)}, "hidden counts units"),
-        ({"visible": 4, "between": (0,)}, "between counts units"),
+        ({"visible": 4, "hidden": (3, 0)}, r"hidden\[\d\] is a whole number of units"),
+        ({"visible": 4, "between": (0,)}, r"between\[\d\] is a whole number of units"),
         ({"visible": 4, "family": "normal"}, "latent_gaussian"),
         ({"visible": 4, "family": "Bernouli"}, "family is one of"),
         ({"visible": 4, "weight_sd": -1.0}, "weight_sd"),

@@ -179,9 +179,9 @@ def test_one_family_for_one_argument():
     ("make", "words"),
     [
         (lambda: layer(3, 0), "1 unit or more; got size=0"),
-        (lambda: layer(0, 3), "features counts units"),
+        (lambda: layer(0, 3), "features is a whole number of units"),
         (lambda: layer(3, 2, "gamma"), "'bernoulli', 'normal'.*got 'gamma'"),
-        (lambda: layer(3, 2, hidden=(0,)), "hidden counts units"),
+        (lambda: layer(3, 2, hidden=(0,)), r"hidden\[\d\] is a whole number of units"),
         (lambda: layer(3, 2, activation="swoosh"), "activation is one of"),
         (lambda: categorical(1), "whole number, 2 or more; got 1"),
         (lambda: normal_noise(0.0), "positive finite number; got 0.0"),

@@ -566,7 +566,7 @@ SENTENCES = {
     "integers": "'w' has dtype int64; expected real numbers",
     "not finite": "'w' is not finite",
     "no weights": "hold no array",
-    "width": "hidden counts units.*got 0",
+    "width": r"hidden\[\d\] is a whole number of units.*got 0",
     "activation": "one of relu.*got 'swoosh'",
     "share": "between 0 and 1; got 1.0",
     "order": "narrow is the smaller sd",

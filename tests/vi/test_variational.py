@@ -336,7 +336,7 @@ def fitted_control(make: Callable = objectives.elbo) -> Scores:
     points, shares = points_for(q)
     objective: Any = make(lambda z, batch: target(z) - 4.0, q, gradient="score", control="fitted")
     ravel, back = flat(phi), ravel_pytree(phi)[1]
-    nothing = objective.remember(phi)
+    nothing = objective.first_memory(phi)
 
     def seen(eps: jax.Array) -> jax.Array:
         """(1 − decay)⁻¹ times what one step adds to an empty memory."""
@@ -384,7 +384,7 @@ def sampled(make: Callable = objectives.elbo, cases: Any = None, count: int = C)
         objective: Any = make(target, q, samples=3, gradient=gradient, control=control)
 
         def last(key: jax.Array, objective: Any = objective, phi: Any = phi, gradient: str = gradient) -> jax.Array:
-            noise, memory = objective.draw(key, 5, phi), objective.remember(phi)
+            noise, memory = objective.draw(key, 5, phi), objective.first_memory(phi)
             for t in range(4 if gradient == "score" else 0):
                 memory = objective.slope(noise[t], phi, None, memory)[2]
             return flat(slope(objective, noise[-1], phi, memory))

@@ -44,16 +44,17 @@ KINDS = (
 class Plates(Messenger):
     """A NumPyro handler that runs every plate at its full size, even a plate that subsamples.
 
-    Only the plate named ``plate`` runs with a single row, which has the number ``at``.
+    Only the plate named ``plate`` runs with a single row, which has the number ``at``. ``sizes`` receives the size of
+    each plate.
     """
 
-    def __init__(self, fn: Callable, plate: str | None = None, at: ArrayLike = 0) -> None:
+    def __init__(self, fn: Callable, plate: str | None, at: ArrayLike, sizes: dict[str, int]) -> None:
         super().__init__(fn)
-        self.plate, self.at = plate, at
+        self.plate, self.at, self.sizes = plate, at, sizes
 
     def process_message(self, msg: dict[str, Any]) -> None:
         if msg["type"] == "plate":
-            size = msg["args"][0]
+            size = self.sizes[msg["name"]] = msg["args"][0]
             alone = msg["name"] == self.plate
             msg["args"] = (size, 1 if alone else size)
             with jax.ensure_compile_time_eval():  # the user's NumPy arrays need concrete indices, not tracers
@@ -65,6 +66,7 @@ class Program:
 
     Attributes:
         arrays: the arrays among its arguments, by name: ``x``, or ``data.x`` within a dict.
+        sizes: the sizes of its plates, by name, as far as it has run.
     """
 
     def __init__(self, model: Callable, args: tuple, kwargs: dict[str, Any], seed: int) -> None:
@@ -73,6 +75,7 @@ class Program:
         leaves, self.structure = jax.tree_util.tree_flatten_with_path(dict(self.bound.arguments))
         self.leaves = {tree.path_name(path): leaf for path, leaf in leaves}
         self.arrays = {name: leaf for name, leaf in self.leaves.items() if jnp.ndim(leaf) and hasattr(leaf, "dtype")}
+        self.sizes: dict[str, int] = {}
 
     def trace(
         self, values: Mapping[str, Any], arrays: Mapping[str, Any] | None = None, plate: str | None = None,
@@ -95,7 +98,7 @@ class Program:
         return self._run(self._seeded(key), None)
 
     def _seeded(self, key: jax.Array, plate: str | None = None, at: ArrayLike = 0) -> Callable:
-        return handlers.seed(Plates(self.model, plate, at), key)
+        return handlers.seed(Plates(self.model, plate, at, self.sizes), key)
 
     def _run(self, model: Callable, arrays: Mapping[str, Any] | None) -> Sites:
         leaves = [(arrays or {}).get(name, leaf) for name, leaf in self.leaves.items()]
@@ -135,7 +138,17 @@ class KnownProgram:
 
     def __init__(self, program: Program) -> None:
         self.program = program
-        self.trace = program.values(program.key, NEAR)
+        try:
+            self.trace = program.values(program.key, NEAR)
+        except (TypeError, ValueError, IndexError) as error:
+            rows = {name: len(a) for name, a in program.arrays.items() if len(a) not in program.sizes.values()}
+            if not rows or not program.sizes:
+                raise
+            raise ModelError(
+                f"The program failed: {str(error).rstrip('.')}. Its plates have the sizes {program.sizes}, and some "
+                f"arguments have other numbers of rows, {rows}. Pass all rows, or give the plate their number: every "
+                "plate runs at its full size, even if it subsamples."
+            ) from error
         sites = {name: site for name, site in self.trace.items() if site["type"] == "sample"}
         self.observed = {name: site for name, site in sites.items() if site["is_observed"]}
         latent = {name: site for name, site in sites.items() if not site["is_observed"]}

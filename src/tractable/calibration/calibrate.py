@@ -152,8 +152,8 @@ def calibrate(
     failures = {i: result for i, result in outcomes.items() if isinstance(result, str)}
     index = [i for i in outcomes if i not in failures]
     if not index:
-        reason = "it was stopped before the first run had ended"
-        raise RunError(f"No run of the calibration came to its end: {next(iter(failures.values()), reason)}")
+        reason = next((f"run {i}: {text}" for i, text in failures.items()), "it was stopped before any had ended")
+        raise RunError(f"No run of the calibration came to its end: {reason}")
     table, names = np.array([outcomes[i] for i in index]), [*model.names, "log likelihood", *quantities]
     calibration = Calibration(
         names, table[:, 1:].astype(int), draws, np.array(index), table[:, 0], failures, type(method).__name__, runs,
@@ -363,6 +363,7 @@ def _check(
     except NotImplementedError as error:
         raise ModelError("calibrate draws rows from the likelihood, and its distribution has no sample().") from error
     for name, function in (quantities or {}).items():
+        expect(f"calibrate(quantities={{{name!r}: ...}})", function, Annotated[Callable, "a function of params and y"])
         shape = getattr(jax.eval_shape(function, *_example(model, data)), "shape", None)
         if shape is None or math.prod(shape) != 1:
             raise SettingsError(f"calibrate(quantities=...) expects one number from {name!r}; got shape {shape}.")

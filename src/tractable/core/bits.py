@@ -19,6 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from tractable.core.errors import enough_memory
 from tractable.core.scales import moments
 from tractable.core.tree import PyTree
 
@@ -77,7 +78,7 @@ class CachedProperty:
         self.compute, self.__doc__ = compute, compute.__doc__
 
     def __set_name__(self, owner: type, name: str) -> None:
-        self.single, self.double = f"{name} in 32 bits", f"{name} in 64 bits"
+        self.single, self.double = f"_{name} in 32 bits", f"_{name} in 64 bits"
 
     def __get__(self, instance: object, owner: type | None = None) -> Any:
         if instance is None:
@@ -107,7 +108,7 @@ def _precise(function: Callable) -> Callable:
 
     @functools.wraps(function)
     def call(self: object, *args: Any, **kwargs: Any) -> Any:
-        with in_double(bool(getattr(self, "found").get("double", False))):  # noqa: B009
+        with enough_memory(), in_double(bool(getattr(self, "found").get("double", False))):  # noqa: B009
             return function(self, *args, **kwargs)
 
     return call

@@ -1,16 +1,15 @@
 """The log density of a datum's hidden cause z, a pytree of distributions, and the values that z can take."""
 
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from numpyro.distributions import Distribution, ExpandedDistribution, Independent
 
 from tractable.core import tree
 from tractable.core.errors import ModelError
 from tractable.core.model import PyTree, is_distribution
+from tractable.core.priors import base_of as base_of
 
 MOST_VALUES = 10_000  # largest number of values of z that are summed over
 
@@ -18,13 +17,6 @@ MOST_VALUES = 10_000  # largest number of values of z that are summed over
 def log_prob_of(distributions: PyTree, value: PyTree) -> jax.Array:
     """log p of a pytree of values, nats."""
     return tree.total(jax.tree.map(lambda d, v: d.log_prob(v), distributions, value, is_leaf=is_distribution))
-
-
-def base_of(distribution: Distribution) -> Any:
-    """The distribution of a single number, within a distribution of many independent ones."""
-    while isinstance(distribution, Independent | ExpandedDistribution):
-        distribution = distribution.base_dist
-    return distribution
 
 
 def listed(causes: PyTree) -> PyTree:

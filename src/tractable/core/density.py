@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from tractable.core.batches import Batch, PlacedRows, split_weights, whole
 from tractable.core.errors import ModelError
 from tractable.core.prior import Prior
+from tractable.core.rows import arrays_for
 from tractable.core.tree import PyTree
 
 
@@ -33,6 +34,8 @@ def counted_log_likelihoods(model: Prior, params: PyTree, rows: PyTree) -> jax.A
 def log_posterior(model: Prior, *, flat: bool = False, jacobian: bool = True) -> Callable:
     """The function ``(position, batch) -> log p(θ) + N/n Σ_n w_n log p(y_n|θ)``, unbiased for the sum over all rows.
 
+    The function takes a Batch; Data, or arrays of y, are the batch of all rows.
+
     Args:
         flat: positions are flat vectors (``model.space``) instead of pytrees.
         jacobian: add the log-determinant, so that the value is a log density of the unconstrained position. Without the
@@ -40,6 +43,8 @@ def log_posterior(model: Prior, *, flat: bool = False, jacobian: bool = True) ->
     """
 
     def density(position: PyTree, batch: Batch | None) -> jax.Array:
+        if batch is not None and not isinstance(batch, Batch):
+            batch = whole(arrays_for(batch))
         params, prior = _prior(model, position, flat, jacobian)
         if batch is None or model.likelihood is None:
             return prior
@@ -63,11 +68,13 @@ def log_density(
     """The function ``position -> log p(θ) + Σ_n w_n log p(y_n|θ)`` of an unconstrained position, over all rows.
 
     Args:
-        rows: the rows as ``Data.arrays`` returns them; None for a model without data.
+        rows: Data, or rows as ``Data.arrays`` returns them, or arrays of y; None for a model without data.
         flat, jacobian: as in ``log_posterior``.
         terms: return the summands, (N + 1,), instead of their sum: a Metropolis ratio from differences of summands
             is accurate in float32 even if N is large.
     """
+
+    rows = None if rows is None else arrays_for(rows)
 
     def density(position: PyTree) -> jax.Array:
         params, prior = _prior(model, position, flat, jacobian)

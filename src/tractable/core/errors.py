@@ -6,6 +6,11 @@ from typing import Any
 
 from tractable.core.shown import printable
 
+__all__ = [
+    "ArgumentError", "CheckpointError", "DataError", "ModelError", "RunError", "SettingsError", "TractableError",
+    "TractableWarning",
+]  # fmt: skip
+
 
 class TractableError(Exception):
     """Base of all errors that the library raises on purpose; control characters in a message are escaped."""
@@ -52,11 +57,25 @@ class TractableWarning(UserWarning):
 
 
 @contextlib.contextmanager
-def parsing(fault: str) -> Iterator[None]:
-    """A context that turns every error of a file's parser into a DataError whose message begins with ``fault``."""
+def enough_memory() -> Iterator[None]:
+    """A context in which a failure to allocate memory becomes a RunError, which says how much was asked for."""
     try:
         yield
-    except DataError:
+    except (MemoryError, RuntimeError) as error:
+        cause = str(error).removeprefix("RESOURCE_EXHAUSTED: ").rstrip(".")  # JAX's error is a RuntimeError
+        if not isinstance(error, MemoryError) and cause == str(error).rstrip("."):
+            raise
+        raise RunError(
+            f"Memory is too small: {cause}. Use fewer parameters, draws or chains, or minibatches."
+        ) from error
+
+
+@contextlib.contextmanager
+def parsing(fault: str, remedy: str = "") -> Iterator[None]:
+    """A context that turns every error of a parser, or of a user's function, into a DataError: fault, cause, remedy."""
+    try:
+        yield
+    except (TractableError, MemoryError):
         raise
     except Exception as error:
-        raise DataError(f"{fault}: {error}.") from error
+        raise DataError(f"{fault}: {error}. {remedy}".rstrip()) from error

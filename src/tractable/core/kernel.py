@@ -23,8 +23,12 @@ class Objective(NamedTuple):
 
     draw: Callable
     value: Callable
-    remember: Callable = lambda params: ()
+    remember: Callable | None = None
     slope: Callable | None = None
+
+    def first_memory(self, params: PyTree) -> PyTree:
+        """The gradient estimator's memory before its first step."""
+        return () if self.remember is None else self.remember(params)
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from tractable.core import tree
-from tractable.core.batches import Batch
+from tractable.core.batches import Batch, split_weights
 from tractable.core.batches import whole as whole
 from tractable.core.bits import CachedProperty
 from tractable.core.density import batch_log_likelihood as batch_log_likelihood
@@ -26,15 +26,15 @@ from tractable.core.kernel import Kernel as Kernel
 from tractable.core.kernel import Objective as Objective
 from tractable.core.priors import check_prior, in_words, is_distribution
 from tractable.core.priors import sample_of as sample_of
-from tractable.core.rows import Data
+from tractable.core.rows import Data, arrays_for
 from tractable.core.rows import as_data as as_data
 from tractable.core.shared import copy_recipe
 from tractable.core.tree import PyTree
 from tractable.core.view import Table
 from tractable.core.words import Spelt
 
-# A model's cached properties.
-CACHED = ("bijectors", "space", "names", "fixed", "member", "double_copy", "representative", "_split")
+# A model's cached properties; there are more, in the names of which are spaces (``bits.CachedProperty``).
+CACHED = ("names", "double_copy", "representative")
 NUMBERS = (int, float, np.number, np.ndarray, jax.Array)
 
 # By default JAX rounds the factors of float32 products on a GPU to 10 bits. The log density of many rows would then be
@@ -214,7 +214,7 @@ class Model(Grouped, Spelt):
 
     def __getstate__(self) -> dict[str, Any]:
         """The state without cached properties, which another process computes again."""
-        return {name: value for name, value in vars(self).items() if name.partition(" ")[0] not in CACHED}
+        return {name: value for name, value in vars(self).items() if name not in CACHED and " " not in name}
 
     @classmethod
     def from_log_density(
@@ -297,8 +297,14 @@ class Model(Grouped, Spelt):
         leaves = jax.tree.leaves(distributions, is_leaf=is_distribution)
         return [*values, *(_properties(d, key, value) for d, value in zip(leaves, jax.tree.leaves(y), strict=True))]
 
-    def log_likelihoods(self, params: PyTree, rows: tuple[PyTree, PyTree]) -> jax.Array:
-        """log p(y_n | x_n, θ) of each row, (n,), or of each group if the data have groups."""
+    def log_likelihoods(self, params: PyTree, rows: Data | PyTree) -> jax.Array:
+        """log p(y_n | x_n, θ) of each row, (n,), or of each group if the data have groups.
+
+        Args:
+            params: θ, shaped like the prior.
+            rows: Data, or (y, given), or arrays of y alone.
+        """
+        rows = split_weights(arrays_for(rows))[0]
         if self.sums is not None:
             return self.sums.log_prob(params, rows[0] if rows[1] is None else rows)
 

@@ -14,9 +14,10 @@ from numpyro.distributions.transforms import IdentityTransform, IndependentTrans
 
 from tractable.core import tree
 from tractable.core.bits import CachedProperty
-from tractable.core.errors import ModelError
+from tractable.core.errors import DataError, ModelError
 from tractable.core.priors import is_distribution, is_improper, sample_of
 from tractable.core.tree import PyTree
+from tractable.core.words import listing
 
 
 class Space(NamedTuple):
@@ -49,6 +50,7 @@ class Prior:
 
     @property
     def prior_is_callable(self) -> bool:
+        """Whether the prior is a log density in place of distributions."""
         return callable(self.prior) and not is_distribution(self.prior)
 
     @property
@@ -162,6 +164,9 @@ class Prior:
         return tree.total(self._log_priors(params))
 
     def _log_priors(self, params: PyTree) -> PyTree:
+        if isinstance(self.prior, dict) and (not isinstance(params, dict) or {*params} != {*self.prior}):
+            got = f"a dict of {listing(params)}" if isinstance(params, dict) else type(params).__name__
+            raise DataError(f"θ should be a dict of the parameters {listing(self.prior)}; got {got}.")
         return jax.tree.map(lambda d, p: jnp.sum(d.log_prob(p)), self.prior, params, is_leaf=is_distribution)
 
     def log_priors(self, params: PyTree, unconstrained: PyTree) -> list[jax.Array]:

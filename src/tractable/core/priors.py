@@ -1,13 +1,22 @@
 """Checks and draws of a prior that is a pytree of numpyro distributions."""
 
+from typing import Any
+
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 from jax.typing import ArrayLike
+from numpyro import distributions as dist
 from numpyro.distributions import Distribution, ExpandedDistribution, ImproperUniform, Independent
 
+from tractable.core.bits import SINGLE_ONLY
 from tractable.core.errors import ModelError
 from tractable.core.tree import PyTree
+
+# A number of Dirichlet(α) is below 1.2e-38, the smallest one in single precision, with probability ≈ e^(−87 α).
+POINTED = (dist.Beta, dist.Dirichlet, dist.Gamma, dist.InverseGamma, dist.Weibull)
+LEAST = 0.1  # α below which that probability, 1.6e-4, matters
 
 
 def is_distribution(x: object) -> bool:
@@ -29,10 +38,28 @@ def is_improper(distribution: Distribution) -> bool:
     return isinstance(distribution, ImproperUniform)
 
 
+def exceeds_single(prior: PyTree) -> bool:
+    """Whether single precision would round a part of the prior's mass to the edge of its support (Dirichlet(0.05)).
+
+    There log densities are infinite, so that the run needs double precision.
+    """
+    if jnp.result_type(float) != jnp.float32 or jax.default_backend() in SINGLE_ONLY:
+        return False
+    bases = map(base_of, jax.tree.leaves(prior, is_leaf=is_distribution))
+    numbers = (item for base in bases if isinstance(base, POINTED) for item in vars(base).items())
+    return any(np.min(value) < LEAST for name, value in numbers if name.startswith("concentration"))
+
+
+def base_of(distribution: Distribution) -> Any:
+    """The distribution of a single number, within a distribution of many independent ones."""
+    while isinstance(distribution, Independent | ExpandedDistribution):
+        distribution = distribution.base_dist
+    return distribution
+
+
 def in_words(distribution: Distribution) -> str:
     """The distribution as users write it, such as "Normal(loc=0, scale=2.5)"; unequal numbers appear by their shape."""
-    while isinstance(distribution, ExpandedDistribution | Independent):
-        distribution = distribution.base_dist
+    distribution = base_of(distribution)
     arguments = {name: distribution.__dict__.get(name) for name in distribution.arg_constraints}
     words = [f"{name}={_number_or_shape(value)}" for name, value in arguments.items() if value is not None]
     return f"{type(distribution).__name__}({', '.join(words)})"

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from tractable.core.arrays import CHUNK, arrays_of, check_width, is_sound, unmasked, weights_of, wide
-from tractable.core.batches import FAR, Members, Weighted
+from tractable.core.batches import FAR, Members, PlacedRows, Weighted
 from tractable.core.errors import DataError
 from tractable.core.settings import seeded
 from tractable.core.shards import Rows, Sharded, roles
@@ -45,6 +45,16 @@ class Data(Spelt):
         resident: whether to hold the rows in memory; by default if they take less than 4 GiB. Otherwise minibatch
             methods read each batch from the file as a run of neighbouring rows. The rows of the file should then be in
             random order, as ``tr.pack`` writes them; the report says if they are not.
+
+    Attributes:
+        y, given: the rows as arrays.
+        rows: (y, given).
+        size: N, the number of rows, or of groups.
+        weights: (N,) how often each row counts; None if every row counts once.
+        labels: (N,) the groups' labels; None without groups.
+        numbers: (N, largest group) the numbers of each group's rows, -1 for padding; None without groups.
+        missing, resident: as given; ``resident`` is False if the rows take 4 GiB or more.
+        nbytes: the bytes of the rows and weights.
 
     Raises:
         DataError: the data are empty; arrays differ in length; numbers are not finite, are masked, or exceed 32 bits
@@ -316,6 +326,13 @@ def gathered(rows: PyTree, weights: np.ndarray | None, groups: np.ndarray) -> tu
 def as_data(data: Data | PyTree) -> Data:
     """``data`` itself if it is ``Data``, else ``Data(data)``."""
     return data if isinstance(data, Data) else Data(data)
+
+
+def arrays_for(data: Data | PyTree) -> PyTree:
+    """Rows as ``Data.arrays`` returns them, of Data, of rows in that form, or of arrays of y alone."""
+    if isinstance(data, tuple | PlacedRows):
+        return data
+    return (data, None) if isinstance(data, jax.Array) else as_data(data).arrays()
 
 
 def _named(rows: PyTree) -> dict[str, Rows]:

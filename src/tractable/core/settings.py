@@ -4,7 +4,7 @@ import dataclasses
 import itertools
 import math
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Union, get_args, get_origin
 
@@ -101,6 +101,15 @@ def expect(what: str, value: object, hint: object, error: type[TractableError] =
     allowed = range_of(hint)
     if allowed and not allowed.holds(value):
         raise error(f"{what} expects {allowed.expected}; got {value!r}.")
+
+
+def members(what: str, given: Any, good: Callable[[Any], Any], expected: str) -> list:
+    """The members of a list; a SettingsError unless there is one at least, and each is ``good``."""
+    values = list(given) if isinstance(given, Iterable) else []
+    bad = next((f"{value!r} as member {i}" for i, value in enumerate(values) if not good(value)), None)
+    if bad or not values:
+        raise SettingsError(f"{what} expects {expected}; got {bad or repr(given)}.")
+    return values
 
 
 def seeded(what: str, seed: object) -> int:

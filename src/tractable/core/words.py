@@ -3,6 +3,7 @@
 import difflib
 import functools
 import inspect
+import sys
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
@@ -15,6 +16,8 @@ P = ParamSpec("P")
 T = TypeVar("T")
 Self = TypeVar("Self", bound="Spelt")
 NOTHING: Mapping[str, str] = MappingProxyType({})
+# Modules whose lines may lie between a user's line and the place that gives a warning.
+BETWEEN = {"tractable", "contextlib", "functools", "beartype", "click", "jax", "joblib", "numpyro", "sklearn", "typer"}
 
 
 def counted(count: int, noun: str) -> str:
@@ -98,15 +101,20 @@ class _SignatureOfInit:
 class Spelt:
     """Base of classes whose constructors suggest the right spelling of an argument, as ``spelt`` does for functions."""
 
-    removed: ClassVar[Mapping[str, str]] = NOTHING  # for each removed argument, what to pass instead
+    _removed: ClassVar[Mapping[str, str]] = NOTHING  # for each removed argument, what to pass instead
     __signature__ = _SignatureOfInit()  # else inspect would show the signature of __new__
 
     def __new__(cls: type[Self], *args: object, **named: object) -> Self:
         if named:
-            check_spelling(cls.__name__, named, inspect.signature(cls), cls.removed)
+            check_spelling(cls.__name__, named, inspect.signature(cls), cls._removed)
         return object.__new__(cls)
 
 
-def tell(sentence: str) -> None:
-    """Issue a TractableWarning."""
-    warnings.warn(printable(sentence), TractableWarning, stacklevel=3)
+def tell(sentence: str, category: type[Warning] = TractableWarning) -> None:
+    """Issue a warning, which names the line of the user's program that led to it."""
+    frame = sys._getframe(1)
+    while frame.f_back and frame.f_globals.get("__name__", "").partition(".")[0] in BETWEEN:
+        frame = frame.f_back
+    names = frame.f_globals
+    where = frame.f_code.co_filename, frame.f_lineno, names.get("__name__")
+    warnings.warn_explicit(printable(sentence), category, *where, names.setdefault("__warningregistry__", {}))

@@ -32,7 +32,7 @@ def ascend(objective: Objective, optimizer: optax.GradientTransformation) -> Ker
     """The kernel that takes one optimiser step up ``objective``, with fresh noise and a fresh batch at every step."""
 
     def init(key: jax.Array, position: PyTree) -> State:
-        return State(position, optimizer.init(position), objective.remember(position))
+        return State(position, optimizer.init(position), objective.first_memory(position))
 
     def draw(key: jax.Array, count: int, state: State, batch: Batch | None = None) -> PyTree:
         return objective.draw(key, count, state.position)

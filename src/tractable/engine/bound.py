@@ -145,7 +145,7 @@ def _values(
 def _signal(program: Program, plan: Plan | None, tuned: PyTree, rows: PyTree, phi: PyTree, key: jax.Array) -> jax.Array:
     method: Any = program.method
     objective = method.objective(program.model, rows, tuned)
-    return signal(objective, plan, rows, phi, objective.remember(phi), key)
+    return signal(objective, plan, rows, phi, objective.first_memory(phi), key)
 
 
 def signal(

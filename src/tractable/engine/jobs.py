@@ -21,6 +21,7 @@ from joblib.parallel import MultiprocessingBackend, get_active_backend
 
 from tractable.core.errors import DataError, SettingsError, TractableError, TractableWarning
 from tractable.core.settings import Jobs, expect
+from tractable.core.words import tell
 from tractable.engine.stopping import ending, interruptible
 
 # JAX settings on which a process's results depend; another process gets the same values.
@@ -38,12 +39,12 @@ class Ended(NamedTuple):
     index: int
     result: Any  # None if the job was stopped before it began, or if its result was lost
     lost: str = ""  # a sentence that says why the result was lost; empty if it was not lost
-    caught_warnings: tuple = ()  # the other process's warnings, as arguments of ``warnings.warn_explicit``
+    caught_warnings: tuple = ()  # the other process's warnings, as arguments of ``tell``
 
     def tell(self) -> None:
         """Repeat in this process the warnings of another process."""
-        for message, category, file, line in self.caught_warnings:
-            warnings.warn_explicit(message, category, file, line)
+        for message, category in self.caught_warnings:  # the other process does not know the user's line
+            tell(message, category)
 
 
 class Heard:
@@ -352,7 +353,7 @@ def _away(settings: tuple[dict[str, Any], dict[str, str]], digest: str, sent: np
             if is_main:
                 warnings.simplefilter("always", TractableWarning)
             result = work(index)
-        caught = tuple((str(w.message), w.category, w.filename, w.lineno) for w in records or ())
+        caught = tuple((str(w.message), w.category) for w in records or ())
     try:
         return packed(Ended(index, result, caught_warnings=caught), work)
     except Exception as error:  # an object's own pickling may raise any error

@@ -44,7 +44,7 @@ class Program(NamedTuple):
     method: "Method"
     streams: bool = False  # whether batches are read from file while the loop runs
     # The advice in the error message if a state is not finite.
-    remedy: str = "Look for a log or a division that leaves its domain in the model, or take smaller steps."
+    remedy: str = "Look for a log or a division that leaves its domain or a tiny concentration, or take smaller steps."
     placement: OneDevice = ONE_DEVICE  # the devices of the chains and rows
 
     def __call__(self, rows: PyTree, tuned: PyTree) -> Kernel:

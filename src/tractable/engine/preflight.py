@@ -35,6 +35,14 @@ def value_and_slope(model: Model, position: jax.Array, batch: Batch | None) -> t
 def check(model: Model, data: Data | None) -> None:
     """Raise a ModelError or DataError for the first fault of a model, of its data, or of the two together."""
     share_programs(model, kinds_of(data), 0 if data is None else data.size)
+    model, data = check_shapes(model, data)
+    if data is not None and data.size:
+        _check_support(model, data)
+        model.check_rows(data)
+
+
+def check_shapes(model: Model, data: Data | None) -> tuple[Model, Data | None]:
+    """The part of ``check`` that looks at no number of the data; returns the model and the data of single rows."""
     if data is None and model.likelihood is not None:
         raise DataError("This model has a likelihood, so it needs data: infer(model, Data(y), ...).")
     if data is not None and model.likelihood is None:
@@ -50,11 +58,10 @@ def check(model: Model, data: Data | None) -> None:
     has_data, precision = data is not None, jnp.result_type(float)
     if data is None or data.size == 0:
         _check_shapes(model, has_data, (), None, precision)
-        return
+        return model, data
     leaves, structure = jax.tree.flatten(row_shapes(data.rows))
     _check_shapes(model, has_data, tuple(leaves), structure, precision)
-    _check_support(model, data)
-    model.check_rows(data)
+    return model, data
 
 
 @functools.lru_cache(maxsize=64)

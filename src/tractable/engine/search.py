@@ -1,7 +1,6 @@
 """Finds maxima on the host, that is in Python: by L-BFGS and Newton steps on all rows, with the curvature there."""
 
 import functools
-import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -11,11 +10,11 @@ import numpy as np
 import numpyro.distributions as dist
 
 from tractable.core.causes import base_of
-from tractable.core.errors import TractableWarning
 from tractable.core.model import Batch, Model, Objective, PyTree, is_distribution, log_posterior, whole
 from tractable.core.rows import Data
 from tractable.core.shared import compiled
 from tractable.core.sums import Expected, accumulate
+from tractable.core.words import tell
 from tractable.engine.ascent import lbfgs
 from tractable.engine.session import Session
 
@@ -221,11 +220,9 @@ def standard_errors(model: Model, data: Data | None, position: np.ndarray, prior
             out["covariance"][np.any(slope[:, at_kinks] != 0, axis=1)] = np.nan
         out["information"] = information
     else:
-        warnings.warn(
+        tell(
             f"The observed information has an eigenvalue of {values.min():.3g}: no standard errors. The maximum is "
             "at a boundary, a saddle or a ridge; check the data for collinear columns, or use a proper prior.",
-            TractableWarning,
-            stacklevel=4,
         )
     return out
 

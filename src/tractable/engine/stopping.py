@@ -13,6 +13,7 @@ from typing import Any
 
 import jax
 
+from tractable.core.errors import enough_memory
 from tractable.engine.forks import check_unforked
 
 PATIENCE = 1.0  # seconds that a device may take to finish its work after a stop was requested
@@ -69,7 +70,8 @@ def ending(*, leave: bool = True) -> Iterator[None]:
         _Process.signal = None
     _Process.savers += 1
     try:
-        yield
+        with enough_memory():
+            yield
     finally:
         _Process.savers -= 1
     if outermost and leave and _Process.signal == signal.SIGTERM:

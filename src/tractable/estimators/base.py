@@ -1,7 +1,6 @@
 """The estimators' common base: it leads from a table to a posterior, and back to the user's units."""
 
 import dataclasses
-import warnings
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any, ClassVar
 
@@ -18,8 +17,8 @@ from tractable.core.arrays import columns_of
 from tractable.core.bits import in_double, need_double
 from tractable.core.errors import DataError, SettingsError, TractableWarning
 from tractable.core.model import Data, Model
-from tractable.core.settings import Range, Seed, is_number, is_whole, range_of
-from tractable.core.words import Spelt
+from tractable.core.settings import Range, Seed, Share, is_number, is_whole, members, range_of
+from tractable.core.words import Spelt, tell
 from tractable.diagnostics.calibration import split_conformal
 from tractable.diagnostics.report import Report, number
 from tractable.diagnostics.verify import Verify
@@ -45,7 +44,7 @@ UNPICKLED = ("model", "data")  # fields of a posterior that a pickle leaves out
 # The ranges of the settings, in the words of error messages.
 Count = Annotated[int, Range("a whole number, 1 or more", is_whole)]
 Learner = Annotated[str | Method, "a name such as 'nuts', or a method such as NUTS()"]
-Level = Annotated[float, Range("a number in (0, 1)", lambda value: is_number(value, 0) and value < 1)]
+Level = Share
 HeldOut = Annotated[float, Range("a share of rows, in [0, 1)", lambda value: is_number(value) and 0 <= value < 1)]
 RandomState = Seed | Annotated[np.random.RandomState, "a NumPy RandomState"] | None
 
@@ -344,12 +343,10 @@ class BayesianRegressor(RegressorMixin, Explaining):
         return self._mean(x, prediction), self._scaling.spread * prediction.sd
 
     def _quantiles(self, x: np.ndarray, quantiles: Sequence[float], return_std: bool) -> np.ndarray:
-        probs = np.asarray(quantiles, np.float64)
-        if return_std or probs.ndim != 1 or not len(probs) or not np.all((probs > 0) & (probs < 1)):
-            raise SettingsError(
-                f"quantiles= must be a list of numbers in (0, 1), without return_std; got {quantiles!r}"
-                f"{' and return_std=True' if return_std else ''}."
-            )
+        share: Any = range_of(Share)
+        if return_std:
+            raise SettingsError("predict takes quantiles= without return_std=True: leave one of them out.")
+        probs = np.asarray(members("quantiles=", quantiles, share.holds, "a list of numbers in (0, 1)"), np.float64)
         # A quantile is an end of an equal-tailed interval; the median is taken as an end of an interval of level 1e-9.
         levels = np.maximum(np.abs(1 - 2 * probs), 1e-9).round(9).tolist()
         intervals = {level: self._interval(x, level) for level in dict.fromkeys(levels)}
@@ -470,18 +467,15 @@ class BayesianClassifier(ClassifierMixin, Explaining):
         return self.classes_[codes]
 
 
-def warn_of(report: Report, stacklevel: int = 5) -> None:
+def warn_of(report: Report) -> None:
     """Warn once, as scikit-learn does, if the verdict is "reject", and say why."""
     if report.verdict != "reject":
         return
     poor = [check for check in report.checks if check.verdict == "reject"]
     unfinished = any(check.name in UNFINISHED for check in poor)
     reasons = "; ".join(f"{check.name} {number(float(check.value))}, {check.sentence}" for check in poor)
-    warnings.warn(
-        f"Do not use this posterior: {reasons}. report_ has every check.",
-        ConvergenceWarning if unfinished else TractableWarning,
-        stacklevel=stacklevel,
-    )
+    category = ConvergenceWarning if unfinished else TractableWarning
+    tell(f"Do not use this posterior: {reasons}. report_ has every check.", category)
 
 
 def limit_batch_size(method: Method, count: int) -> Method:

@@ -78,9 +78,10 @@ class BayesianGaussianMixture(Mixture):
         covariances_, precisions_, precisions_cholesky_: E[Λ]⁻¹, E[Λ] and its root, of the shapes that
             ``GaussianMixture`` has.
         weight_concentration_: (K,); for a Dirichlet process a pair of such arrays, the Beta parameters of v_k.
-        mean_precision_: (K,). degrees_of_freedom_: (K,); a number if tied.
-        weight_concentration_prior_, mean_precision_prior_, mean_prior_, degrees_of_freedom_prior_,
-            covariance_prior_: the prior that was used.
+        mean_precision_: (K,), β.
+        degrees_of_freedom_: (K,), ν; a number if tied.
+        weight_concentration_prior_, mean_precision_prior_, mean_prior_: the prior that was used.
+        degrees_of_freedom_prior_, covariance_prior_: the prior that was used.
         standard_errors_: a tuple of the posterior sds of weights, means and covariances, of their shapes, computed from
             the draws. For a component without rows they are the prior's sds; where the prior has no sd, they are large
             and arbitrary.

@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 import math
-import warnings
 from collections.abc import Callable
 from typing import Annotated, Any, NamedTuple
 
@@ -16,10 +15,10 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
 
 from tractable.core.check import Check
-from tractable.core.errors import TractableWarning
 from tractable.core.latent import Climbed, LatentModel
 from tractable.core.model import PyTree
 from tractable.core.settings import Range, expect_whole, is_number
+from tractable.core.words import tell
 from tractable.diagnostics.belief import point_belief
 from tractable.diagnostics.report import worst
 from tractable.engine.placement import ONE_DEVICE, OneDevice
@@ -175,17 +174,15 @@ class Density(Scored, DensityMixin, Bayesian):
         self.__dict__.update(self._attributes())
         if not self.converged_:
             cause = COLLAPSED if stopped_early else "Allow more steps, a larger tol, or fewer components"
-            warnings.warn(
+            tell(
                 f"The climb has not converged in {self.n_iter_} steps, of max_iter={self.max_iter}: further steps may "
                 f"gain {to_come:.3g} nats. {cause}.",
                 ConvergenceWarning,
-                stacklevel=3,
             )
         for check in checks:
             # A bad curvature means a ridge of the likelihood, which is not a degenerate fit; so it causes no warning.
             if check.name != "curvature" and (check.verdict == "reject" or "floor" in check.name):
-                sentence = f"{check.name}, {check.value:.4g}: {check.sentence}. report_ lists every check."
-                warnings.warn(sentence, TractableWarning, stacklevel=3)
+                tell(f"{check.name}, {check.value:.4g}: {check.sentence}. report_ lists every check.")
 
     def _map_rows(self, step: str, X: object, placement: OneDevice = ONE_DEVICE) -> np.ndarray:
         """The first result of the model's function ``step`` for each row, (n, ...) in float64, computed by blocks."""

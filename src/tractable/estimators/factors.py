@@ -40,7 +40,9 @@ class FactorAnalysis(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Density)
         random_state: int, RandomState or None, for starts and samples.
 
     Attributes:
-        components_: (q, d), Wᵀ. loadings_: (d, q), W. mean_: (d,), μ.
+        components_: (q, d), Wᵀ.
+        loadings_: (d, q), W.
+        mean_: (d,), μ.
         noise_variance_: (d,), the diagonal of Ψ, at least 1e-12. Without this floor the likelihood would be unbounded
             where the factors explain a column fully (a Heywood case).
         loglike_: log likelihood at every step, in nats (units of the natural logarithm).
@@ -64,7 +66,7 @@ class FactorAnalysis(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Density)
     max_iter: Count = 1000
     rotation: Annotated[Literal["varimax", "quartimax"] | None, f"None, {' or '.join(ROTATIONS)}"] = None
     random_state: RandomState = 0
-    removed: ClassVar = {
+    _removed: ClassVar = {
         "noise": INFERRED.format("probabilistic_pca(d, q)", ""),
         "noise_floor": INFERRED.format("factor_analysis(d, q, floor=floor)", ""),
         "n_init": INFERRED.format("factor_analysis(d, q)", "starts=4"),

@@ -85,7 +85,7 @@ class LadderTransformer(Scored, ClassNamePrefixFeaturesOutMixin, TransformerMixi
         fitted = self._infer(model, Data(self._units(x)), method)
         self._keep(dataclasses.replace(fitted, data=None, run_state=None, judged=fitted.report()))
         self.bound_ = float(fitted.found["bound"]) - self._log_scale()
-        warn_of(self.report_, stacklevel=3)
+        warn_of(self.report_)
         return self
 
     def transform(self, X: object) -> np.ndarray:

@@ -103,7 +103,8 @@ class GaussianMixture(Mixture):
         warm_start: whether to start from the result of the last fit.
 
     Attributes:
-        weights_: (K,). means_: (K, d).
+        weights_: (K,), the components' shares.
+        means_: (K, d).
         covariances_, precisions_: full (K, d, d), tied (d, d), diag (K, d), spherical (K,).
         precisions_cholesky_: of the same shape: U with precision = U Uᵀ; square roots for "diag" and "spherical".
         standard_errors_: a tuple of the standard errors of weights, means and covariances, of their shapes. They come
@@ -124,7 +125,7 @@ class GaussianMixture(Mixture):
     weights_init: ArrayLike | None = None
     means_init: ArrayLike | None = None
     precisions_init: ArrayLike | None = None
-    removed: ClassVar = {
+    _removed: ClassVar = {
         "chunk_size": "write tr.infer(tr.models.gaussian_mixture(K, d), tr.Data(path), tr.EM()) for rows on file.",
         "missing": 'write tr.infer(tr.models.mixture.with_missing(K, d), tr.Data(x, missing="keep"), tr.EM()).',
     }

@@ -202,7 +202,7 @@ def signal_at_end(program: Amortising, plan: Plan, data: Data, state: PyTree, ke
 def _signal(program: Amortising, plan: Plan, rows: PyTree, state: PyTree, key: jax.Array) -> jax.Array:
     method: Any = program.method
     objective, params = method.objective(method.needed(program.model)), state.position
-    memory = objective.remember(params)
+    memory = objective.first_memory(params)
     # This objective has no warm-up, so it may have no use for the step number that ``state.seen`` is after a warm-up.
     if jax.tree.structure(state.seen) == jax.tree.structure(memory):
         memory = state.seen

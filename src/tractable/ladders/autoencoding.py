@@ -56,7 +56,7 @@ class AutoEncoding(Amortised):
     beta: Positive = 1.0
     free_bits: NotNegative = 0.0
     warmup: Annotated[int, at_least(0)] = 0
-    removed: ClassVar = {
+    _removed: ClassVar = {
         "relaxation": "write NVIL(), VIMCO(), WakeSleep() or ReweightedWakeSleep() for a ladder of discrete layers, "
         "see docs/which-method.md."
     }

@@ -5,11 +5,11 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from tractable.core.errors import ModelError
+from tractable.core.settings import expect_whole
 from tractable.core.shared import shared
 from tractable.ladders.ladder import Ladder, bottom_up
 from tractable.ladders.layers import Family, family_of, layer, shared_noise, standard_normal, top
 from tractable.ladders.top_down import top_down
-from tractable.networks.architecture import check_units
 
 INFERENCE = ("bottom-up", "top-down")
 
@@ -47,8 +47,8 @@ def sigmoid_belief_network(
     if not units["hidden"]:
         raise ModelError("hidden= lists the number of units of each hidden layer, h¹ (next to x) first; got none.")
     for name, sizes in units.items():
-        for size in sizes:
-            check_units(name, size)
+        for i, size in enumerate(sizes):
+            expect_whole(name if name == "visible" else f"{name}[{i}]", size, ModelError, " of units")
     if not family_of(family).levels:
         raise ModelError(
             "A belief network's hidden units are 'bernoulli' or categorical(levels); got "

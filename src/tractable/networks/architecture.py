@@ -13,7 +13,7 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from tractable.core.errors import ModelError
-from tractable.core.settings import is_whole
+from tractable.core.settings import expect_whole
 from tractable.core.shared import shared
 from tractable.core.tree import PyTree, path_name
 
@@ -106,8 +106,12 @@ def mlp(
     True
     """
     middle = tuple(hidden) if isinstance(hidden, Sequence) else (hidden,)
-    for name, width in (("features", features), *(("hidden", width) for width in middle), ("outputs", outputs)):
-        check_units(name, width)
+    for name, width in (
+        ("features", features),
+        *((f"hidden[{i}]", width) for i, width in enumerate(middle)),
+        ("outputs", outputs),
+    ):
+        expect_whole(name, width, ModelError, " of units")
     activated(activation)
     return _mlp((int(features), *map(int, middle), int(outputs)), activation)
 
@@ -225,9 +229,3 @@ def spread(params: PyTree, key: jax.Array) -> PyTree:
         noise = 0.0 if constant else values.std() * jax.random.normal(k, values.shape, dtype)
         new_leaves.append(jnp.asarray(values if constant else values.mean() + noise, dtype))
     return jax.tree.unflatten(treedef, new_leaves)
-
-
-def check_units(name: str, count: object) -> None:
-    """Raise a ModelError unless ``count`` is a whole number ≥ 1."""
-    if not is_whole(count):
-        raise ModelError(f"{name} counts units: expected a whole number, 1 or more; got {count!r}.")

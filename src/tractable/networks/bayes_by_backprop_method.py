@@ -1,7 +1,6 @@
 """Bayes by Backprop: a mean field over a network's weights, fitted on minibatches."""
 
 import math
-import warnings
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
@@ -13,11 +12,12 @@ import optax
 from tractable.core import approximations
 from tractable.core.approximations import Approximation
 from tractable.core.batches import PlacedRows, Plan
-from tractable.core.errors import SettingsError, TractableWarning
+from tractable.core.errors import SettingsError
 from tractable.core.model import Kernel, Model, Objective, PyTree, log_posterior, whole
 from tractable.core.rows import Data
 from tractable.core.settings import Count, Positive, Range
 from tractable.core.tree import row_shapes
+from tractable.core.words import tell
 from tractable.diagnostics.belief import Belief, Cost
 from tractable.engine import run as loop
 from tractable.engine.ascend import ascend
@@ -119,12 +119,10 @@ class BayesByBackprop(Variational):
             )
         plan = plan_batches(self, data, min(self.batch_size, data.size))
         if self.kl_weights == "geometric" and plan.count > 126:
-            warnings.warn(
+            tell(
                 f"kl_weights='geometric' over {plan.count} batches: all but the first 126 KL weights are below "
                 "the smallest single-precision number, so the other batches have no complexity cost. Use 'uniform' or "
                 "larger batches.",
-                TractableWarning,
-                stacklevel=3,
             )
         return plan
 

@@ -125,7 +125,10 @@ def _learn_member(i: int, *, member: Method, model: Model, data: Data | None, se
         if session.stop is _never:  # a member in another process or thread than the ensemble
             session = session._replace(stop=stack.enter_context(interruptible()))
         inner = session._replace(model=model, data=data).inside(f"member-{i}")
-        outcome = member.learn(inner._replace(key=jax.random.fold_in(session.key, i)))
+        try:
+            outcome = member.learn(inner._replace(key=jax.random.fold_in(session.key, i)))
+        except RunError as error:
+            raise RunError(f"Member {i} of the ensemble failed. {error}") from error
     return outcome._replace(run_state=None)
 
 

@@ -130,7 +130,7 @@ class Rows(NamedTuple):
 
 def _requested_rows(data: Data, x: PyTree, group: Labels | None, caller: str) -> Rows:
     """The rows x with their groups; ``caller`` is the method that error messages name."""
-    prediction.check_inputs(data.take([0]).members().given, x, f"{caller}(x)")
+    prediction.check_inputs(data.take(slice(2)).members(), x, f"{caller}(x)")
     x, count = prediction.rows_of(x)
     count = len(group) if x is None and group is not None else count
     labels, place = np.unique(

@@ -28,7 +28,7 @@ from tractable.diagnostics.importance import NODES, khat_limit
 from tractable.engine.placement import ONE_DEVICE, OneDevice
 from tractable.engine.sharding import BY_ROW, ON_ALL, ROWS, chunks
 from tractable.posterior.chunking import fitting
-from tractable.posterior.predict import log_predictive
+from tractable.posterior.predict import described, log_predictive
 
 PADDED = 500  # fewer rows than this are padded to the next power of two, so that few programs need to be compiled
 BLOCK = 128  # draws per call, so that one program serves any number of draws
@@ -141,6 +141,7 @@ def replicated(model: Model, params: PyTree, given: PyTree, count: int, seed: in
     """
     needed_likelihood(model)
     theta, x = row_shapes((params, given))
+    described(model, theta, x)
     try:
         example = jax.eval_shape(lambda t, x, k: sample_of(itself(model.datum(t, x)), k), theta, x, jax.random.key(0))
     except NotImplementedError as error:

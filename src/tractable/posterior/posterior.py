@@ -33,6 +33,7 @@ from tractable.diagnostics.relabelling import draw_latents, match_components, me
 from tractable.diagnostics.report import Report, judge, with_checks
 from tractable.diagnostics.shape import HIDDEN
 from tractable.diagnostics.verify import Verify, verify
+from tractable.engine import preflight
 from tractable.engine.abilities import needs, placement_of
 from tractable.engine.identity import density_trace, kinds_of, saved_kinds
 from tractable.engine.locks import lock
@@ -267,12 +268,13 @@ class Posterior(Predictive):
         """The checks of predictions for held-out rows."""
         if self.phi is not None:
             return [coding.gap_check(self, rows)]
-        if not (self.is_point or self.count) or not can_be_compared(self.model, as_data(rows)):
+        preflight.check_shapes(self.model, rows := as_data(rows))
+        if not (self.is_point or self.count) or not can_be_compared(self.model, rows):
             sentence = "held-out rows were not checked: that needs draws or an estimate, and one distribution per row"
             if self.model.local is not None:
                 sentence = "held-out groups were not checked; posterior.log_predictive gives their log densities"
             return [Check(HELD_OUT, float("nan"), "caution", sentence)]
-        return held_out_checks(side_of(self), as_data(rows), self.seed or 0)
+        return held_out_checks(side_of(self), rows, self.seed or 0)
 
     def verify(self, how: str | None = "auto", *, held_out: Data | PyTree = None) -> "Posterior":
         """Verifies the posterior: did it miss modes, are its means and sds right, is its mass finite?

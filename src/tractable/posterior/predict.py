@@ -19,7 +19,7 @@ from numpyro.distributions import Distribution
 
 from tractable.core.arrays import arrays_of, check_width, wide
 from tractable.core.censoring import itself
-from tractable.core.errors import DataError, ModelError, SettingsError, TractableError
+from tractable.core.errors import DataError, ModelError, SettingsError, parsing
 from tractable.core.model import Data, Model, as_data, needed_likelihood
 from tractable.core.settings import Share, expect, seeded
 from tractable.core.shared import COMPILE_FASTEST, compiled
@@ -33,6 +33,11 @@ from tractable.engine.sharding import BY_ROW, ON_ALL, chunks
 from tractable.posterior.chunking import blocks_of_draws, bytes_per_row, fitting, rows_per_chunk
 
 LEAST = 1e-30  # a draw with less than this share of the largest weight is left out: in single precision it may be 0
+# What to do if the whole data set is one row, whose numbers depend on each other.
+JOINT = (
+    "All fitted data are one row. To predict more of it given what it holds, as for a Gaussian process or a series, "
+    "give the likelihood a method predict(params, x, (y, given))."
+)
 SAMPLES = 1000  # minimum number of values simulated for an interval
 Pair = tuple[PyTree, np.ndarray | jax.Array]  # draws and their weights, or rows and their indices
 
@@ -170,7 +175,10 @@ def ahead(
 
         return jax.lax.map(predict_draw, (params, jnp.arange(len(weights))))
 
-    means, variances, values = map(np.asarray, moments_and_draws(params, jax.tree.map(jnp.asarray, rows)))
+    got = "no x" if x is None else f"x of type {type(x).__name__} and shape {getattr(x, 'shape', 'unknown')}"
+    fault = f"This likelihood predicts by its own method predict(params, x, rows), which failed for {got}"
+    with parsing(fault, "Give predict the x that this method takes, such as the places of the new values."):
+        means, variances, values = map(np.asarray, moments_and_draws(params, jax.tree.map(jnp.asarray, rows)))
     mean, aleatoric = np.tensordot(weights, means, 1), np.tensordot(weights, variances, 1)
     epistemic = np.tensordot(weights, np.square(means - mean), 1)
     samples = np.moveaxis(values.reshape(-1, *mean.shape), 0, -1).copy()
@@ -227,7 +235,7 @@ def _predictions(
 def _kind(model: Model, params: PyTree, rows: PyTree) -> str:
     """The kind of y, "number", "classes" or "binary"; an error if y cannot be predicted."""
     shapes = row_shapes(params), row_shapes(rows)
-    example = _described(model, *shapes)
+    example = described(model, *shapes)
     if not isinstance(example, Distribution):
         raise DataError("predict expects a likelihood of one distribution; this likelihood returns several.")
     if (classes := classes_of(example)) is not None:
@@ -249,18 +257,12 @@ def classes_of(datum: Distribution) -> str | None:
     return "binary" if isinstance(datum, dist.BernoulliProbs | dist.BernoulliLogits) else None
 
 
-def _described(model: Model, params: PyTree, x: PyTree) -> PyTree:
+def described(model: Model, params: PyTree, x: PyTree) -> PyTree:
     """The distribution of y, from shapes alone; a DataError if the likelihood does not accept such a row."""
-    try:
-        with naming("The likelihood", params, x):
-            return jax.eval_shape(model.datum, params, x)
-    except (TypeError, ValueError, IndexError, AttributeError) as error:
-        if isinstance(error, TractableError):
-            raise
-        raise DataError(
-            f"The likelihood does not accept {'rows without inputs' if x is None else f'a row of shape {_shapes(x)}'}: "
-            f"{error} Give rows like those to which the model was fitted; leave x out if the model takes no inputs."
-        ) from error
+    rows = "rows without inputs" if x is None else f"a row of shape {_shapes(x)}"
+    remedy = "Give rows like those to which the model was fitted; leave x out if the model takes no inputs."
+    with parsing(f"The likelihood does not accept {rows}", remedy), naming("The likelihood", params, x):
+        return jax.eval_shape(model.datum, params, x)
 
 
 def _shapes(x: PyTree) -> str:
@@ -271,21 +273,22 @@ def _shapes(x: PyTree) -> str:
     )
 
 
-def check_inputs(learnt: PyTree, x: PyTree, what: str) -> None:
+def check_inputs(data: Data, x: PyTree, what: str) -> None:
     """Raises a DataError unless rows x (n, ...) have the shapes of the fitted rows; None means no inputs."""
-    if x is None and learnt is not None:
-        shapes = _shapes(row_shapes(learnt))
-        raise DataError(f"{what} expects inputs like the fitted rows, of shape {shapes}; got none.")
-    if learnt is None or x is None:
-        if x is not None:
-            raise DataError(f"{what} expects no inputs, because the model was fitted without inputs: leave them out.")
+    learnt, hint = data.given, f" {JOINT}" * (data.size == 1)
+    if learnt is not None and not hasattr(learnt, "shape"):  # the form of ``given``, such as {'age': …, 'dose': …}
+        hint = f" Give arrays of n rows as {jax.tree.map(lambda _: ..., learnt)}.".replace("Ellipsis", "…") + hint
+    if learnt is None and x is not None:
+        fault = "expects no inputs, because the model was fitted without inputs: leave them out"
+        raise DataError(f"{what} {fault}.{hint}")
+    expected, got = (None if r is None else _shapes(row_shapes(r)) for r in (learnt, x if x is None else rows_of(x)[0]))
+    if expected == got:
         return
-    x = rows_of(x)[0]
-    expected, got = (_shapes(jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape[1:], bool), r)) for r in (learnt, x))
-    if expected != got:
-        lacking = [name for name in learnt if name not in x] if isinstance(learnt, dict) and isinstance(x, dict) else []
-        hint = nearest(lacking[0], x) if lacking else ""
-        raise DataError(f"{what} expects rows like the fitted ones, of shape {expected}; got {got}.{hint}")
+    if got is None:
+        raise DataError(f"{what} expects inputs like the fitted rows, of shape {expected}; got none.{hint}")
+    lacking = [name for name in learnt if name not in x] if isinstance(learnt, dict) and isinstance(x, dict) else []
+    hint = (nearest(lacking[0], x) if lacking else "") or hint
+    raise DataError(f"{what} expects rows like the fitted ones, of shape {expected}; got {got}.{hint}")
 
 
 def _moments(model: Model, theta: PyTree, x: PyTree) -> tuple[jax.Array, jax.Array]:

@@ -17,6 +17,7 @@ from tractable.core.settings import Count, expect, seeded
 from tractable.core.tree import row_shapes
 from tractable.core.words import spelt
 from tractable.diagnostics.learnt import Learnt
+from tractable.engine import preflight
 from tractable.engine.forks import check_unforked
 from tractable.engine.identity import kinds_of, share_programs
 from tractable.engine.sharding import over_rows
@@ -104,8 +105,10 @@ class Predictive(Learnt):
             if calibrate is not None:
                 raise SettingsError("predict(calibrate=...) is not for a likelihood with its own method predict.")
             return prediction.ahead(law, *self.spread(draws), x, self._rows_or().rows, level=level, seed=seed)
+        if calibrate is not None:
+            preflight.check_shapes(self.model, calibrate)
         if self.data is not None:
-            prediction.check_inputs(self.data.given, x, "predict(x)")
+            prediction.check_inputs(self.data, x, "predict(x)")
             kinds = (kinds_of(self.data)[0], None if x is None else row_shapes(prediction.rows_of(x)[0]))
             if kinds != kinds_of(self.data):  # JAX traces the model anew for rows of another dtype, for example
                 share_programs(self.model, kinds, self.data.size)
@@ -137,7 +140,8 @@ class Predictive(Learnt):
             return coding.log_evidence(self, data, samples=draws).log_evidence
         data = as_data(data)
         if self.data is not None and self.model.local is None:
-            prediction.check_inputs(self.data.given, data.given, "log_predictive(data)")
+            prediction.check_inputs(self.data, data.given, "log_predictive(data)")
+        preflight.check_shapes(self.model, data)
         return prediction.log_predictive(self.predictive, *self.spread(draws), data, over_rows(mesh))
 
     def log_likelihood(
@@ -276,6 +280,8 @@ class Predictive(Learnt):
         data = self.data if data is None else as_data(data)
         if data is None or not data.size:
             raise DataError("There are no rows: this posterior was fitted to none. Give them: data=Data(y, given=x).")
+        if data is not self.data:
+            preflight.check_shapes(self.model, data)
         return data
 
     def _inputs_or(self, x: PyTree) -> tuple[PyTree, int]:

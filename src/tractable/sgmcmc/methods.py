@@ -4,7 +4,6 @@ H is the curvature of the log posterior, V the covariance of a stochastic gradie
 the step size, as in ``sgmcmc.bias``.
 """
 
-import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
@@ -16,10 +15,11 @@ import numpy as np
 from tractable.core import schedules
 from tractable.core.batches import Plan, whole
 from tractable.core.check import Check
-from tractable.core.errors import RunError, SettingsError, TractableWarning
+from tractable.core.errors import RunError, SettingsError
 from tractable.core.model import Kernel, Model, PyTree, log_posterior
 from tractable.core.rows import Data
 from tractable.core.settings import Count, Positive, Share, at_least, between
+from tractable.core.words import tell
 from tractable.diagnostics.learnt import Learnt
 from tractable.diagnostics.report import chain_checks
 from tractable.engine import run as loop
@@ -222,11 +222,9 @@ class SGLD(Drawing):
                 return self._burn_in(session, program, tuned, keys, positions, thin, 0)
             except RunError:
                 tuned["step_size"] = tuned["step_size"] / 10
-                warnings.warn(
+                tell(
                     "Chains did not stay finite at the automatic step size: curvature is larger away from the mode. "
                     f"Trying {float(tuned['step_size']):.3g}; MALA or NUTS are safer where they are affordable.",
-                    TractableWarning,
-                    stacklevel=6,
                 )
         return self._burn_in(session, program, tuned, keys, positions, thin, 0)
 
@@ -290,12 +288,10 @@ class SGLD(Drawing):
             )
         if worst > self.bias_tolerance:
             safe = bias.largest_step(measurement, scale, self.bias_tolerance, **self._setting(plan))
-            warnings.warn(
+            tell(
                 f"step_size={step:g} is predicted to inflate the sd of a direction by {100 * worst:.0f} %, above "
                 f"bias_tolerance={self.bias_tolerance:g}. Use step_size={safe:.2g}, correct=True or "
                 "gradient='control_variates' to stay below it.",
-                TractableWarning,
-                stacklevel=6,
             )
 
     def _thinning(self, measurement: bias.Measured, step: float, scale: np.ndarray) -> int:

@@ -36,8 +36,8 @@ def sghmc(
     friction: float | jax.Array = 0.1,
     *,
     temperature: float | jax.Array | Callable = 1.0,
-    preconditioner: Preconditioner = IDENTITY,
-    gradient: Callable = minibatch,
+    preconditioner: Preconditioner | None = None,
+    gradient: Callable | None = None,
 ) -> Kernel:
     """Make the SGHMC kernel.
 
@@ -47,7 +47,7 @@ def sghmc(
         friction: α in (0, 1]; momentum lasts about 1/α steps.
         temperature, preconditioner, gradient: as for ``sgld``.
     """
-    estimate = gradient(log_posterior)
+    estimate, preconditioner = (gradient or minibatch)(log_posterior), preconditioner or IDENTITY
     epsilon, heat = as_schedule(step_size), as_schedule(temperature)
 
     def init(key: jax.Array, position: PyTree) -> State:

@@ -44,8 +44,8 @@ def sgld(
     step_size: float | jax.Array | schedules.Schedule,
     *,
     temperature: float | jax.Array | Callable = 1.0,
-    preconditioner: Preconditioner = IDENTITY,
-    gradient: Callable = minibatch,
+    preconditioner: Preconditioner | None = None,
+    gradient: Callable | None = None,
     noise_scale: PyTree = None,
 ) -> Kernel:
     """Make the SGLD kernel.
@@ -55,12 +55,12 @@ def sgld(
             (``tr.log_posterior``).
         step_size: ε > 0, or a schedule ``t -> ε_t``. It is twice BlackJAX's step size.
         temperature: T ≥ 0, or ``t -> T_t``. 1 samples the posterior, 0 is stochastic gradient ascent.
-        preconditioner: P; with ``preconditioners.rmsprop()`` this is pSGLD.
-        gradient: makes an estimator from ``log_posterior``; one of ``tractable.gradients``.
+        preconditioner: P, by default 1; with ``preconditioners.rmsprop()`` this is pSGLD.
+        gradient: makes an estimator from ``log_posterior``; one of ``tractable.gradients``, by default ``minibatch``.
         noise_scale: S, a scale of the injected noise S z that replaces √ε L. It is smaller, because the gradient's
             measured noise is subtracted (``bias.reduced_noise``). For a constant ε only.
     """
-    estimate = gradient(log_posterior)
+    estimate, preconditioner = (gradient or minibatch)(log_posterior), preconditioner or IDENTITY
     epsilon, heat = as_schedule(step_size), as_schedule(temperature)
 
     def init(key: jax.Array, position: PyTree) -> State:
