@@ -1,7 +1,7 @@
 """scikit-learn's checks of the networks' estimators: by Laplace, which takes a second where the default takes a minute.
 
-The checks are about the interface: shapes, sentences, clones, weights of rows. The fits by default are measured elsewhere
-(``tests/networks`` and ``benchmarks``).
+The checks are about the interface: shapes, sentences, clones, weights of rows. ``tests/networks`` and ``benchmarks``
+measure the fits by default.
 """
 
 import pytest

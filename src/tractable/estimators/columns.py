@@ -9,8 +9,9 @@ import numpy as np
 from tractable.core.arrays import columns_of
 from tractable.core.errors import DataError
 from tractable.core.model import Model
-from tractable.tables.columns import Column, fit_column, gap, kind_of, lacks
+from tractable.tables.columns import Column, fit_column, kind_of, lacks
 from tractable.tables.encoder import Encoder, encode
+from tractable.tables.faults import describe_gaps
 from tractable.tables.files import as_table
 from tractable.tables.models import labels_of, with_labels
 from tractable.tables.targets import Target
@@ -30,10 +31,9 @@ def mixed_columns(table: object) -> Encoder | None:
     kinds = {kind_of(frame[name][~absent[name]]) for name in frame.columns if not absent[name].all()}
     if kinds <= {"number", "boolean"}:
         return None
-    if any(where.any() for where in absent.values()):
-        raise DataError(
-            f"{gap(absent)} Fill them in, or use tractable.fit(table, target, missing='impute'), which does so."
-        )
+    if faults := [describe_gaps(frame[name], where) for name, where in absent.items() if where.any()]:
+        remedy = "Fill them in, or use tractable.fit(table, target, missing='impute'), which does so."
+        raise DataError("\n".join([*faults, remedy]))
     columns = tuple(column for name in frame.columns for column in fit_column(frame[name], impute=False))
     if not columns:
         raise DataError("Every column of X is constant or identifies the rows: there is nothing to learn from.")

@@ -141,9 +141,9 @@ def view_of(encoder: Encoder, model: Model) -> View:
     for path, leaf in _leaves(model):
         aim = next((aim for aim in encoder.others if path[0].key == aim.name), encoder.target)
         names, matrix, shift = _part(encoder, aim, path, leaf, (model.labels or {}).get(tree.path_name(path)))
-        of_part = matrix.tocoo()
+        of_part, key = matrix.tocoo(), path[-1].key
         places = of_part.row, of_part.col + start
-        key, start = path[-1].key, start + matrix.shape[1]
+        start += int(np.prod(leaf.shape))
         rank = encoder.targets.index(aim), ORDER.index(key) if key in ORDER else len(ORDER)
         parts.append((rank, names, sparse.coo_array((of_part.data, places), (len(names), size)), shift))
     parts.sort(key=lambda part: part[0])
