@@ -26,10 +26,10 @@ from measuring import arguments, record, table
 
 from tractable.cli.folders import read_run
 from tractable.cli.models import model_in
-from tractable.cli.reading import split
 from tractable.pages.held_out import held_out_scores
 from tractable.posterior.loading import load
 from tractable.tables.effects import effects
+from tractable.tables.fit import split
 
 # A module of statsmodels.datasets, or of scikit-learn's loaders, and the target.
 TABLES = [
@@ -114,7 +114,7 @@ def main() -> None:
 
 def judged(frame: pd.DataFrame, target: str, run: Path) -> list[str]:
     """A run's family, verdict, coverage of held-out rows, and effects compared with maximum likelihood."""
-    from tractable.cli.reading import as_rows
+    from tractable.tables.models import data_of as as_rows
 
     spec = read_run(run)["problem"]
     model, encoder = model_in(spec)

@@ -17,7 +17,6 @@ from commands import fault, run, task_of
 from tractable import NUTS, load
 from tractable.cli.folders import read_run, write_run
 from tractable.cli.models import model_in, model_of
-from tractable.cli.reading import as_rows, split
 from tractable.cli.settings import settings_of, settings_of_each
 from tractable.core.errors import SettingsError
 from tractable.core.shared import recipe
@@ -25,6 +24,8 @@ from tractable.gallery.models import EXAMPLES
 from tractable.methods import from_settings
 from tractable.tables.columns import contrasts
 from tractable.tables.encoder import Encoder
+from tractable.tables.fit import split
+from tractable.tables.models import data_of
 
 pytestmark = pytest.mark.laws
 
@@ -404,7 +405,7 @@ def test_a_network_is_fitted_told_gone_on_with_and_predicts(tables, tmp_path):
 
 def from_rows(encoder: Encoder, path: Path):
     """A table's rows as Data."""
-    return as_rows(encoder, pd.read_csv(path))
+    return data_of(encoder, pd.read_csv(path))
 
 
 def test_classes_by_an_ensemble_of_networks(tables, tmp_path):

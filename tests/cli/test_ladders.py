@@ -15,7 +15,6 @@ import tractable as tr
 from tractable.cli import fit, models
 from tractable.cli.folders import read_run
 from tractable.cli.ladders import code_columns
-from tractable.cli.reading import split
 from tractable.core.errors import CheckpointError
 from tractable.ladders.encoding import Encoded
 from tractable.posterior.saving import Saver
@@ -23,6 +22,7 @@ from tractable.tables import support
 from tractable.tables.columns import Column
 from tractable.tables.encoder import Encoder
 from tractable.tables.files import Source
+from tractable.tables.fit import split
 
 pytestmark = pytest.mark.laws
 

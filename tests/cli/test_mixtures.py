@@ -15,7 +15,7 @@ from tractable import EM, load
 from tractable.cli import models
 from tractable.cli.folders import read_run, write_run
 from tractable.cli.models import KINDS, densities
-from tractable.cli.reading import split, whole_numbers
+from tractable.cli.reading import whole_numbers
 from tractable.core.errors import SettingsError
 from tractable.latent.mixture import Gaussians, gaussian_mixture
 from tractable.models import bayesian_gaussian_mixture
@@ -23,6 +23,7 @@ from tractable.pages.mixtures import Components, in_words, most_distinct
 from tractable.selection import CRITERIA, evidence_bound
 from tractable.tables.columns import Column
 from tractable.tables.encoder import Encoder
+from tractable.tables.fit import split
 
 pytestmark = pytest.mark.laws
 

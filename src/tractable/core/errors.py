@@ -62,11 +62,10 @@ def enough_memory() -> Iterator[None]:
     try:
         yield
     except (MemoryError, RuntimeError) as error:
-        cause = str(error).removeprefix("RESOURCE_EXHAUSTED: ").rstrip(".")  # JAX's error is a RuntimeError
-        if not isinstance(error, MemoryError) and cause == str(error).rstrip("."):
+        if not isinstance(error, MemoryError) and not str(error).startswith("RESOURCE_EXHAUSTED"):  # JAX's error
             raise
         raise RunError(
-            f"Memory is too small: {cause}. Use fewer parameters, draws or chains, or minibatches."
+            f"Memory is too small: {error} Use fewer parameters, draws or chains, or minibatches."
         ) from error
 
 

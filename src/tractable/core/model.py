@@ -304,16 +304,16 @@ class Model(Grouped, Spelt):
             params: θ, shaped like the prior.
             rows: Data, or (y, given), or arrays of y alone.
         """
-        rows = split_weights(arrays_for(rows))[0]
+        pair, _ = split_weights(arrays_for(rows))
         if self.sums is not None:
-            return self.sums.log_prob(params, rows[0] if rows[1] is None else rows)
+            return self.sums.log_prob(params, pair[0] if pair[1] is None else pair)
 
         def one(row: tuple[PyTree, PyTree]) -> jax.Array:
             y, x = row
             terms = jax.tree.map(lambda d, value: d.log_prob(value), self.datum(params, x), y, is_leaf=is_distribution)
             return tree.total(terms)
 
-        return jax.vmap(one)(rows)
+        return jax.vmap(one)(pair)
 
 
 # By form (``_form``), the first living model of that form, for which the programs of all such models are compiled.

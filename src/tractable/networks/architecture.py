@@ -106,11 +106,8 @@ def mlp(
     True
     """
     middle = tuple(hidden) if isinstance(hidden, Sequence) else (hidden,)
-    for name, width in (
-        ("features", features),
-        *((f"hidden[{i}]", width) for i, width in enumerate(middle)),
-        ("outputs", outputs),
-    ):
+    named = {f"hidden[{i}]": width for i, width in enumerate(middle)}
+    for name, width in {"features": features, **named, "outputs": outputs}.items():
         expect_whole(name, width, ModelError, " of units")
     activated(activation)
     return _mlp((int(features), *map(int, middle), int(outputs)), activation)

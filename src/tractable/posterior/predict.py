@@ -287,7 +287,7 @@ def check_inputs(data: Data, x: PyTree, what: str) -> None:
     if got is None:
         raise DataError(f"{what} expects inputs like the fitted rows, of shape {expected}; got none.{hint}")
     lacking = [name for name in learnt if name not in x] if isinstance(learnt, dict) and isinstance(x, dict) else []
-    hint = (nearest(lacking[0], x) if lacking else "") or hint
+    hint = (nearest(lacking[0], x or ()) if lacking else "") or hint
     raise DataError(f"{what} expects rows like the fitted ones, of shape {expected}; got {got}.{hint}")
 
 
