@@ -57,7 +57,7 @@ def bikes(rng: np.random.Generator, rows: int) -> Case:
             "count": rng.negative_binomial(3, 3 / (3 + rate)),
         }
     )  # fmt: skip
-    truth = {"temp": 0.04, "humidity": -0.008} | centred([f"weather = {w}" for w in WAYS], [0, 0, -0.8])
+    truth = {"temp": 0.04, "humidity": -0.008} | centred([f"weather[{w}]" for w in WAYS], [0, 0, -0.8])
     return Case(frame, "count", "negative-binomial", truth)
 
 
@@ -85,7 +85,7 @@ def houses(rng: np.random.Generator, rows: int) -> Case:
             "GarageCars": cars, "SalePrice": np.exp(log_price + rng.normal(0, 0.15, rows)).round(-2),
         }
     )  # fmt: skip
-    truth = {"LotArea": 4e-4, "YearBuilt": 0.004} | centred([f"Neighborhood = {p}" for p in places], offset)
+    truth = {"LotArea": 4e-4, "YearBuilt": 0.004} | centred([f"Neighborhood[{p}]" for p in places], offset)
     return Case(frame, "SalePrice", "lognormal", truth, ("--missing", "impute"))
 
 
@@ -103,7 +103,7 @@ def titanic(rng: np.random.Generator, rows: int) -> Case:
             "Embarked": np.array(["C", "Q", "S"])[port],
         }
     )  # fmt: skip
-    truth = {"Pclass": -1.1} | centred(["Sex = female", "Sex = male"], [2.6, 0.0])
+    truth = {"Pclass": -1.1} | centred(["Sex[female]", "Sex[male]"], [2.6, 0.0])
     return Case(frame, "Survived", "bernoulli", truth, ("--missing", "impute"))
 
 
@@ -120,7 +120,7 @@ def stays(rng: np.random.Generator, rows: int) -> Case:
             "nights": rng.negative_binomial(2, 2 / (2 + rate)),
         }
     )  # fmt: skip
-    wards = centred([f"ward = {w}" for w in ("cardiology", "general", "surgery")], [0.2, 0, -0.1])
+    wards = centred([f"ward[{w}]" for w in ("cardiology", "general", "surgery")], [0.2, 0, -0.1])
     return Case(frame, "nights", "negative-binomial", {"age": 0.015, "emergency": 0.5} | wards)
 
 

@@ -100,7 +100,7 @@ def test_several_targets_have_numbers_of_their_own():
 
 def test_the_call_is_the_command(tmp_path):
     """The same draws to the last digit, and the same predictions."""
-    path, frame = tmp_path / "t.csv", TABLE.assign(y=Y["poisson"])
+    path, frame = tmp_path / "t.csv", TABLE.assign(customer_id=1000 + np.arange(N)[::-1], y=Y["poisson"])
     frame.to_csv(path, index=False)
     done = run("fit", path, "--target", "y", "--held-out", 0, "--quiet", "--out", tmp_path / "run")
     assert done.exit_code in (0, 3), done.output
@@ -110,8 +110,10 @@ def test_the_call_is_the_command(tmp_path):
     written = pd.read_csv(tmp_path / "run" / "summary.csv", index_col=0)
     assert list(written.index) == list(call.summary().index) and "town[Rom]" in written.index
     assert run("predict", tmp_path / "run", path, "--out", tmp_path / "p.csv").exit_code == 0
-    mean = pd.read_csv(tmp_path / "p.csv")["mean"]
-    np.testing.assert_allclose(mean, call.predict(frame).to_frame()["mean"], rtol=1e-6)
+    written = pd.read_csv(tmp_path / "p.csv")
+    np.testing.assert_allclose(written["mean"], call.predict(frame).to_frame()["mean"], rtol=1e-6)
+    assert list(written)[:3] == ["row", "customer_id", "mean"] and (written["row"] == np.arange(N)).all()
+    assert (written["customer_id"] == frame["customer_id"]).all()
 
 
 def test_what_is_saved_knows_its_table(tmp_path):

@@ -106,7 +106,7 @@ class Linear(Kind):
         return {"held_out": task.held_out, "encoder": task.encoder, "shifted": task.shifted}
 
     def predict(self, folder: Path, spec: dict[str, Any], given: Arguments) -> pd.DataFrame:
-        """Predict the target for each row of a table."""
+        """Predict the target for each row of a table; ``row`` counts from 0, and columns that identify rows stay."""
         if "example" in spec:
             raise DataError(f"{folder} holds a run of the example {spec['example']!r}; predict expects a table's run.")
         encoder, rows = Encoder.from_dict(spec["encoder"]), None
@@ -120,7 +120,9 @@ class Linear(Kind):
             if not explains(encoder, rows):
                 raise DataError(f"--calibrate needs rows with the target {encoder.explained}; {path} lacks it.")
         table = posterior.predict(frame, given["level"], calibrate=rows).to_frame()
-        return table.rename(columns={"class": encoder.target.name})
+        table = table.rename(columns={"class": encoder.target.name})
+        kept = [name for name in identifiers(encoder, frame) if name not in (*table, "row")]
+        return pd.concat([frame[kept].reset_index(drop=True), table], axis=1).rename_axis("row").reset_index()
 
 
 class Network(Linear):
@@ -138,6 +140,13 @@ class Network(Linear):
         if method.label == "rejection":
             raise SettingsError("Rejection sampling accepts no draw of so many weights: use bbb, ensemble or nuts.")
         return method
+
+
+def identifiers(encoder: Encoder, frame: pd.DataFrame) -> list[str]:
+    """The columns of a table that differ in every row, and that the model does not use."""
+    inputs = encoder.names if encoder.formula is None else encoder.formula.names
+    used = {*inputs, *(aim.name for aim in encoder.targets), encoder.weights, encoder.exposure}
+    return [name for name in map(str, frame.columns) if name not in used and frame[name].is_unique]
 
 
 def size_of(data: Data, model: Model) -> str:
