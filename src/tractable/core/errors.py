@@ -71,10 +71,13 @@ def enough_memory() -> Iterator[None]:
 
 @contextlib.contextmanager
 def parsing(fault: str, remedy: str = "") -> Iterator[None]:
-    """A context that turns every error of a parser, or of a user's function, into a DataError: fault, cause, remedy."""
+    """A context that turns every error of a parser, or of a user's function, into a DataError: fault, cause, remedy.
+
+    A MemoryError is one too, as a damaged file may claim any size.
+    """
     try:
         yield
-    except (TractableError, MemoryError):
+    except TractableError:
         raise
     except Exception as error:
         raise DataError(f"{fault}: {error}. {remedy}".rstrip()) from error
