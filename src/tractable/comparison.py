@@ -202,8 +202,9 @@ def compare(
         names, seeds = [*names, "reference"], [*seeds, (seed + 1) % 2**32]
     parallel = many_processes(n_jobs, "compare")
     work = functools.partial(
-        _fit, model=model, data=data, methods=(*methods, reference_method), names=names, seeds=seeds, held_out=held_out,
-        progress=False if parallel else progress, folder=None if checkpoint is None else Path(checkpoint),
+        _fit, model=model, data=data, runs=list(zip(names, (*methods, reference_method), seeds, strict=False)),
+        held_out=held_out, progress=False if parallel else progress,
+        folder=None if checkpoint is None else Path(checkpoint),
     )  # fmt: skip
     posteriors, failures, rows, interrupted = {}, {}, {}, False
     with lock(checkpoint), interruptible() as stop, progress_of(progress if parallel else False) as say:
@@ -253,16 +254,20 @@ class Fit(NamedTuple):
 
 
 def _fit(
-    index: int, *, model: Model, data: Data | None, methods: tuple[Method, ...], names: list[str], seeds: list[int],
-    held_out: Data | None, progress: bool | Callable | None, folder: Path | None,
+    index: int, *, model: Model, data: Data | None, runs: list[tuple[str, Method, int]], held_out: Data | None,
+    progress: bool | Callable | None, folder: Path | None,
 ) -> Fit:  # fmt: skip
-    """Fit one method and verify the result; its row is without the distances from the reference."""
-    method, report_progress = methods[index], Heard(progress, f"{names[index]}: ") if callable(progress) else progress
-    own_folder = None if folder is None else folder / (names[index] or UNNAMED)
+    """Fit one method and verify the result; its row is without the distances from the reference.
+
+    ``runs`` are the methods' names, the methods and their seeds.
+    """
+    name, method, seed = runs[index]
+    report_progress = Heard(progress, f"{name}: ") if callable(progress) else progress
+    own_folder = None if folder is None else folder / (name or UNNAMED)
     try:
         with stopwatch() as clock:
             unverified = infer(
-                model, data, method, seed=seeds[index], progress=report_progress, verify=None, checkpoint=own_folder
+                model, data, method, seed=seed, progress=report_progress, verify=None, checkpoint=own_folder
             )
         posterior = verify_and_improve(unverified, "auto")
         if posterior.interrupted and not (posterior.is_point or posterior.count):

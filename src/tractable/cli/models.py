@@ -121,8 +121,8 @@ class Linear(Kind):
                 raise DataError(f"--calibrate needs rows with the target {encoder.explained}; {path} lacks it.")
         table = posterior.predict(frame, given["level"], calibrate=rows).to_frame()
         table = table.rename(columns={"class": encoder.target.name})
-        kept = [name for name in identifiers(encoder, frame) if name not in (*table, "row")]
-        return pd.concat([frame[kept].reset_index(drop=True), table], axis=1).rename_axis("row").reset_index()
+        names = [name for name in identifiers(encoder, frame) if name not in (*table, "row")]
+        return pd.concat([frame[names].reset_index(drop=True), table], axis=1).rename_axis("row").reset_index()
 
 
 class Network(Linear):

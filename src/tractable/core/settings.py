@@ -103,7 +103,7 @@ def expect(what: str, value: object, hint: object, error: type[TractableError] =
         raise error(f"{what} expects {allowed.expected}; got {value!r}.")
 
 
-def members(what: str, given: Any, good: Callable[[Any], Any], expected: str) -> list:
+def members(what: str, given: object, good: Callable[[Any], Any], expected: str) -> list:
     """The members of a list; a SettingsError unless there is one at least, and each is ``good``."""
     values = list(given) if isinstance(given, Iterable) else []
     bad = next((f"{value!r} as member {i}" for i, value in enumerate(values) if not good(value)), None)

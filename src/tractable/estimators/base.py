@@ -158,6 +158,11 @@ class Explaining(Bayesian):
     feature_names_in_: np.ndarray
 
     @property
+    def _table(self) -> tuple[Encoder | None, np.ndarray | None, Scaling]:
+        """What is known about the columns: their encoder, their names and their scaling."""
+        return self._columns, getattr(self, "feature_names_in_", None), self._scaling
+
+    @property
     def _width(self) -> int:
         """The number of columns of numbers that the model explains y by."""
         return len(self._scaling.centre)

@@ -2,13 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
 from tractable.core.arrays import columns_of
 from tractable.core.errors import DataError
 from tractable.core.model import Model
+from tractable.estimators.rows import Scaling
 from tractable.tables.columns import Column, fit_column, kind_of, lacks
 from tractable.tables.encoder import Encoder, encode
 from tractable.tables.faults import describe_gaps
@@ -50,11 +50,13 @@ def encode_rows(encoder: Encoder, table: object) -> np.ndarray:
     return encode(encoder, as_table(table)).x
 
 
-def description(estimator: Any, family: str, classes: Sequence[Any] = (), level: float = 1.0) -> Encoder:
-    """An encoder that describes a fitted estimator's columns and target as those of a table."""
-    columns, scaling = estimator._columns, estimator._scaling
+def description(
+    columns: Encoder | None, names: Sequence[str] | np.ndarray | None, scaling: Scaling, family: str,
+    classes: Sequence = (), level: float = 1.0,
+) -> Encoder:  # fmt: skip
+    """An encoder that describes an estimator's columns and target as those of a table."""
     if columns is None:
-        names = getattr(estimator, "feature_names_in_", [f"x{i}" for i in range(len(scaling.centre))])
+        names = [f"x{i}" for i in range(len(scaling.centre))] if names is None else names
         moments = zip(names, scaling.centre.tolist(), scaling.scale.tolist(), strict=True)
         columns = Encoder(tuple(Column(str(name), "number", mean, sd) for name, mean, sd in moments))
     units = zip(np.atleast_1d(scaling.middle).tolist(), np.atleast_1d(scaling.spread).tolist(), strict=True)

@@ -89,7 +89,7 @@ class BayesianLinearRegression(BayesianRegressor):
         return with_names(self._description(), model)
 
     def _description(self) -> Encoder:
-        return description(self, "normal")
+        return description(*self._table, "normal")
 
     def _choose_method(self) -> Method:
         return _auto(self) if self.method == AUTO else super()._choose_method()
@@ -152,7 +152,7 @@ class BayesianCountRegression(BayesianRegressor):
         return with_names(self._description(), with_offset(with_priors(model, self.priors or {})))
 
     def _description(self) -> Encoder:
-        return description(self, self.family, level=float(np.exp(self._log_mean)))
+        return description(*self._table, self.family, level=float(np.exp(self._log_mean)))
 
     def _choose_method(self) -> Method:
         return _auto(self) if self.method == AUTO else super()._choose_method()
@@ -221,7 +221,7 @@ class BayesianLogisticRegression(BayesianClassifier):
 
     def _description(self) -> Encoder:
         family = "bernoulli" if len(self.classes_) == 2 else "categorical"
-        return description(self, family, self.classes_.tolist())
+        return description(*self._table, family, self.classes_.tolist())
 
     def _choose_method(self) -> Method:
         if self.method != AUTO:

@@ -11,6 +11,7 @@ import numpy as np
 
 from tractable.core import tree
 from tractable.core.errors import DataError, ModelError, RunError, SettingsError
+from tractable.core.model import Data
 from tractable.core.tree import PyTree
 from tractable.core.view import View
 from tractable.core.words import tell
@@ -192,7 +193,7 @@ def named(arrays: PyTree, alone: str) -> dict[str, np.ndarray]:
     return {tree.path_name(path) if path else alone: np.asarray(leaf) for path, leaf in leaves}
 
 
-def _of_y(data: Any) -> str:
+def _of_y(data: Data | None) -> str:
     """The variable name of y: the name of its only array, or "y" if there are several arrays or no data."""
     names = {} if data is None else named(data.y, "y")
     return next(iter(names)) if len(names) == 1 else "y"

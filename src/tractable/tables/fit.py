@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from tractable.core.errors import SettingsError
-from tractable.core.model import Data, Model
+from tractable.core.model import Data, Model, PyTree
 from tractable.core.settings import expect, is_number
 from tractable.core.words import spelt, tell
 from tractable.diagnostics.verify import Verify
@@ -54,7 +54,7 @@ def fit(
     event: str = "",
     until: str = "",
     hidden: Sequence[int] | None = None,
-    prior: Any = PRIORS[0],
+    prior: PyTree = PRIORS[0],
     held_out: float | None = None,
     seed: int = 0,
     verify: str | None = "auto",

@@ -29,7 +29,7 @@ from tractable.tables.targets import COUNTS, PLAIN, POSITIVE, Target
 ORDER = ("intercept", "weights", "levels")  # the parameters that come first in a summary
 
 
-def table_model(encoder: Encoder, hidden: Sequence[int] | None = None, prior: Any = network.PRIORS[0]) -> Model:
+def table_model(encoder: Encoder, hidden: Sequence[int] | None = None, prior: PyTree = network.PRIORS[0]) -> Model:
     """The model of an encoder of columns: generalised linear, or a network if ``hidden`` names its layers' widths.
 
     ``prior`` is the prior of a network's weights, as for ``neural_network``.
@@ -58,12 +58,12 @@ def table_model(encoder: Encoder, hidden: Sequence[int] | None = None, prior: An
 
 
 @recorded
-def made_from(encoder: dict[str, Any], hidden: list[int] | None, prior: Any) -> Model:
+def made_from(encoder: dict[str, Any], hidden: list[int] | None, prior: PyTree) -> Model:
     """The model of a saved encoder."""
     return table_model(Encoder.from_dict(encoder), hidden, prior)
 
 
-def _network(hidden: Sequence[int], prior: Any, features: int, classes: int, names: list[str], family: str) -> Model:
+def _network(hidden: Sequence[int], prior: PyTree, features: int, classes: int, names: list[str], family: str) -> Model:
     """A network whose outputs are the targets named ``names``, or the logits of the classes."""
     family = "categorical" if family in CLASSES else family  # for a network, ordered classes are categorical
     if names[1:] and family != "normal":
@@ -152,7 +152,7 @@ def view_of(encoder: Encoder, model: Model) -> View:
 
 
 def _part(
-    encoder: Encoder, aim: Target, path: tuple, leaf: Any, labels: Sequence[str] | None
+    encoder: Encoder, aim: Target, path: tuple, leaf: jax.ShapeDtypeStruct, labels: Sequence[str] | None
 ) -> tuple[list[str], sparse.csr_array, np.ndarray]:
     """Names, matrix and shift of the numbers that one parameter gives."""
     key, size = path[-1].key, int(np.prod(leaf.shape))
