@@ -78,7 +78,7 @@ def page(folder, posterior, **options) -> str:
     text = read(write_page(folder / "new", posterior, title="A title", **options))
     assert f"</svg>{posterior.report().verdict}</span>" in text
     for name in posterior.readings.names:
-        assert name in text
+        assert escape(name) in text
     for check in posterior.report().checks:
         assert escape(check.name) in text
     return text

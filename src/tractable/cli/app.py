@@ -30,7 +30,7 @@ def _print_version(asked: bool) -> None:
 @app.callback()
 def _program(
     _version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+        bool | None, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
     """Approximate Bayesian inference, with posteriors that say how far they can be trusted."""

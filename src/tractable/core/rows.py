@@ -251,7 +251,8 @@ class Data(Spelt):
         if kind not in self._shuffled:
             order = np.random.default_rng(SHUFFLE).permutation(self.size)
             order = np.concatenate([order, order[:width]])
-            self._shuffled = {kind: self.each(lambda a: jax.device_put(np.take(a, order, 0)))}
+            with jax.ensure_compile_time_eval():  # what is kept must be no tracer, if a function is being traced
+                self._shuffled = {kind: self.each(lambda a: jax.device_put(np.take(a, order, 0)))}
         return self._shuffled[kind]
 
     def read(self, starts: np.ndarray, width: int, part: slice = slice(None)) -> PyTree:
