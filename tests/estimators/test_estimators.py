@@ -455,7 +455,7 @@ def test_calibrate_takes_the_order_statistic():
     wanted = np.column_stack([mean - scores[17] * sd, mean + scores[17] * sd])  # ⌈20 · 0.9⌉ = 18th
     # The mean by draws here, that of the coefficients there.
     assert_holds({"interval": error(model.predict_interval(x, 0.9), wanted, 0.1)})
-    with pytest.raises(ValueError, match="needs 99 rows"):
+    with pytest.raises(ValueError, match="needs at least 99 rows"):
         model.predict_interval(x, 0.99)
 
 
