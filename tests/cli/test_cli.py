@@ -106,7 +106,7 @@ def test_regression_of_a_table(tables, tmp_path):
     assert "RMSE" in result.stdout and "log predictive density" in result.stdout
     assert run("predict", out, tables / "new.csv", "--out", predicted).exit_code == 0
     found = pd.read_csv(predicted)
-    assert list(found) == ["mean", "sd", "aleatoric", "epistemic", "lower", "upper"]
+    assert list(found) == ["row", "mean", "sd", "aleatoric", "epistemic", "lower", "upper"]
 
     # The same from the draws and the table's own columns, without the encoder's code.
     encoder = Encoder.from_dict(read_run(out)["problem"]["encoder"])
@@ -144,7 +144,7 @@ def test_classification_of_a_table(tables, tmp_path):
     assert "accuracy" in result.stdout
     assert run("predict", out, tables / "new.csv", "--out", predicted).exit_code == 0
     found = pd.read_parquet(predicted)
-    assert list(found) == ["bought", "p(no)", "p(yes)", "epistemic"]
+    assert list(found) == ["row", "bought", "p(no)", "p(yes)", "epistemic"]
 
     encoder = Encoder.from_dict(read_run(out)["problem"]["encoder"])
     point = load(out, model_of(encoder, {})).mean()
