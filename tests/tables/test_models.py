@@ -136,6 +136,30 @@ def test_a_term_is_a_variable_of_arviz():
     assert abs(float(tree.posterior["size"].mean()) - mean["size"]) < posterior.summary()["sd"]["size"]
 
 
+STRANGE = ("noise", "intercept", "draw", "chain", "sample", "income [k]", "price/sqm", "g_level", "g[a]", "β", "a.b")
+
+
+@pytest.mark.parametrize("formula", [False, True])
+def test_any_name_of_a_column_is_a_name_of_a_number(formula):
+    """Columns may be called as parameters and as ArviZ's axes: every number has a name of its own, everywhere."""
+    rng, names = np.random.default_rng(3), [*STRANGE, "z"]
+    frame = pd.DataFrame(rng.normal(size=(60, len(names))), columns=names).assign(g=np.resize(["a", "a[1]", "b]"], 60))
+    frame["y"] = frame.to_numpy()[:, :-1].astype(float) @ np.arange(1.0, 1 + len(names)) + rng.normal(size=60)
+    target = "y ~ " + " + ".join(f"`{name}`" for name in [*names, "g"]) if formula else "y"
+    posterior = tr.fit(frame, target, method="laplace", progress=False)
+    summary = posterior.summary()
+    assert summary.index.is_unique
+    of_column = [alone if (alone := f"{name} (column)") in summary.index else name for name in names]
+    np.testing.assert_allclose(summary["mean"][of_column], np.arange(1.0, 1 + len(names)), atol=1.5)
+    tree = posterior.to_arviz(groups=("posterior",), draws=20).posterior
+    assert sum(int(np.prod(tree[name].shape[2:])) for name in tree) == len(summary)
+    levels = set(tree[tree["g" if formula else "g (column)"].dims[2]].values.tolist())  # "g[a]" is also a column
+    assert levels == ({"a[1]", "b]"} if formula else {"a", "a[1]", "b]"})
+    for name in (name.replace("/", "_") for name in names):
+        variable = alone if (alone := f"{name} (column)") in tree.data_vars else name
+        assert tree[variable].dims == ("chain", "draw"), name
+
+
 def test_formulas_and_networks_are_fitted_too():
     frame = TABLE.assign(y=Y["normal"])
     by_formula = tr.fit(frame, "y ~ size + (1 | town)", method="map", progress=False, verify=None)

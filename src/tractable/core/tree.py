@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from tractable.core.noise import normal
+from tractable.core.view import Label, as_label
 
 PyTree = Any
 Numbers: TypeAlias = ArrayLike | float | int  # anything NumPy can make an array of
@@ -102,18 +103,19 @@ def where(condition: jax.Array, a: PyTree, b: PyTree) -> PyTree:
 
 
 def names(tree: PyTree, labels: Mapping[str, Sequence[str]] | None = None) -> list[str]:
-    """A name for each number, such as ``w[0, 1]``, in the order of ``ravel_pytree``.
+    """A name for each number, such as ``w[0, 1]``, in the order of ``ravel_pytree``; each is a ``Label``.
 
     Args:
         labels: for a leaf's name, the names of its numbers, which replace names such as ``w[0, 1]``.
     """
-    out, labels = [], labels or {}
+    out: list[str] = []
+    labels = labels or {}
     for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]:
         stem, shape = path_name(path), jnp.shape(leaf)
         if stem in labels:
-            out += labels[stem]
+            out += map(as_label, labels[stem])
             continue
-        out += [f"{stem}[{', '.join(map(str, index))}]" for index in np.ndindex(*shape)] if shape else [stem]
+        out += [Label(stem, ", ".join(map(str, index)) if shape else None) for index in np.ndindex(*shape)]
     return out
 
 

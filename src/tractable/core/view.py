@@ -1,10 +1,59 @@
 """How a model's rows and numbers relate to a table of the user, in the table's names and units."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
+
+
+class Label(str):
+    """The name of a number: its term and, for text and groups, the level of the term, as in "plan[basic]".
+
+    A column may be called "income [k]", so a term and a level cannot be found in the text of a name.
+    """
+
+    term: str
+    level: str | None
+
+    def __new__(cls, term: str, level: str | None = None) -> "Label":
+        label = super().__new__(cls, term if level is None else f"{term}[{level}]")
+        label.term, label.level = term, level
+        return label
+
+    def __getnewargs__(self) -> tuple[str, str | None]:
+        return self.term, self.level
+
+    def of_part(self, prefix: str) -> "Label":
+        """The name of the same number of one target or one class, such as "setosa.age"."""
+        return Label(prefix + self.term, self.level)
+
+
+def as_label(name: str) -> Label:
+    """A name as a Label; a name that is no Label has no level."""
+    return name if isinstance(name, Label) else Label(name)
+
+
+def unique_labels(labels: Iterable[Label], reserved: Collection[str] = ()) -> list[Label]:
+    """The labels of a table's columns, with " (column)" after a term whose name stands for another number already.
+
+    ``reserved`` are names of other numbers.
+
+    >>> unique_labels([Label("age"), Label("noise"), Label("g", "a"), Label("g[a]")], {"noise"})
+    ['age', 'noise (column)', 'g[a]', 'g[a] (column)']
+    """
+    labels, taken = list(labels), set(reserved)
+    levels: dict[tuple[str, bool], list[str | None]] = {}  # of each term; a number and a text may have one name
+    for label in labels:
+        levels.setdefault((label.term, label.level is None), []).append(label.level)
+    terms = {}
+    for key, own in levels.items():
+        term = key[0]
+        while term in reserved or not taken.isdisjoint(Label(term, level) for level in own):
+            term += " (column)"
+        terms[key] = term
+        taken.update(Label(term, level) for level in own)
+    return [Label(terms[label.term, label.level is None], label.level) for label in labels]
 
 
 class View(NamedTuple):
@@ -15,7 +64,7 @@ class View(NamedTuple):
     For example, a weight of a standardised column becomes the effect of one more unit of that column.
     """
 
-    names: tuple[str, ...]  # of the m numbers v
+    names: tuple[Label, ...]  # of the m numbers v
     matrix: Any  # (m, k) a sparse array of SciPy
     shift: np.ndarray  # (m,)
 

@@ -242,6 +242,10 @@ FAMILIES = {
     "ordered": Family(lambda params, eta: OrderedLogits(eta, params["cutpoints"]), _cutpoints, intercept=False),
 }
 CLASSES = ("categorical", "ordered")  # families that need a number of classes
+# The names of a linear model's parameters, which no effect of a column may have.
+PARAMETERS = frozenset({"intercept", "weights", "scale", "scales", "levels"}).union(
+    *(family.others(2) for family in FAMILIES.values())
+)
 
 
 @shared

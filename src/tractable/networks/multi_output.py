@@ -11,6 +11,7 @@ import numpyro.distributions as dist
 from tractable.core.errors import ModelError
 from tractable.core.model import Model, PyTree, Through
 from tractable.core.shared import shared
+from tractable.core.view import as_label
 from tractable.glm.families import FAMILIES, MULTI_OUTPUT
 from tractable.glm.linear import generalised_linear
 from tractable.networks.network import SD_FLOOR
@@ -59,7 +60,7 @@ def with_stacked_predictors(
         return jnp.stack([of(params[name], x) for name, of in predictors.items()])
 
     labels = {
-        f"{name}.{key}": [f"{name}.{label}" for label in own]
+        f"{name}.{key}": [as_label(label).of_part(f"{name}.") for label in own]
         for name, part in models.items()
         for key, own in (part.labels or {}).items()
     }

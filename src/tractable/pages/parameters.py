@@ -173,7 +173,7 @@ def effects_sections(posterior: Posterior, encoder: Encoder | None) -> list[Sect
             sds, spread = dict(zip(encoder.features, rows.x.std(0), strict=True)), np.asarray(rows.y).std(0)
         else:
             numeric = [column.effects() for column in encoder.columns if column.kind == "number"]
-            sds, spread = {names[0]: 1 / float(rows[0, 0]) for names, rows in numeric}, encoder.units[0]
+            sds, spread = {str(names[0]): 1 / float(rows[0, 0]) for names, rows in numeric}, encoder.units[0]
         parts, spans = parts_of(encoder), np.ones(len(table))
         for i, name in enumerate(map(str, table.index)):
             part = next(part for part in parts if name.startswith(part))

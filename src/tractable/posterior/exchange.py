@@ -1,6 +1,5 @@
 """Converts a posterior to an ArviZ DataTree."""
 
-import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
@@ -13,7 +12,7 @@ from tractable.core import tree
 from tractable.core.errors import DataError, ModelError, RunError, SettingsError
 from tractable.core.model import Data
 from tractable.core.tree import PyTree
-from tractable.core.view import View
+from tractable.core.view import Label, View, as_label, unique_labels
 from tractable.core.words import tell
 from tractable.diagnostics.learnt import Learnt
 from tractable.posterior import pointwise
@@ -29,6 +28,7 @@ STATS = {"divergent": "diverging", "acceptance": "acceptance_rate", "saturated":
 # Groups whose variables have an axis over rows.
 OF_ROWS = ("log_likelihood", "posterior_predictive", "prior_predictive", "observed_data", "constant_data")
 KINDS = ("datatree", "inferencedata")
+AXES = ("chain", "draw", "sample")
 VIEW = "view"  # the variable that holds the numbers of a table's view until these are split by their terms
 Names = Mapping[str, Sequence[str]]
 
@@ -73,14 +73,16 @@ def to_tree(
                 tell(f"to_arviz leaves {name} out. {error}")
     contents = {name: variables for name, variables in contents.items() if variables}
     # Groups of rows are built separately: a parameter and a data column may have the same name, but not the same axes.
-    terms = terms_of(posterior.model.labels or {})
-    if view is not None:
-        terms |= terms_of({VIEW: view.names})
+    labels = posterior.model.labels or {} if view is None else {VIEW: view.names}
+    terms = terms_of(labels, [name for name in contents.get("posterior", ()) if name not in labels])
     for name in ("posterior", "prior"):
         contents |= {name: split_terms(contents[name], terms)} if name in contents else {}
     levels = {term: term_levels for each in terms.values() for term, (_, term_levels) in each.items() if term_levels}
-    dims = {term: [f"{term}_level"] for term in levels} | dict(dims or {})
-    coords = {f"{term}_level": term_levels for term, term_levels in levels.items()} | dict(coords or {})
+    axes = unique_labels(
+        [Label(f"{term}_level") for term in levels], [term for each in terms.values() for term in each]
+    )
+    dims = {term: [axis] for term, axis in zip(levels, axes, strict=True)} | dict(dims or {})
+    coords = dict(zip(axes, levels.values(), strict=True)) | dict(coords or {})
     labels = None if posterior.data is None else posterior.data.labels
     with warnings.catch_warnings():
         # The members of an ensemble are chains with few draws each.
@@ -99,19 +101,26 @@ def to_tree(
     return out
 
 
-def terms_of(labels: Names) -> dict[str, dict[str, tuple[list[int], list[str]]]]:
+def terms_of(labels: Names, others: Sequence[str] = ()) -> dict[str, dict[str, tuple[list[int], list[str]]]]:
     """For each labelled parameter, the terms of its numbers: the places of a term's numbers, and their levels.
 
-    >>> terms_of({"effects": ["x", "z[b]", "z[c]", "g[A]:z[b]"]})["effects"]
-    {'x': ([0], []), 'z': ([1, 2], ['b', 'c']), 'g:z': ([3], ['A, b'])}
+    A term is the name of a variable, so it gets " (column)" if it is the name of one of the ``others`` or of an axis of
+    ArviZ; "_" replaces "/", which a DataTree refuses.
+
+    >>> terms_of({"effects": [Label("x"), Label("z", "b"), Label("z", "c"), Label("draw")]})["effects"]
+    {'x': ([0], []), 'z': ([1, 2], ['b', 'c']), 'draw (column)': ([3], [])}
     """
     out: dict[str, dict[str, tuple[list[int], list[str]]]] = {}
+    taken = {*AXES, *others}
     for name, own in labels.items():
-        for place, label in enumerate(own):
-            levels = re.findall(r"\[([^\]]*)\]", label)
-            places, names = out.setdefault(name, {}).setdefault(re.sub(r"\[[^\]]*\]", "", label), ([], []))
+        found: dict[tuple[str, bool], tuple[list[int], list[str]]] = {}
+        for place, label in enumerate(map(as_label, own)):
+            places, levels = found.setdefault((label.term, label.level is None), ([], []))
             places.append(place)
-            names += [", ".join(levels)] * bool(levels)
+            levels += [] if label.level is None else [label.level]
+        variables = unique_labels([Label(term.replace("/", "_")) for term, _ in found], taken)
+        taken |= set(variables)
+        out[name] = dict(zip(variables, found.values(), strict=True))
     return out
 
 

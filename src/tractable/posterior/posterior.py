@@ -47,7 +47,7 @@ from tractable.posterior import pointwise
 from tractable.posterior.exchange import GROUPS, as_kind, to_tree
 from tractable.posterior.folder import RESULT, discard_draws, refuse_others, write
 from tractable.posterior.predictive import Predictive
-from tractable.posterior.readings import Readings, as_table, diagnosed_values, moments_of, readings_of
+from tractable.posterior.readings import Readings, as_table, diagnostics_of, moments_of, readings_of
 
 DERIVED = 30  # a summary lists derived arrays of at most this many numbers
 AGAIN = 0x5EED  # folded into the random key of a second run, which checks the first run
@@ -136,7 +136,7 @@ class Posterior(Predictive):
         numbers = np.concatenate([np.zeros((*values.shape[:2], 0)), *flat], -1)
         if self.readings.values is None:  # a point estimate
             return Readings(names, numbers[0, 0], np.full(len(names), np.nan))
-        return Readings(names, *moments_of(numbers, self.weights), numbers, diagnosed_values(self, numbers))
+        return Readings(names, *moments_of(numbers, self.weights), numbers, diagnostics_of(self, numbers))
 
     def sample(self, key: jax.Array | int, n: int) -> PyTree:
         """Draws n parameters from the posterior, with the leading axis (n,).

@@ -26,15 +26,16 @@ def readings_of(posterior: Learnt, view: View | None) -> Readings:
     if view is None:
         found = Readings(posterior.names, mean, sd)
         return found._replace(values=posterior.values, diagnosed=posterior.diagnosed) if has_draws else found
-    names, mean, sd = list(view.names), view.values(mean), view.sds(sd)
+    names: list[str] = [*view.names]
+    mean, sd = view.values(mean), view.sds(sd)
     if not has_draws:
         return Readings(names, mean, sd)
     values = view.values(posterior.values)
     sd = np.where(np.isnan(sd), moments_of(values, posterior.weights, mean)[1], sd)
-    return Readings(names, mean, sd, values, diagnosed_values(posterior, values))
+    return Readings(names, mean, sd, values, diagnostics_of(posterior, values))
 
 
-def diagnosed_values(posterior: Learnt, values: np.ndarray) -> Diagnosed:
+def diagnostics_of(posterior: Learnt, values: np.ndarray) -> Diagnosed:
     """The diagnostics of values (chain, draw, m); a value that never changes has no R-hat."""
     return posterior.diagnose(values, np.ptp(values, axis=(0, 1)) == 0)
 

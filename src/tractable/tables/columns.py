@@ -12,6 +12,7 @@ import pandas as pd
 
 from tractable.core import scales
 from tractable.core.errors import DataError
+from tractable.core.view import Label
 from tractable.core.words import listing, tell
 from tractable.tables.numerals import FEW_LEVELS, Values, are_plain, check_numbers_in_text, place_of, text_of
 
@@ -92,7 +93,7 @@ class Column:
     def absent(self) -> str:
         return f"{self.title} is missing"
 
-    def effects(self) -> tuple[list[str], np.ndarray]:
+    def effects(self) -> tuple[list[Label], np.ndarray]:
         """The effects of the column in its own units: their names, and a matrix (e, features).
 
         The matrix times the weights of a linear model gives the effects. The effect of a number is the change in the
@@ -105,15 +106,15 @@ class Column:
             return [], np.zeros((0, 0))
         if self.kind == "text":
             levels = ["missing" if level == self.absent else level for level in self.levels]
-            return [f"{self.title}[{level}]" for level in levels], contrasts(len(levels))
+            return [Label(self.title, level) for level in levels], contrasts(len(levels))
         if self.kind == "cycle":
             names, phases = STATIONS[self.part]
-            return [f"{self.title}[{name}]" for name in names], _waves(np.asarray(phases))
+            return [Label(self.title, name) for name in names], _waves(np.asarray(phases))
         scales = [1 / self.sd] * (self.kind != "presence") + [1.0] * (self.gaps > 0)
         if self.part == "trend":
             scales[0] *= YEAR
-            return [f"{self.name}: trend per year", *self.features[1:]], np.diag(scales)
-        return self.features, np.diag(scales)
+            return [Label(name) for name in (f"{self.name}: trend per year", *self.features[1:])], np.diag(scales)
+        return [Label(name) for name in self.features], np.diag(scales)
 
 
 def contrasts(levels: int) -> np.ndarray:

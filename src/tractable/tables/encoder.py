@@ -15,7 +15,9 @@ from tractable.core.errors import DataError
 from tractable.core.sealed import plain
 from tractable.core.settings import is_number
 from tractable.core.tree import Numbers, PyTree
+from tractable.core.view import Label, unique_labels
 from tractable.core.words import listing, nearest, tell
+from tractable.glm.families import PARAMETERS
 from tractable.tables import columns as cols
 from tractable.tables.faults import REMEDY, all_faults, describe_gaps
 from tractable.tables.files import Frame, as_table, distinct
@@ -135,10 +137,11 @@ class Encoder:
         return found
 
     @functools.cached_property
-    def effects(self) -> tuple[list[str], Any]:
+    def effects(self) -> tuple[list[Label], Any]:
         """The names of the effects of one more unit of η, and a sparse matrix (e, D) that gives them from weights."""
         parts = [column.effects() for column in self.columns]
-        return [name for names, _ in parts for name in names], sparse.block_diag([rows for _, rows in parts], "csr")
+        labels = unique_labels([label for labels, _ in parts for label in labels], PARAMETERS)
+        return labels, sparse.block_diag([rows for _, rows in parts], "csr")
 
     @property
     def names(self) -> list[str]:
@@ -206,15 +209,15 @@ class Encoder:
             raise DataError(f"This is not a saved encoder, or it is damaged: {error}. Fit it again.") from error
 
 
-def _typed(made: T) -> T:
-    """``made`` itself, after a check of its fields, because a saved file may come from anybody.
+def _typed(instance: T) -> T:
+    """``instance`` itself, after a check of its fields, because a saved file may come from anybody.
 
     Raises:
         TypeError: the type of a field is not that of its default value.
     """
-    described: Any = made
-    for field in fields(described):
-        value, usual = getattr(described, field.name), "" if field.name in ("name", "kind", "family") else field.default
+    record: Any = instance
+    for field in fields(record):
+        value, usual = getattr(record, field.name), "" if field.name in ("name", "kind", "family") else field.default
         parts = value if isinstance(value, tuple) else (value,)
         if usual is None or not isinstance(usual, float | str | tuple):  # the default value says nothing about the type
             good = all(isinstance(part, bool | int | float | str | cols.Column | Formula | None) for part in parts)
@@ -224,7 +227,7 @@ def _typed(made: T) -> T:
             good = isinstance(value, type(usual)) and all(isinstance(part, bool | int | float | str) for part in parts)
         if not good and not isinstance(value, Target):
             raise TypeError(f"{field.name} is {value!r:.40}")
-    return made
+    return instance
 
 
 def _renamed(target: dict[str, Any]) -> dict[str, Any]:
@@ -574,9 +577,12 @@ def decode_sd(encoder: Encoder, sd: Numbers) -> np.ndarray:
 
 
 def _named(frame: Frame) -> Frame:
-    """The table in pandas, with column names as strings, which must differ, and rows numbered from 0."""
+    """The table in pandas, with column names as strings, which must differ, and rows numbered from 0.
+
+    A column without a name is called "Unnamed: 3", as in tables from CSV files.
+    """
     frame = as_table(frame)
-    names = [str(name) for name in frame.columns]
+    names = [str(name) or f"Unnamed: {i}" for i, name in enumerate(frame.columns)]
     distinct(names, "The table")
     if not len(frame):
         raise DataError("The table holds no rows; expected at least one.")

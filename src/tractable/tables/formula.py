@@ -22,7 +22,9 @@ from formulae.terms.variable import Variable
 from formulae.transforms import TRANSFORMS
 
 from tractable.core.errors import DataError
+from tractable.core.view import Label, unique_labels
 from tractable.core.words import counted, listing, nearest, tell
+from tractable.glm.families import PARAMETERS
 from tractable.tables.columns import Values, kind_of, lacks, meaning, tell_of_equal_levels, text_of
 from tractable.tables.files import Frame
 
@@ -50,8 +52,8 @@ class Term(NamedTuple):
     start: int  # index of the first group's effect in u, the vector of all group effects
 
     @property
-    def labels(self) -> list[str]:
-        return [f"{self.name}[{group}]" for group in self.groups]
+    def labels(self) -> list[Label]:
+        return [Label(self.name, group) for group in self.groups]
 
 
 class Design(NamedTuple):
@@ -132,6 +134,12 @@ class Formula:
     def features(self) -> list[str]:
         """Names of the columns of x, such as "Intercept", "x", "z[b]", "x:z[b]"."""
         return [label for term in self._common if term.kind != "offset" for label in _labels(term)]
+
+    @functools.cached_property
+    def labels(self) -> list[Label]:
+        """The names of the effects of x's columns, each with its term and level."""
+        common = [(term.name, label) for term in self._common if term.kind != "offset" for label in _labels(term)]
+        return unique_labels([_parted(name, label) for name, label in common], PARAMETERS)
 
     @functools.cached_property
     def terms(self) -> list[Term]:
@@ -280,9 +288,9 @@ def _target(text: str) -> str:
 
 def _evaluated(text: str, terms: Sequence[Any], table: Frame) -> list[Any]:
     """The terms, fitted to the training table."""
-    described = Description(*terms)
+    description = Description(*terms)
     try:
-        described.eval(table, KNOWN)
+        description.eval(table, KNOWN)
     except KeyError as error:
         missing, known = str(error.args[0]), [*TRANSFORMS, *FUNCTIONS]
         raise DataError(
@@ -291,14 +299,22 @@ def _evaluated(text: str, terms: Sequence[Any], table: Frame) -> list[Any]:
         ) from error
     except (AttributeError, TypeError, ValueError) as error:
         raise DataError(f"The formula {text!r} cannot be evaluated on this table: {error}.") from error
-    strange = [term.name for term in described.common_terms if term.kind == "proportion"]
+    strange = [term.name for term in description.common_terms if term.kind == "proportion"]
     if strange:
         raise DataError(f"The formula {text!r} has {strange[0]!r} among its inputs, which is not a number.")
-    return described.common_terms
+    return description.common_terms
 
 
 def _labels(term: Any) -> Sequence[str]:
     return ["Intercept"] if term.name == "Intercept" else term.labels
+
+
+def _parted(term: str, text: str) -> Label:
+    """The label "g[A]:z[b]" of the term "g:z", as the level "A, b" of this term."""
+    pattern = ":".join(re.escape(part) + r"(?:\[(.*)\])?" for part in term.split(":"))
+    found = re.fullmatch(pattern, text)
+    levels = [level for level in found.groups() if level is not None] if found else []
+    return Label(term, ", ".join(levels)) if levels else Label(text)
 
 
 def _keys(table: Frame, columns: Sequence[str]) -> list[str]:

@@ -11,6 +11,7 @@ import numpyro.distributions as dist
 
 from tractable.core.errors import ModelError
 from tractable.core.model import Model, Through
+from tractable.core.view import Label, unique_labels
 from tractable.tables.coordinates import Coordinates, Effects
 from tractable.tables.formula import Term
 
@@ -57,9 +58,7 @@ def with_levels(model: Model, terms: Sequence[Term], rows: Sequence[np.ndarray],
         eta = predictor(params | {"intercept": each[0]} if p else params, x if len(x) > 1 else x["x"])
         return eta + jnp.sum(each[p + count :][given["level"]])
 
-    labels = ["intercept"] * p + [
-        *(f"sd({term.name})" for term in terms),
-        *(label for term in terms for label in term.labels),
-    ]
+    own_labels = [Label("intercept")] * p + [Label(f"sd({term.name})") for term in terms]
+    labels = unique_labels([*own_labels, *(label for term in terms for label in term.labels)])
     prior = {name: prior for name, prior in model.prior.items() if name != "intercept"} | {"levels": Effects(plan)}
     return replace(model, prior=prior, likelihood=Through(shifted, observe), labels={"levels": labels})

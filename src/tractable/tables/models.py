@@ -16,7 +16,7 @@ from tractable.core.censoring import with_censoring
 from tractable.core.errors import SettingsError
 from tractable.core.model import Data, Model, PyTree
 from tractable.core.shared import recorded, remember, shared
-from tractable.core.view import Table, View
+from tractable.core.view import Label, Table, View, as_label, unique_labels
 from tractable.glm import linear
 from tractable.glm.families import CLASSES, with_offset
 from tractable.networks import multi_output, network
@@ -75,16 +75,16 @@ def _network(hidden: Sequence[int], prior: PyTree, features: int, classes: int, 
     return network.neural_network(mlp, likelihood, prior=prior, extra=extra)
 
 
-def labels_of(encoder: Encoder, model: Model) -> dict[str, list[str]]:
+def labels_of(encoder: Encoder, model: Model) -> dict[str, list[Label]]:
     """The names of a linear model's weights ("weights[age]", of classes "setosa.weights[age]") and of learnt scales."""
-    out = {}
+    out: dict[str, list[Label]] = {}
     for path, leaf in _leaves(model):
         name = tree.path_name(path)
         if path[0].key == "scales" and leaf.shape == (len(encoder.features),):
-            out[name] = [f"{name}[{feature}]" for feature in encoder.features]
+            out[name] = [Label(name, feature) for feature in encoder.features]
         elif path[-1].key == "weights" and not model.network_weights:
             of_classes = [f"{label}." for label in encoder.target.classes] if len(leaf.shape) == 2 else [""]
-            out[name] = [f"{label}{name}[{feature}]" for feature in encoder.features for label in of_classes]
+            out[name] = [Label(label + name, feature) for feature in encoder.features for label in of_classes]
     return out
 
 
@@ -148,12 +148,13 @@ def view_of(encoder: Encoder, model: Model) -> View:
         parts.append((rank, names, sparse.coo_array((of_part.data, places), (len(names), size)), shift))
     parts.sort(key=lambda part: part[0])
     _, names, matrices, shifts = zip(*parts, strict=True)
-    return View(tuple(itertools.chain(*names)), sparse.vstack(matrices, format="csr"), np.concatenate(shifts))
+    labels = tuple(unique_labels(itertools.chain(*names)))
+    return View(labels, sparse.vstack(matrices, format="csr"), np.concatenate(shifts))
 
 
 def _part(
     encoder: Encoder, aim: Target, path: tuple, leaf: jax.ShapeDtypeStruct, labels: Sequence[str] | None
-) -> tuple[list[str], sparse.csr_array, np.ndarray]:
+) -> tuple[list[Label], sparse.csr_array, np.ndarray]:
     """Names, matrix and shift of the numbers that one parameter gives."""
     key, size = path[-1].key, int(np.prod(leaf.shape))
     prefix = f"{aim.name}." if encoder.others else ""
@@ -162,11 +163,11 @@ def _part(
     if key == "weights":
         names, matrix = encoder.effects
         classes = [f"{label}." for label in encoder.target.classes] if len(leaf.shape) == 2 else [""]
-        names = [f"{prefix}{label}{name}" for name in names for label in classes]
+        names = [name.of_part(prefix + label) for name in names for label in classes]
         return names, unit * sparse.csr_array(sparse.kron(matrix, np.eye(len(classes)))), np.zeros(len(names))
-    names = list(labels) if labels is not None else tree.names({tree.path_name(path): np.zeros(leaf.shape)})
-    if key == "intercept" and leaf.shape:
-        names = [f"{label}.intercept" for label in encoder.target.classes]
+    if labels is None and key == "intercept" and leaf.shape:
+        labels = [Label(f"{label}.intercept") for label in encoder.target.classes]
+    names = [as_label(name) for name in labels or tree.names({tree.path_name(path): np.zeros(leaf.shape)})]
     scale = unit if key in ("intercept", "levels", "noise") else 1.0
     shift = np.zeros(size)
     if names[0] == f"{prefix}intercept":

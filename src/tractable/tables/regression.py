@@ -15,6 +15,7 @@ from tractable.core.censoring import with_censoring
 from tractable.core.errors import ModelError
 from tractable.core.model import Data, Model, PyTree, Through
 from tractable.core.shared import recorded, remember
+from tractable.core.view import Label, unique_labels
 from tractable.core.words import listing, nearest, spelt, tell
 from tractable.glm.families import FAMILIES
 from tractable.networks.multi_output import side_by_side, with_stacked_predictors
@@ -214,7 +215,9 @@ def _of_one(encoder: Encoder, rows: Encoded, family: str, priors: Mapping[str, P
         eta = jnp.dot(x - about, each[: len(names)]) + given.get("offset", 0.0)
         return eta + jnp.dot(given["z"], u[given["group"]]) if terms else eta
 
-    labels = [*names, *(f"sd({term.name})" for term in terms), *(label for term in terms for label in term.labels)]
+    common = [label for label, keep in zip(formula.labels, shown, strict=True) if keep]
+    of_groups = [label for term in terms for label in term.labels]
+    labels = unique_labels([*common, *(Label(f"sd({term.name})") for term in terms), *of_groups])
     return Model(prior, Through(predictor, kind.observe), labels={"effects": labels})
 
 
