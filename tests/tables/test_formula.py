@@ -570,7 +570,7 @@ def test_command_line_of_several(tmp_path):
         assert 'method = "inla"' in (folder / "settings.toml").read_text()
         assert run("predict", folder, path, "--out", out).exit_code == 0
         told = pd.read_csv(out)
-        assert list(told.columns[[0, 1, 6]]) == ["mean(y)", "sd(y)", "mean(b)"]
+        assert list(told.columns[[1, 2, 7]]) == ["mean(y)", "sd(y)", "mean(b)"]
         np.testing.assert_allclose(told[["mean(y)", "mean(b)"]], least, atol=1.5)
         page = (folder / "report.html").read_text()
         assert "b.x" in page and ("RMSE b" in page) == (i == 0)

@@ -35,9 +35,10 @@ def effects(posterior: Posterior, encoder: Encoder | None) -> pd.DataFrame | Non
 
 def effect_names(posterior: Posterior, encoder: Encoder) -> list[str]:
     """The names of the effects among the posterior's numbers."""
-    names, terms = encoder.effects[0], encoder.levels
     if encoder.formula is not None:
-        names, terms = [name for name in encoder.features if name != "Intercept"], encoder.formula.terms
+        names, terms = [name for name in encoder.formula.labels if name != "Intercept"], encoder.formula.terms
+    else:
+        names, terms = encoder.effects[0] if encoder.columns else [], encoder.levels
     own = [*names, *(f"sd({term.name})" for term in terms)]
     wanted = {part + name for part in parts_of(encoder) for name in own}
     has_names = encoder.formula is not None or posterior.view is not None
