@@ -191,7 +191,7 @@ def test_deterministic_sites_are_told(split):
     np.testing.assert_array_equal(tree.posterior["ratio"], posterior.derived(draws=20)["ratio"])
     from tractable.pages.parameters import numbers
 
-    assert "ratio" in [row[0].value for row in numbers(posterior, None).parts[0].rows]
+    assert "ratio" in [row[0].value for row in numbers(posterior).parts[0].rows]
 
 
 def chained(y):  # the second site looks at the first
@@ -344,7 +344,7 @@ def test_a_factor_has_no_data_to_replicate():
     posterior = tr.infer(*split_numpyro(survival, time, ended), tr.Laplace(), verify=None)
     with pytest.raises(ModelError, match="no data can be simulated"):
         posterior.posterior_predictive()
-    told = posterior.to_arviz(draws=20)
+    told = posterior.to_arviz(draws=20, kind="datatree")
     assert "posterior" in told.children and "posterior_predictive" not in told.children
     rate = posterior.draws["rate"]
     np.testing.assert_allclose(

@@ -1,6 +1,7 @@
 """What comes from anybody, a header, a note, a folder, cannot speak to the terminal."""
 
 import re
+import runpy
 import shutil
 import sys
 from importlib.metadata import version
@@ -121,9 +122,10 @@ def test_forged_folders(fitted, tmp_path, case):
 
 def test_the_version_and_an_output_whose_reader_has_stopped(capsys, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["tractable", "--version"])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    assert not ended.value.code and capsys.readouterr().out == f"tractable {version('tractable')}\n"
+    for start in (main, lambda: runpy.run_module("tractable", run_name="__main__")):
+        with pytest.raises(SystemExit) as ended:
+            start()
+        assert not ended.value.code and capsys.readouterr().out == f"tractable {version('tractable')}\n"
     # Rich and click end with 1 where the pipe was closed.
     monkeypatch.setattr("tractable.cli.app.app", lambda: sys.exit(1))
     with pytest.raises(SystemExit) as ended:

@@ -87,7 +87,7 @@ def test_what_would_not_fit_is_refused_before_anything_runs(posterior, monkeypat
     with pytest.raises(DataError, match="at most 3,276 draws"):
         posterior.posterior_predictive()
     with pytest.warns(TractableWarning, match="leaves log_likelihood out"):
-        tree = posterior.to_arviz(groups=["posterior", "log_likelihood"])
+        tree = posterior.to_arviz(groups=["posterior", "log_likelihood"], kind="datatree")
     assert set(tree.children) == {"posterior"} and "at most 3,276" in tree.attrs["left_out"]
 
 
@@ -122,7 +122,7 @@ def test_loo(posterior, without):
 
 @pytest.mark.laws
 def test_arviz_says_the_same(posterior):
-    tree, found = posterior.to_arviz(), posterior.loo()
+    tree, found = posterior.to_arviz(kind="datatree"), posterior.loo()
     theirs = arviz_stats.loo(tree, reff=posterior._leaving(4000)[-1], pointwise=True)
     np.testing.assert_allclose([found.elpd, found.se, found.p], [theirs.elpd, theirs.se, theirs.p], rtol=1e-6)
     np.testing.assert_allclose(found.khats, theirs.pareto_k.values, atol=1e-6)
@@ -361,10 +361,23 @@ def test_an_older_arviz_gets_inference_data(monkeypatch, posterior):
     assert set(ask(kind="datatree").children) == {"posterior"}
 
 
+@pytest.mark.laws
+def test_arviz_takes_what_is_made_for_it(posterior):
+    """The plots and statistics of the installed ArviZ take it, before and after its version 1."""
+    az = pytest.importorskip("arviz", reason="ArviZ is optional")
+    pytest.importorskip("matplotlib").use("agg")
+    found = posterior.to_arviz()
+    summary, loo = az.summary(found, var_names=["mu"]), az.loo(found)
+    np.testing.assert_allclose(float(summary["mean"].iloc[0]), posterior.mean()["mu"], atol=0.01)
+    np.testing.assert_allclose(loo.elpd if hasattr(loo, "elpd") else loo["elpd_loo"], posterior.loo().elpd, rtol=1e-3)
+    for plot in ("trace", "forest", "rank", "autocorr", "ess", "mcse"):
+        getattr(az, f"plot_{plot}")(found)
+
+
 def test_what_does_not_apply_has_a_sentence(posterior):
     density = tr.Model.from_log_density(lambda p: -0.5 * jnp.sum(p["a"] ** 2), {"a": jnp.zeros(2)})
     alone = tr.Posterior(density, None, tr.NUTS(), 0, Draws(positions=RNG.normal(size=(2, 200, 2))))
-    tree = alone.to_arviz()
+    tree = alone.to_arviz(kind="datatree")
     assert set(tree.children) == {"posterior", "log_prior"}
     assert "prior: This model's prior cannot be drawn from" in tree.attrs["left_out"]
     with pytest.raises(DataError, match="was fitted to none"):
@@ -400,4 +413,4 @@ def test_a_latent_model_leaves_out_what_cannot_be_summed_out():
         hidden.log_likelihood()
     drawn = hidden.posterior_predictive(draws=500)
     assert abs(drawn.var() / (1 + NOISE**2 + exact().sd ** 2) - 1) < 0.1
-    assert "log_likelihood" not in hidden.to_arviz(groups=["log_likelihood", "observed_data"]).children
+    assert "log_likelihood" not in hidden.to_arviz(groups=["log_likelihood", "observed_data"], kind="datatree").children

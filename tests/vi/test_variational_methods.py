@@ -109,7 +109,7 @@ def test_quadrature_refuses_what_it_cannot_integrate():
         (lambda: tr.MeanField(samples=0), "samples"),
         (lambda: tr.MeanField(gradient="score", samples=1), "samples"),
         (lambda: tr.MeanField(gradient="pathwise"), "gradient"),
-        (lambda: tr.MeanField(tempering=(0.5,)), "tempering"),
+        (lambda: tr.MeanField(tempering=(4.0, 0.5)), r"tempering=.*temperatures ≥ 1; got 0.5 as member 1"),
         (lambda: tr.BayesByBackprop(kl_weights="equal"), "kl_weights"),
         (lambda: tr.BayesByBackprop(noise="dropout"), "noise"),
         (lambda: tr.BayesByBackprop(sd=0.0), "sd"),

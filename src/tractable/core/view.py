@@ -1,5 +1,6 @@
 """How a model's rows and numbers relate to a table of the user, in the table's names and units."""
 
+import re
 from collections.abc import Callable, Collection, Iterable
 from typing import Any, NamedTuple
 
@@ -30,8 +31,11 @@ class Label(str):
 
 
 def as_label(name: str) -> Label:
-    """A name as a Label; a name that is no Label has no level."""
-    return name if isinstance(name, Label) else Label(name)
+    """A name as a Label; of other text, the only pair of brackets holds the level if it stands at the end."""
+    if isinstance(name, Label):
+        return name
+    found = re.fullmatch(r"([^][]+)\[([^][]*)\]", name)
+    return Label(*found.groups()) if found else Label(name)
 
 
 def unique_labels(labels: Iterable[Label], reserved: Collection[str] = ()) -> list[Label]:

@@ -191,17 +191,13 @@ class Encoder:
             DataError: it is of another version, or has missing or unknown fields.
         """
         try:
-            # Version 1 had the same format for columns of numbers.
-            old = saved.get("version") == 1 and all(c["kind"] == "number" for c in saved["columns"])
-            if saved.get("version") != VERSION and not old:
+            if saved.get("version") != VERSION:
                 raise DataError(f"This encoder has version {saved.get('version')!r}; expected {VERSION}. Fit it again.")
             columns = tuple(_typed(cols.Column(**_tupled(column))) for column in saved["columns"])
             separate = ("version", "columns", "target", "others", "formula")
             fields = {name: value for name, value in saved.items() if name not in separate}
             formula = Formula.from_dict(saved["formula"]) if "formula" in saved else None
-            target, *others = (
-                _typed(Target(**_renamed(_tupled(aim)))) for aim in (saved["target"], *saved.get("others", ()))
-            )
+            target, *others = (_typed(Target(**_tupled(aim))) for aim in (saved["target"], *saved.get("others", ())))
             return replace(_typed(cls(columns, target, **_tupled(fields), formula=formula)), others=tuple(others))
         except DataError:
             raise
@@ -228,11 +224,6 @@ def _typed(instance: T) -> T:
         if not good and not isinstance(value, Target):
             raise TypeError(f"{field.name} is {value!r:.40}")
     return instance
-
-
-def _renamed(target: dict[str, Any]) -> dict[str, Any]:
-    """The fields of a saved target; version 0.1 called ``bound_column`` "beside"."""
-    return {"bound_column" if name == "beside" else name: value for name, value in target.items()}
 
 
 def _tupled(saved: dict[str, Any]) -> dict[str, Any]:

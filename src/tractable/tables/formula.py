@@ -84,12 +84,12 @@ class Formula:
         self.text, self.target = text, _target(text)
         description = _read(text)
         names = [self.target, *sorted(description.var_names - {"", self.target})]
-        for name in [*names, *other_columns]:
-            if name not in table:
-                raise DataError(
-                    f"{name!r} is not a column of the table; the formula is {text!r}, and the table has "
-                    f"{listing(table.columns)}.{nearest(name, table.columns)}"
-                )
+        if absent := [name for name in dict.fromkeys([*names, *other_columns]) if name not in table]:
+            hints = "".join(nearest(name, table.columns) for name in absent)
+            raise DataError(
+                f"{listing(absent)} {'is not a column' if len(absent) == 1 else 'are not columns'} of the table; the "
+                f"formula is {text!r}, and the table has {listing(table.columns)}.{hints}"
+            )
         self.names = names[1:]  # the names of the inputs
         self.table = pd.DataFrame(table[list(dict.fromkeys([*names, *other_columns]))]).reset_index(drop=True)
         self._grouped: dict[tuple[str, ...], list[Any]] = {}

@@ -18,7 +18,7 @@ from tractable.core.batches import Batch, Plan
 from tractable.core.errors import ModelError, SettingsError
 from tractable.core.model import Kernel, Model, Objective, PyTree, log_posterior, whole
 from tractable.core.rows import Data
-from tractable.core.settings import Count, Positive, Range, is_number
+from tractable.core.settings import Count, Positive, Range, is_number, members
 from tractable.core.shared import compiled
 from tractable.core.words import tell
 from tractable.diagnostics.belief import Belief, Cost, Fitted, draws_key
@@ -93,7 +93,7 @@ class Variational(Method):
     tolerance: Positive = 0.01
     tempering: Annotated[
         tuple[float, ...],
-        Range("temperatures ≥ 1", lambda ts: np.ndim(ts) == 1 and all(is_number(t) and t >= 1 for t in ts)),
+        Range("temperatures ≥ 1", lambda temperatures: np.ndim(temperatures) == 1),
     ] = ()
     start: Literal["mode", "random"] = "mode"
     starts: Count = 1
@@ -102,6 +102,9 @@ class Variational(Method):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if len(self.tempering):
+            what = f"{type(self).__name__}(tempering=...)"
+            members(what, self.tempering, lambda t: is_number(t) and t >= 1, "temperatures ≥ 1")
         object.__setattr__(self, "tempering", tuple(float(t) for t in self.tempering))
         many = self.divergence == "forward" or (self.gradient == "score" and self.control == "leave-one-out")
         self.check(not many or self.samples > 1, "samples", "a whole number ≥ 2")
