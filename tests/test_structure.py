@@ -79,7 +79,7 @@ BUDGETS = {
     "posterior": 2_231,
     "calibration": 381,
     "top": 792,
-    "tables": 2_881,
+    "tables": 2_992,
     "estimators": 1_425,
     "pages": 2_018,
     "cli": 1_533,

@@ -34,7 +34,7 @@ DESIGN = np.stack([np.ones(N), X, Z == "b", Z == "c", X * (Z == "b"), X * (Z == 
 
 @pytest.fixture(scope="module")
 def grouped() -> Regression:
-    return regression("y ~ x + (1 + x | school)", TABLE)
+    return regression("y ~ x + (1 + x || school)", TABLE)
 
 
 def posterior_density(fitted: Regression, params: dict) -> float:
@@ -137,7 +137,7 @@ def test_coordinates_are_a_bijection_and_their_jacobian(rows: str):
     """Where groups' rows say little all effects are non-centred, where they say much all seen are centred."""
     noise = {"few": 50.0, "many": 0.01}[rows]
     table = TABLE.assign(y=TABLE["y"] + noise * np.random.default_rng(2).normal(size=N))
-    model = regression("y ~ x + (1 + x | school)", table).model
+    model = regression("y ~ x + (1 + x || school)", table).model
     plan = model.prior["effects"].plan
     assert plan.centred[0].tolist() == [rows == "many"] * 4 + [False]
     params = model.sample_prior(jax.random.key(3))

@@ -18,9 +18,10 @@ def effects(posterior: Posterior, encoder: Encoder | None) -> pd.DataFrame | Non
     """A table with a row for each effect: mean, sd and the central 90 %; None if the model has no linear weights.
 
     ``tables.models.view_of`` says what the effect of a column is; the effects of a formula are its parameters. For each
-    term such as 1|school there is the sd of its effects between groups, and for text of many levels also the effects
-    that are furthest from 0. Effects on several targets, or on several classes, are named "target.x". For point
-    estimates, and for runs that stored only moments, the sd of an effect that combines several weights is NaN.
+    term such as 1|school there is the sd of its effects between groups; for (1 + x | school) the correlation of both;
+    and for text of many levels also the effects that are furthest from 0. Effects on several targets, or on several
+    classes, are named "target.x". For point estimates, and for runs that stored only moments, the sd of an effect that
+    combines several weights is NaN.
     """
     if encoder is None or not (names := effect_names(posterior, encoder)):
         return None
@@ -35,10 +36,11 @@ def effects(posterior: Posterior, encoder: Encoder | None) -> pd.DataFrame | Non
 
 def effect_names(posterior: Posterior, encoder: Encoder) -> list[str]:
     """The names of the effects among the posterior's numbers."""
-    names, terms = encoder.effects[0], encoder.levels
-    if encoder.formula is not None:
-        names, terms = [name for name in encoder.features if name != "Intercept"], encoder.formula.terms
-    own = [*names, *(f"sd({term.name})" for term in terms)]
+    if encoder.formula is None:
+        own = [*encoder.effects[0], *(f"sd({term.name})" for term in encoder.levels)]
+    else:
+        own = [name for name in encoder.features if name != "Intercept"]
+        own += [*(f"sd({term.name})" for term in encoder.formula.terms), *encoder.formula.correlations]
     wanted = {part + name for part in parts_of(encoder) for name in own}
     has_names = encoder.formula is not None or posterior.view is not None
     return [name for name in posterior.readings.names if name in wanted] if has_names else []
