@@ -11,7 +11,7 @@ import pytest
 from scipy import stats
 
 import tractable as tr
-from tractable.core.errors import DataError, ModelError
+from tractable.core.errors import DataError, ModelError, TractableWarning
 from tractable.core.model import log_density
 from tractable.tables.effects import effects
 from tractable.tables.encoder import Encoder
@@ -214,6 +214,27 @@ def test_a_correlation_is_recovered_and_told_by_name(simulated):
     np.testing.assert_allclose(
         float(drawn.sel({"clinic: correlation_level": "intercept, dose"}).mean()), told.loc[ONE, "mean"], rtol=1e-5
     )
+
+
+@pytest.mark.computes
+def test_a_missing_clinic_is_the_population_and_a_new_one_a_draw(simulated):
+    """η is β₀ + β₁ d for None; for a new name Var(η) is that of β₀ + β₁ d plus E[s₀² + 2 ρ s₀ s₁ d + s₁² d²]."""
+    _, posterior = simulated
+    draws = {n: np.ravel(posterior.values[..., i]) for i, n in enumerate(posterior.names)}
+    dose = np.array([-2.0, 0.0, 2.0])
+    common = draws["Intercept"][:, None] + draws["dose"][:, None] * dose
+    found = posterior.predict(pd.DataFrame({"dose": dose, "clinic": [None] * 3}))
+    np.testing.assert_allclose(found.mean, common.mean(0), rtol=1e-4)
+    np.testing.assert_allclose(found.epistemic, common.std(0), rtol=1e-3)
+    with pytest.warns(TractableWarning, match="'Ulm': their effects are drawn"):
+        found = posterior.predict(pd.DataFrame({"dose": dose, "clinic": ["Ulm"] * 3}))
+    s0, s1, rho = draws["sd(1|clinic)"], draws["sd(dose|clinic)"], draws[ONE]
+    between = np.mean([s0**2 + 2 * rho * s0 * s1 * d + s1**2 * d**2 for d in dose], axis=1)
+    ratio = found.epistemic / np.sqrt(common.var(0) + between)
+    # The sd of a sd from n normal draws is 1/√(2n); 500 of the 1,000 draws are taken to be independent.
+    assert np.all(np.abs(np.log(ratio)) < 4.5 / np.sqrt(2 * 500)), ratio
+    apart = np.sqrt(common.var(0) + np.mean([s0**2 + s1**2 * d**2 for d in dose], axis=1))
+    assert np.abs(np.log(found.epistemic / apart)).max() > 4.5 / np.sqrt(1000)  # drawn together, not one by one
 
 
 def test_names_of_levels_and_classes():

@@ -187,23 +187,27 @@ class Formula:
         return {term.name: list(_labels(term)) for term in self._common if term.kind != "offset"}
 
     def rows(self, table: Frame) -> Design:
-        """The design of a table; a group that was not in training gets the index of NEW, with a TractableWarning."""
+        """The design of a table.
+
+        A group that was not in training gets the index of NEW, with a TractableWarning. A row whose group is missing
+        has z = 0: its effect is 0, that of the population.
+        """
         # The first use of self._common fits the terms to the training table, before any new row is evaluated.
         common = [(term, self._values(term, table)) for term in self._common]
         offsets = [values[:, 0] for term, values in common if term.kind == "offset"]
         x = [values for term, values in common if term.kind != "offset"]
         z, group, terms = [], [], iter(self.terms)
         for columns, expressions, groups in self._factors:
-            keys = _keys(table, columns)
-            place = groups.get_indexer(pd.Index(keys))
-            if unseen := sorted({keys[i] for i in np.flatnonzero(place < 0)}):
+            keys, unknown = _keys(table, columns), np.any([lacks(table[name]) for name in columns], axis=0)
+            place = np.where(unknown, -1, groups.get_indexer(pd.Index(keys)))
+            if unseen := sorted({keys[i] for i in np.flatnonzero((place < 0) & ~unknown)}):
                 tell(
                     f"{':'.join(columns)!r} has groups never seen in training, {listing(unseen)}: their effects are "
                     "drawn from the groups' distribution."
                 )
             for expression in expressions:
                 for column in self._values(expression, table).T:
-                    z.append(column)
+                    z.append(np.where(unknown, 0.0, column))
                     group.append(next(terms).start + np.where(place < 0, len(groups), place))
         n = len(table)
         return Design(
@@ -245,7 +249,8 @@ class Formula:
         """The table with the missing values of its inputs imputed from the training rows ``learnt``.
 
         A missing number becomes the median, and a missing True/False the more frequent value. Missing text becomes
-        "missing", a level or group of its own, if text was missing in training too; else the most frequent text.
+        "missing", a level or group of its own, if text was missing in training too. If it was not, missing text becomes
+        the most frequent text, and a missing group stays missing (``rows``).
         """
         out, learnt = pd.DataFrame(table), self.table if learnt is None else learnt
         for name in self.names:
@@ -255,16 +260,18 @@ class Formula:
             lacking = lacks(learnt[name])
             known: Values = learnt[name][~lacking]
             kind = kind_of(known) if len(known) else "missing in every row"
-            kind = "text" if kind == "number" and name in self.groups else kind
+            kind = "text" if name in self.groups else kind
+            own = lacking.any() or ABSENT in text_of(known)
+            if name in self.groups and not own:
+                continue
             if kind == "number":
                 values = table[name].to_numpy(np.float64, na_value=np.nan)
                 values = np.where(gone, np.median(known.to_numpy(np.float64)), values)
             elif kind == "boolean":
                 values = table[name].where(~gone, bool(known.astype(bool).mean() > 0.5)).astype(bool)
             elif kind == "text":
-                texts = pd.Series(text_of(known))
-                own = lacking.any() or (texts == ABSENT).any()
-                values = np.full(len(table), ABSENT if own else texts.value_counts().index[0], object)
+                usual = ABSENT if own else pd.Series(text_of(known)).value_counts().index[0]
+                values = np.full(len(table), usual, object)
                 values[~gone] = text_of(table[name][~gone])
                 if isinstance(known.dtype, pd.CategoricalDtype):
                     levels = dict.fromkeys([*map(str, known.cat.categories), *([ABSENT] if own else [])])

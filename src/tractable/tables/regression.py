@@ -48,9 +48,10 @@ class Regression(NamedTuple):
     def rows(self, table: Frame) -> PyTree:
         """The model's inputs for new rows of a table, which need not hold the target.
 
-        ``posterior.predict`` calls this for a table. A group that was not in training has an effect drawn from
-        N(0, sd²). Each posterior draw holds one such effect for each term, which all new groups share. So an interval
-        for one row is right, but an interval for a sum over several new groups is not.
+        ``posterior.predict`` calls this for a table. A missing group, such as None, stands for the population: its
+        effects are 0. A group that was not in training has effects of its own, drawn from N(0, Σ) in each posterior
+        draw, together if they are correlated. All new groups share these draws. So an interval for one row is right,
+        but an interval for a sum over several new groups is not.
         """
         return inputs_of(self.encoder, table)
 
