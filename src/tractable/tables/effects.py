@@ -4,12 +4,13 @@ import pandas as pd
 
 from tractable.posterior.posterior import Posterior
 from tractable.tables.encoder import Encoder
+from tractable.tables.targets import COUNTS
 
 FURTHEST = 20  # how many levels of pooled columns (text of many levels) are listed: those with effects furthest from 0
 SCALES = {  # the unit of an effect, by family; for normal and Student's t it is the target's own unit
     "lognormal": "log of the target", "gamma": "log of the mean", "weibull": "log of the time",
-    "exponential": "log of the time", "poisson": "log of the rate",
-    "negative-binomial": "log of the rate", "bernoulli": "log odds", "beta": "log odds of the mean",
+    "exponential": "log of the time", **dict.fromkeys(COUNTS, "log of the rate"),
+    "bernoulli": "log odds", "beta": "log odds of the mean",
     "categorical": "log odds", "ordered": "log odds of a higher grade",
 }  # fmt: skip
 

@@ -24,13 +24,13 @@ from tractable.tables.encoder import Encoded, Encoder, encode, fit_encoder
 from tractable.tables.files import Frame, as_table
 from tractable.tables.formula import Term
 from tractable.tables.models import inputs_of, table_of
-from tractable.tables.targets import robust
+from tractable.tables.targets import COUNTS, robust
 
 Prior = dist.Distribution
 WIDE = 2.5  # prior sd of the change in η for one sd of x, as a multiple of s, the scale of η (``regression``)
 CONCENTRATION = 1.0  # η of the LKJ prior of correlations: all correlation matrices have the same density
 # Families of numbers ≥ 0 for which η is the log of a mean, rate or time:
-LOGARITHMIC = ("gamma", "weibull", "exponential", "poisson", "negative-binomial")
+LOGARITHMIC = ("gamma", "weibull", "exponential", *COUNTS)
 
 
 class Regression(NamedTuple):
