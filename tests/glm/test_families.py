@@ -11,13 +11,19 @@ from scipy import special, stats
 import tractable as tr
 from tractable.core.errors import ModelError
 from tractable.glm import linear
-from tractable.glm.families import FAMILIES, Beta, Gamma, NegativeBinomial, OrderedLogits, with_offset
+from tractable.glm.families import FAMILIES, PARAMETERS, Beta, Gamma, NegativeBinomial, OrderedLogits, with_offset
 from tractable.tables.regression import regression
 
 pytestmark = pytest.mark.laws
 
 ETA = np.array([-3.0, 0.0, 2.0, 6.0])
 COUNTS = np.array([0.0, 1.0, 7.0, 400.0])
+
+
+def test_no_parameter_lacks_a_name():
+    """No column's effect may be called as a parameter, so their names are listed."""
+    names = set().union(*(family.others(2) for family in FAMILIES.values()))
+    assert names < PARAMETERS and {"intercept", "weights"} <= PARAMETERS
 
 
 @pytest.mark.parametrize("single", [True, False])
@@ -70,6 +76,120 @@ def test_beta(single, mean, spread):
     sd = spread * np.sqrt(m * (1 - m))
     coarse = 2e-3 + 3e-7 / sd if single else 1e-6
     np.testing.assert_allclose(got, exact, rtol=2e-5 if single else 1e-8, atol=coarse)
+
+
+BASES = {
+    "poisson": lambda mu, d: (stats.poisson(mu), {}),
+    "negative-binomial": lambda mu, d: (stats.nbinom(1 / d**2, 1 / (1 + d**2 * mu)), {"dispersion": jnp.asarray(d)}),
+}
+WITH_ZEROS = {f"{kind}-{base}": base for base in BASES for kind in ("zero-inflated", "hurdle")}
+
+
+def exact_zeros(family: str, mean: float, share: float, dispersion: float = 0.7) -> tuple:
+    """P(0), the weight of base counts above 0, the base, and the family's parameters, from SciPy."""
+    base, params = BASES[WITH_ZEROS[family]](mean, dispersion)
+    if family.startswith("hurdle"):
+        return share, (1 - share) / -np.expm1(base.logpmf(0)), base, params | {"zeros": jnp.asarray(share)}
+    return share + (1 - share) * base.pmf(0), 1 - share, base, params | {"extra_zeros": jnp.asarray(share)}
+
+
+@pytest.mark.parametrize("share", [0.02, 0.4, 0.9])
+@pytest.mark.parametrize("mean", [1e-3, 0.8, 30.0])
+@pytest.mark.parametrize("family", WITH_ZEROS)
+def test_zeros_of_their_own(family, mean, share):
+    """The probabilities are SciPy's and sum to 1; mean and variance are their moments."""
+    zero, weight, base, params = exact_zeros(family, mean, share)
+    y = np.arange(2000)
+    exact = np.where(y == 0, zero, weight * base.pmf(y))
+    law = FAMILIES[family].observe(params, jnp.log(mean))
+    got = np.exp(law.log_prob(jnp.asarray(y)))
+    np.testing.assert_allclose(got, exact, rtol=1e-7, atol=1e-12)
+    np.testing.assert_allclose(got.sum(), 1, rtol=1e-9)
+    np.testing.assert_allclose(law.mean, exact @ y, rtol=1e-7)
+    np.testing.assert_allclose(law.variance, exact @ (y - exact @ y) ** 2, rtol=1e-6)
+
+
+@pytest.mark.parametrize("mean", [0.05, 2.0, 40.0])
+@pytest.mark.parametrize("family", WITH_ZEROS)
+def test_draws_have_the_probabilities_of_zeros_and_counts(family, mean):
+    """χ² of 20,000 draws, in bins with at least twenty expected draws."""
+    zero, weight, base, params = exact_zeros(family, mean, 0.3)
+    law = FAMILIES[family].observe(params, jnp.log(mean))
+    drawn = np.asarray(law.sample(jax.random.key(0), (20_000,)))
+    y = np.arange(2000)
+    exact = 20_000 * np.where(y == 0, zero, weight * base.pmf(y))
+    seen, ends = np.bincount(drawn, minlength=2000), [0]
+    while ends[-1] < 2000 and exact[ends[-1] :].sum() >= 40:
+        ends.append(ends[-1] + 1 + int(np.searchsorted(np.cumsum(exact[ends[-1] :]), 20)))
+    expected, found = (np.add.reduceat(a, ends[:-1]) for a in (exact, seen))
+    assert len(found) > 2 or mean < 1
+    assert stats.chisquare(found, expected * found.sum() / expected.sum()).pvalue > 1e-5
+
+
+@pytest.mark.parametrize("family", WITH_ZEROS)
+def test_without_zeros_of_its_own_a_family_is_its_base(family):
+    """Zero-inflated with π = 0, hurdle with π = p(0): density, mean and variance of the base."""
+    eta, y = jnp.asarray([-2.0, 0.3, 3.0]), jnp.asarray([[0.0], [1.0], [7.0], [400.0]])
+    _, params = BASES[WITH_ZEROS[family]](1.0, 0.7)
+    base = FAMILIES[WITH_ZEROS[family]].observe(params, eta)
+    hurdle = family.startswith("hurdle")
+    share = {"zeros": jnp.exp(base.log_prob(jnp.zeros(3)))} if hurdle else {"extra_zeros": jnp.zeros(3)}
+    law = FAMILIES[family].observe(params | share, eta)
+    np.testing.assert_allclose(law.log_prob(y), base.log_prob(y), rtol=1e-9)
+    np.testing.assert_allclose(law.mean, base.mean, rtol=1e-9)
+    np.testing.assert_allclose(law.variance, base.variance, rtol=1e-9)
+
+
+@pytest.mark.parametrize("eta", [-20.0, 0.0, 9.0, 13.0])
+@pytest.mark.parametrize("family", WITH_ZEROS)
+def test_zeros_in_single_precision(family, eta):
+    """In single precision these families lose no digit that their base does not; values and slopes are finite."""
+    mean = float(np.exp(eta))
+    name = "zeros" if family.startswith("hurdle") else "extra_zeros"
+    with jax.enable_x64(False):
+        others = {"dispersion": jnp.float32(0.1), name: jnp.float32(0.3)}
+
+        def law(eta: jax.Array, share: jax.Array, of: str = family) -> dist.Distribution:
+            return FAMILIES[of].observe(others | {name: share}, eta)
+
+        for y in sorted({0.0, 1.0, float(np.ceil(mean))}):
+            value = lambda eta, share, y=y: law(eta, share).log_prob(jnp.float32(y))  # noqa: E731
+            got, slopes = jax.value_and_grad(value, (0, 1))(jnp.float32(eta), jnp.float32(0.3))
+            assert np.isfinite(got) and np.all(np.isfinite(slopes)), (y, got, slopes)
+            zero, weight, _, _ = exact_zeros(family, mean, float(jnp.float32(0.3)), float(jnp.float32(0.1)))
+            if y > 0:
+                base = law(jnp.float32(eta), jnp.float32(0.3), WITH_ZEROS[family]).log_prob(jnp.float32(y))
+                np.testing.assert_allclose(got, base + np.log(weight), rtol=5e-7, atol=2e-6)
+            else:
+                np.testing.assert_allclose(got, np.log(zero), rtol=2e-5, atol=1e-6)
+
+
+@pytest.mark.computes
+@pytest.mark.parametrize("family", WITH_ZEROS)
+def test_zeros_are_learnt_and_predict_better(family):
+    """2,000 rows recover what drew them; 1,000 held-out rows are more probable than under the base family."""
+    rng = np.random.default_rng(8)
+    x = rng.normal(size=3000)
+    _, _, _, others = exact_zeros(family, 1.0, 0.35)
+    law = FAMILIES[family].observe(others, jnp.asarray(1.0 + 0.5 * x))
+    table = pd.DataFrame({"y": np.asarray(law.sample(jax.random.key(1))), "x": x})
+    scores = {}
+    for each in (family, WITH_ZEROS[family]):
+        fitted = regression("y ~ x", table[:2000], family=each)
+        posterior = tr.infer(fitted.model, fitted.data, tr.Laplace(), seed=0, progress=False, verify=None)
+        rows = tr.Data(table["y"][2000:].to_numpy(float), fitted.rows(table[2000:]))
+        scores[each] = np.asarray(fitted.model.log_likelihoods(posterior.mean(), rows.rows))
+        if each == family:
+            found = posterior.summary()
+            for name, value in {"Intercept": 1.0, "x": 0.5, **others}.items():
+                assert abs(found.loc[name, "mean"] - float(value)) < 5 * found.loc[name, "sd"], name
+            assert found["sd"].max() < 0.1
+            predicted = posterior.predict(table[2000:2020])
+            np.testing.assert_allclose(predicted.mean, np.asarray(law.mean)[2000:2020], rtol=0.25)
+            np.testing.assert_allclose(predicted.aleatoric, np.sqrt(law.variance)[2000:2020], rtol=0.3)
+            assert np.all(predicted.lower == 0)  # of 35 % zeros
+    gain = scores[family] - scores[WITH_ZEROS[family]]
+    assert gain.mean() > 4 * gain.std() / np.sqrt(len(gain)), gain.mean()
 
 
 def test_ordered():

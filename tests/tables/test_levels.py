@@ -75,6 +75,23 @@ def test_density_is_that_written_by_hand(encoder: Encoder):
         assert abs(density(given | {"level": wrong}) - expected) > 0.1
 
 
+@pytest.mark.test
+def test_a_missing_level_has_no_effect(encoder: Encoder):
+    """η of None is that of a row without levels; where training lacked values, None is a level of its own."""
+    x = pd.DataFrame({"x": [1.0, 1.0], "city": [None, "c003"]})
+    model = kinds.model_of(encoder, {})
+    params = model.sample_prior(jax.random.key(3))
+    none, third = jax.vmap(lambda row: model.through.predictor(params, row))(encode(encoder, x).given)
+    names = model.labels["levels"]
+    np.testing.assert_allclose(third - none, params["levels"][names.index("1|city[c003]")], rtol=1e-6)
+    weight = params["weights"][0] * (1.0 - X.mean()) / X.std()
+    np.testing.assert_allclose(none, params["levels"][0] + weight, rtol=1e-6)
+    with pytest.warns(TractableWarning, match="each has an effect of its own"):
+        lacking = fit_encoder(TABLE.assign(city=TABLE["city"].where(TABLE.index % 50 > 0)), "y", "impute", pooled=True)
+    level = lacking.columns[1].levels.index("city is missing")
+    assert encode(lacking, x).groups["level"].tolist() == [[level], [lacking.columns[1].levels.index("c003")]]
+
+
 def exact() -> dict[str, np.ndarray]:
     """Means and sds of sd, noise, the weight, and levels' effects: normal given both sds, over which a grid sums.
 

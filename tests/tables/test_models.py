@@ -31,6 +31,7 @@ Y = {
     "gamma": G.gamma(3.0, 4.0, N), "weibull": G.weibull(2.0, N) * 9, "poisson": G.poisson(7.0, N),
     "negative-binomial": G.negative_binomial(2, 0.3, N), "bernoulli": G.choice(["a", "b"], N),
     "beta": G.beta(2.0, 3.0, N), "categorical": G.choice(["a", "b", "c"], N), "exponential": G.exponential(8.0, N),
+    "zero-inflated-negative-binomial": G.negative_binomial(2, 0.3, N) * (G.random(N) < 0.7),
 }  # fmt: skip
 LINK = {"normal": lambda m: m, "student-t": lambda m: m, "bernoulli": logit, "beta": logit, "categorical": np.log}
 

@@ -27,8 +27,9 @@ HELP = {
     "formula": "A formula in place of --target: 'y ~ x*z + bs(w, df=5) + (1 + x | school)'. Effects are then in the "
     "units of TABLE.",
     "family": "The target's distribution: normal, student-t (for outliers), lognormal, gamma, weibull, exponential, "
-    "beta, poisson, negative-binomial, bernoulli, categorical or ordered; for the rows of a vae: normal, bernoulli, "
-    "categorical, continuous-bernoulli (grey pixels) or poisson. By default it is guessed from the values, and a note "
+    "beta, poisson, negative-binomial, each of these two also after zero-inflated- or hurdle- (zeros of their own), "
+    "bernoulli, categorical or ordered; for the rows of a vae: normal, bernoulli, categorical, continuous-bernoulli "
+    "(grey pixels) or poisson. By default it is guessed from the values, and a note "
     "says so.",
     "exclude": "A column of TABLE that is not an input; may be repeated.",
     "weights": "A column that says how often each row counts.",

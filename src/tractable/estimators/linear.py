@@ -23,7 +23,13 @@ from tractable.tables.encoder import Encoder
 from tractable.vi.quadrature import MOST, MOST_TOGETHER
 
 Priors = Mapping[str, dist.Distribution] | None
-Counts = Annotated[Literal["negative-binomial", "poisson"], "'negative-binomial' or 'poisson'"]
+Counts = Annotated[
+    Literal[
+        "negative-binomial", "poisson", "zero-inflated-negative-binomial", "zero-inflated-poisson",
+        "hurdle-negative-binomial", "hurdle-poisson",
+    ],
+    "'negative-binomial' or 'poisson', also after 'zero-inflated-' or 'hurdle-'",
+]  # fmt: skip
 AUTO = "auto"  # the default method: nested Laplace (INLA), which is exact if y is normal
 MOST_FULL = 1000  # where nested Laplace cannot be used, a full-rank normal is fitted up to this many parameters
 BATCH, FEW_DRAWS = 256, 400  # rows per batch and posterior draws of the mean field that is fitted beyond MOST_FULL
@@ -118,7 +124,8 @@ class BayesianCountRegression(BayesianRegressor):
     line use ``tractable fit --exposure``.
 
     Args:
-        family: "negative-binomial" or "poisson".
+        family: "negative-binomial" or "poisson", also after "zero-inflated-" or "hurdle-" for counts that are 0 for
+            reasons of their own (``models.generalised_linear``).
         weight_scale, intercept_scale, level, calibration, random_state, verify: as for ``BayesianLinearRegression``.
         priors: as for ``BayesianLinearRegression``, for "weights", "intercept" and "dispersion".
         method: "auto" chooses as for ``BayesianLinearRegression``; here ``INLA`` is an approximation.

@@ -119,6 +119,64 @@ class NegativeBinomial(dist.NegativeBinomial2):
         return y * self.log_mean - (y + r) * jnp.log1p(self.mean / r) + rise - gammaln(y + 1)
 
 
+class WithZeros(dist.Distribution):
+    """Counts of a base distribution p whose share of zeros is another one.
+
+        P(0) = z,   P(y) = w p(y) for y > 0,   w = (1 − z)/(1 − p(0)),   E[y] = w μ,   Var(y) = w σ² + w (1 − w) μ²
+        zero-inflated:  z = π + (1 − π) p(0), so that w = 1 − π    (Lambert 1992)
+        hurdle:         z = π                                      (Mullahy 1986)
+
+    μ and σ² are the mean and variance of the base, which is Poisson or ``NegativeBinomial``; π is the probability.
+    """
+
+    arg_constraints: ClassVar = {}
+    support = dist.constraints.nonnegative_integer  # pyright: ignore[reportAssignmentType]
+    pytree_data_fields = ("base", "probability", "log_zero", "log_weight")
+    pytree_aux_fields = ("hurdle",)
+
+    def __init__(self, base: dist.Distribution, probability: jax.Array, hurdle: bool) -> None:
+        self.base, self.probability, self.hurdle = base, probability, hurdle
+        mean, size = base.mean, getattr(base, "concentration", None)
+        none = (
+            -mean if size is None else -size * jnp.log1p(mean / size)
+        )  # log p(0) with all digits, unlike ``log_prob``
+        log_probability, rest = jnp.log(probability), jnp.log1p(-probability)
+        self.log_zero = log_probability if hurdle else jnp.logaddexp(log_probability, rest + none)
+        # p(0) may round to 1, which leaves no probability for the counts above 0.
+        some = jnp.log(-jnp.expm1(jnp.minimum(none, -jnp.finfo(none.dtype).tiny)))
+        self.log_weight = rest - some if hurdle else rest
+        super().__init__(base.batch_shape, (), validate_args=False)
+
+    def log_prob(self, value: ArrayLike) -> jax.Array:
+        y = jnp.asarray(value)
+        return jnp.where(y == 0, self.log_zero, self.log_weight + self.base.log_prob(y))
+
+    @property
+    def mean(self) -> jax.Array:
+        return jnp.exp(self.log_weight) * self.base.mean
+
+    @property
+    def variance(self) -> jax.Array:
+        weight = jnp.exp(self.log_weight)
+        return jnp.maximum(weight * self.base.variance + weight * (1 - weight) * jnp.square(self.base.mean), 0.0)
+
+    def sample(self, key: jax.Array, sample_shape: tuple[int, ...] = ()) -> jax.Array:
+        shape, (first, *keys) = self.shape(sample_shape), jax.random.split(key, 4)
+        is_zero = jax.random.bernoulli(first, self.probability, shape)
+        if not self.hurdle:
+            return jnp.where(is_zero, 0, self.base.sample(keys[0], sample_shape))
+        # A count is the number of events up to time 1 of a process whose rate is fixed for Poisson, else gamma
+        # distributed. Given that there is an event, the first one's time, the rate and the later events are drawn.
+        mean, size = self.base.mean, getattr(self.base, "concentration", None)
+        some = mean if size is None else size * jnp.log1p(mean / size)  # −log p(0)
+        passed = -jnp.log1p(jax.random.uniform(keys[0], shape) * jnp.expm1(-some))  # the first event's time × the rate
+        later = mean - passed
+        if size is not None:
+            passed = size * jnp.expm1(passed / size)
+            later = (mean - passed) * jax.random.gamma(keys[1], size + 1, shape) / (size + passed)
+        return jnp.where(is_zero, 0, 1 + jax.random.poisson(keys[2], jnp.maximum(later, 0.0)))
+
+
 class Gamma(dist.Gamma):
     """The gamma distribution with mean e^η and coefficient of variation v = sd/mean.
 
@@ -241,11 +299,25 @@ FAMILIES = {
     "categorical": Family(lambda params, eta: dist.Categorical(logits=eta)),
     "ordered": Family(lambda params, eta: OrderedLogits(eta, params["cutpoints"]), _cutpoints, intercept=False),
 }
+
+
+def _with_zeros(base: Family, name: str, hurdle: bool) -> Family:
+    """The family of ``WithZeros`` of a base, whose probability is the parameter ``name``."""
+    return Family(
+        lambda params, eta: WithZeros(base.observe(params, eta), params[name], hurdle),
+        lambda classes: base.others(classes) | {name: dist.Uniform(0.0, 1.0)},
+    )
+
+
+for _base in ("poisson", "negative-binomial"):
+    FAMILIES[f"zero-inflated-{_base}"] = _with_zeros(FAMILIES[_base], "extra_zeros", hurdle=False)
+    FAMILIES[f"hurdle-{_base}"] = _with_zeros(FAMILIES[_base], "zeros", hurdle=True)
 CLASSES = ("categorical", "ordered")  # families that need a number of classes
 # The names of a linear model's parameters, which no effect of a column may have.
-PARAMETERS = frozenset({"intercept", "weights", "scale", "scales", "levels"}).union(
-    *(family.others(2) for family in FAMILIES.values())
-)
+PARAMETERS = frozenset({
+    "cutpoints", "dispersion", "extra_zeros", "intercept", "levels", "noise", "scale", "scales", "shape", "spread",
+    "variation", "weights", "zeros",
+})  # fmt: skip
 
 
 @shared

@@ -42,6 +42,10 @@ def generalised_linear(
         beta:               y ~ Beta with mean m = 1 / (1 + e^−η), variance spread² m (1 − m),  spread ~ U(0, 1)
         poisson:            y ~ Poisson(e^η)
         negative-binomial:  y with mean e^η, variance e^η + dispersion² e^2η,  dispersion ~ HalfNormal(1)
+        zero-inflated-poisson, zero-inflated-negative-binomial:
+                            0 with probability extra_zeros ~ U(0, 1), else a count of the base family
+        hurdle-poisson, hurdle-negative-binomial:
+                            0 with probability zeros ~ U(0, 1), else a count above 0 of the base family
         bernoulli:          y ~ Bernoulli(1 / (1 + e^−η));  y in {0, 1}
         categorical:        y ~ Categorical(softmax(η));  y in 0..classes−1, η has length classes
         ordered:            P(y ≤ k) = 1 / (1 + e^(η − cₖ));  y in 0..classes−1, cutpoints c in place of a

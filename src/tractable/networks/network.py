@@ -100,9 +100,9 @@ LIKELIHOODS: dict[str, tuple[str, Callable[[tuple[int, ...]], bool]]] = {
     **{
         name: (f"() or (1,), {what}", lambda shape: shape in ((), (1,)))
         for name, what in {
-            "bernoulli": "a logit", "beta": "a logit of the mean", "poisson": "a log rate",
-            "negative-binomial": "a log rate", "lognormal": "a mean of log y", "gamma": "a log mean",
-            "weibull": "a log scale", "exponential": "a log mean",
+            "bernoulli": "a logit", "beta": "a logit of the mean", "lognormal": "a mean of log y",
+            **{name: "a log rate" for name in FAMILIES if name.endswith(("poisson", "binomial"))},
+            "gamma": "a log mean", "weibull": "a log scale", "exponential": "a log mean",
         }.items()
     },
 }  # fmt: skip

@@ -211,7 +211,7 @@ def _fit_one(values: Values, kind: str, gaps: float, impute: bool, pooled: bool 
         if gaps:
             lacking = gaps / (1 - gaps) * len(values)
             return replace(column, levels=(*column.levels, column.absent), shares=(*column.shares, lacking))
-        return replace(column, fill=str(found.idxmax()) if impute else None)
+        return column
     if len(found) > MOST_LEVELS:
         tell(
             f"Column {name!r} has {len(found)} distinct values; the {MOST_LEVELS - 1} most frequent are levels of "
@@ -513,12 +513,13 @@ def spread_of_groups(left: np.ndarray, z: np.ndarray, group: np.ndarray, size: i
 def level_of(column: Column, values: Values) -> np.ndarray:
     """The index of each row's level in a pooled column, (n,).
 
-    It is K, the number of levels, for a level that was not in training.
+    It is K, the number of levels, for a level that was not in training, and −1 for a missing one, unless missing values
+    have a level of their own.
     """
     gone = lacks(values)
-    codes, text = np.full(len(gone), len(column.levels)), text_of(values[~gone])
-    if column.gaps or column.fill is not None:
-        codes[gone] = column.levels.index(column.absent if column.gaps else str(column.fill))
+    codes, text = np.full(len(gone), -1), text_of(values[~gone])
+    if column.gaps:
+        codes[gone] = column.levels.index(column.absent)
     found = pd.Index(column.levels).get_indexer(pd.Index(text))
     if unknown := sorted({level for level, code in zip(text, found, strict=True) if code < 0}):
         tell(

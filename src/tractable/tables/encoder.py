@@ -53,7 +53,7 @@ class Encoder:
         text        K − 1 columns for K levels, minus their means: orthonormal contrasts, so that no level is the
                     reference (``columns.contrasts``); a level that was not in training counts as the mean of the levels
         pooled      text of many levels: the index of the level. Effects of levels are N(0, sd²) with a learnt sd; so is
-                    the effect of a level that was not in training
+                    the effect of a level that was not in training. The effect of a missing level is 0
         date        its trend in days; the time of year and of day (two harmonics each) and the day of the week, each
                     only if the rows cover that cycle; for a duration, its days
         identifier  left out, with a warning
@@ -485,9 +485,9 @@ def encode(encoder: Encoder, frame: Frame) -> Encoded:
     """Encode a table: X and, if the table holds the target, y; other columns are ignored.
 
     If the table holds the target, rows with missing values are left out under "drop", and rows without a target under
-    "impute"; ``complete`` says which rows stay. If it lacks the target, every row stays: missing values are imputed
-    under "impute", and are an error otherwise. A level that was not in training is encoded as none of the known levels,
-    with a TractableWarning.
+    "impute". If it lacks the target, every row stays: missing values are imputed under "impute", and are an error
+    otherwise, except that a missing group has the effect 0. A level that was not in training is encoded as none of the
+    known levels, with a TractableWarning.
 
     Raises:
         DataError: columns are missing or of another kind, values are missing, or a class was not in training.
@@ -501,7 +501,7 @@ def encode(encoder: Encoder, frame: Frame) -> Encoded:
     if explained and not encoder.target.censoring:
         checks |= {aim.name: functools.partial(encode_target, aim) for aim in encoder.targets}
     how = encoder.missing if explained else "raise"
-    needed = [name for name in _needed_of(encoder, _wanted(encoder, frame)) if name in frame]
+    needed = [name for name in _needed_of(encoder, frame) if name in frame]
     with all_faults(frame if how == "raise" else _present(frame, needed, how), needed, checks):
         _refuse_absent(encoder, frame)
         frame = _present(frame, needed, how).reset_index(drop=True)
@@ -522,21 +522,13 @@ def encode(encoder: Encoder, frame: Frame) -> Encoded:
         exposure = _positive(frame, encoder.exposure) if encoder.exposure else np.ones(len(frame))
         offset = np.log(encoder.target.level * exposure)
     counted = explained and encoder.weights in frame
-    levels = [
-        term.start + cols.level_of(column, frame[column.name])
-        for term, column in zip(encoder.levels, (c for c in encoder.columns if c.kind == "pooled"), strict=True)
-    ]
+    levels, size = [], sum(len(term.groups) for term in encoder.levels)
+    for term, column in zip(encoder.levels, (c for c in encoder.columns if c.kind == "pooled"), strict=True):
+        code = cols.level_of(column, frame[column.name])
+        levels.append(np.where(code < 0, size, term.start + code))  # beyond all effects: ``with_levels`` takes 0
     groups = {"z": design.z, "group": design.group} if design is not None and design.z.shape[1] else None
     groups = {"level": np.stack(levels, 1).astype(np.int32)} if levels else groups
     return Encoded(x, y, _positive(frame, encoder.weights, zero=True) if counted else None, offset, groups)
-
-
-def complete(encoder: Encoder, frame: Frame) -> np.ndarray:
-    """Whether each row has a value in every column where ``encode`` needs one, (n,)."""
-    frame = _named(frame)
-    _refuse_absent(encoder, frame)
-    needed = _needed_of(encoder, _wanted(encoder, frame))
-    return ~np.any([np.zeros(len(frame), bool), *(cols.lacks(frame[name]) for name in needed)], axis=0)
 
 
 def explains(encoder: Encoder, frame: Frame) -> bool:
@@ -620,8 +612,13 @@ def _needed(names: list[str], explained: tuple[str, ...], missing: str, censor: 
     return [name for name in names if name not in loose and (name in explained or missing != "impute")]
 
 
-def _needed_of(encoder: Encoder, names: list[str]) -> list[str]:
-    aim = encoder.target
+def _needed_of(encoder: Encoder, frame: Frame) -> list[str]:
+    """The columns that ``encode`` reads and in which no value may be missing; rows to predict may lack a group."""
+    aim, names = encoder.target, _wanted(encoder, frame)
+    if not explains(encoder, frame):
+        pooled = {column.name for column in encoder.columns if column.kind == "pooled"}
+        groups = pooled if encoder.formula is None else encoder.formula.groups
+        names = [name for name in names if name not in groups]
     explained = (*(each.name for each in encoder.targets), aim.bound_column)
     return _needed(names, explained, encoder.missing, (aim.censoring, aim.bound_column))
 

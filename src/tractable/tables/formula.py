@@ -8,6 +8,7 @@ instead of formulae's dense one-hot matrix: 10⁴ groups and 10⁵ rows take a f
 import base64
 import functools
 import io
+import itertools
 import re
 from collections.abc import Sequence
 from types import SimpleNamespace
@@ -16,7 +17,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 from formulae.environment import Environment
-from formulae.model_description import model_description
+from formulae.expr import Binary, Grouping
+from formulae.parser import Parser
+from formulae.resolver import Resolver
+from formulae.scanner import Scanner
 from formulae.terms.terms import Model as Description
 from formulae.terms.variable import Variable
 from formulae.transforms import TRANSFORMS
@@ -55,6 +59,11 @@ class Term(NamedTuple):
     def labels(self) -> list[Label]:
         return [Label(self.name, group) for group in self.groups]
 
+    @property
+    def slope(self) -> str:
+        """The column whose effect varies by group: "x", or "1" for an intercept."""
+        return self.name.removesuffix(f"|{self.factor}")
+
 
 class Design(NamedTuple):
     """The design matrices of a table: η = offset + x β + Σ_t z_t u[group_t]."""
@@ -82,7 +91,7 @@ class Formula:
 
     def __init__(self, text: str, table: Frame, other_columns: Sequence[str] = ()):
         self.text, self.target = text, _target(text)
-        description = _read(text)
+        description, bars = _read(text)
         names = [self.target, *sorted(description.var_names - {"", self.target})]
         if absent := [name for name in dict.fromkeys([*names, *other_columns]) if name not in table]:
             hints = "".join(nearest(name, table.columns) for name in absent)
@@ -92,11 +101,13 @@ class Formula:
             )
         self.names = names[1:]  # the names of the inputs
         self.table = pd.DataFrame(table[list(dict.fromkeys([*names, *other_columns]))]).reset_index(drop=True)
-        self._grouped: dict[tuple[str, ...], list[Any]] = {}
+        # For each factor: the terms that vary by its groups, each with the number of its | (``_bars``).
+        self._grouped: dict[tuple[str, ...], list[tuple[Any, int | None]]] = {}
         for term in description.group_terms:
             if not all(isinstance(part, Variable) for part in term.factor.components):
                 raise DataError(f"{term.name!r} groups by {term.factor.name!r}; expected columns of the table.")
-            self._grouped.setdefault(tuple(part.name for part in term.factor.components), []).append(term.expr)
+            columns = tuple(part.name for part in term.factor.components)
+            self._grouped.setdefault(columns, []).append((term.expr, bars[term.name]))
         inputs = {*(name for term in description.common_terms for name in term.var_names)}
         inputs |= {name for term in description.group_terms for name in term.expr.var_names}
         if self.target in inputs or any(self.target in columns for columns in self._grouped):
@@ -119,15 +130,16 @@ class Formula:
     @functools.cached_property
     def _common(self) -> list[Any]:
         """The terms of the common effects from the library formulae, fitted to the training table."""
-        return _evaluated(self.text, _read(self.text).common_terms, self.table)
+        return _evaluated(self.text, _read(self.text)[0].common_terms, self.table)
 
     @functools.cached_property
     def _factors(self) -> list[tuple[tuple[str, ...], list[Any], pd.Index]]:
         """For each factor: its columns, the terms that vary by its groups, and the groups."""
         found = []
-        for columns, expressions in self._grouped.items():
+        for columns, varying in self._grouped.items():
             each = pd.DataFrame(self.table[list(columns)]).drop_duplicates().sort_values(by=list(columns))
-            found.append((columns, _evaluated(self.text, expressions, self.table), pd.Index(_keys(each, columns))))
+            expressions = _evaluated(self.text, [term for term, _ in varying], self.table)
+            found.append((columns, expressions, pd.Index(_keys(each, columns))))
         return found
 
     @functools.cached_property
@@ -154,28 +166,57 @@ class Formula:
         return terms
 
     @functools.cached_property
+    def correlated(self) -> list[list[int]]:
+        """The terms whose effects are correlated, as indices of ``terms``: a list for each factor of a |.
+
+        Intercepts come last, as in ``coordinates.Coordinates.order``.
+        """
+        found, number = {}, itertools.count()
+        for columns, expressions, _ in self._factors:
+            for term, (_, bar) in zip(expressions, self._grouped[columns], strict=True):
+                found.setdefault((columns, bar), []).extend(next(number) for _ in _labels(term))
+        blocks = [terms for (_, bar), terms in found.items() if bar is not None and len(terms) > 1]
+        return [sorted(terms, key=lambda t: self.terms[t].slope == "1") for terms in blocks]
+
+    @property
+    def correlations(self) -> list[Label]:
+        """The names of the correlations, such as "school: correlation[intercept, x]", of each list of ``correlated``.
+
+        They have the order of a matrix's lower triangle, (1, 0), (2, 0), (2, 1), (3, 0), …
+        """
+        pairs = [sorted((terms[i], terms[j])) for terms in self.correlated for i in range(len(terms)) for j in range(i)]
+        return [
+            Label(f"{self.terms[s].factor}: correlation", f"{_short(self.terms[s])}, {_short(self.terms[t])}")
+            for s, t in pairs
+        ]
+
+    @functools.cached_property
     def parts(self) -> dict[str, list[str]]:
         """The features of each common term, such as {"z": ["z[b]", "z[c]"]}."""
         return {term.name: list(_labels(term)) for term in self._common if term.kind != "offset"}
 
     def rows(self, table: Frame) -> Design:
-        """The design of a table; a group that was not in training gets the index of NEW, with a TractableWarning."""
+        """The design of a table.
+
+        A group that was not in training gets the index of NEW, with a TractableWarning. A row whose group is missing
+        has z = 0: its effect is 0, that of the population.
+        """
         # The first use of self._common fits the terms to the training table, before any new row is evaluated.
         common = [(term, self._values(term, table)) for term in self._common]
         offsets = [values[:, 0] for term, values in common if term.kind == "offset"]
         x = [values for term, values in common if term.kind != "offset"]
         z, group, terms = [], [], iter(self.terms)
         for columns, expressions, groups in self._factors:
-            keys = _keys(table, columns)
-            place = groups.get_indexer(pd.Index(keys))
-            if unseen := sorted({keys[i] for i in np.flatnonzero(place < 0)}):
+            keys, unknown = _keys(table, columns), np.any([lacks(table[name]) for name in columns], axis=0)
+            place = np.where(unknown, -1, groups.get_indexer(pd.Index(keys)))
+            if unseen := sorted({keys[i] for i in np.flatnonzero((place < 0) & ~unknown)}):
                 tell(
                     f"{':'.join(columns)!r} has groups never seen in training, {listing(unseen)}: their effects are "
                     "drawn from the groups' distribution."
                 )
             for expression in expressions:
                 for column in self._values(expression, table).T:
-                    z.append(column)
+                    z.append(np.where(unknown, 0.0, column))
                     group.append(next(terms).start + np.where(place < 0, len(groups), place))
         n = len(table)
         return Design(
@@ -217,7 +258,8 @@ class Formula:
         """The table with the missing values of its inputs imputed from the training rows ``learnt``.
 
         A missing number becomes the median, and a missing True/False the more frequent value. Missing text becomes
-        "missing", a level or group of its own, if text was missing in training too; else the most frequent text.
+        "missing", a level or group of its own, if text was missing in training too. If it was not, missing text becomes
+        the most frequent text, and a missing group stays missing (``rows``).
         """
         out, learnt = pd.DataFrame(table), self.table if learnt is None else learnt
         for name in self.names:
@@ -227,16 +269,18 @@ class Formula:
             lacking = lacks(learnt[name])
             known: Values = learnt[name][~lacking]
             kind = kind_of(known) if len(known) else "missing in every row"
-            kind = "text" if kind == "number" and name in self.groups else kind
+            kind = "text" if name in self.groups else kind
+            own = lacking.any() or ABSENT in text_of(known)
+            if name in self.groups and not own:
+                continue
             if kind == "number":
                 values = table[name].to_numpy(np.float64, na_value=np.nan)
                 values = np.where(gone, np.median(known.to_numpy(np.float64)), values)
             elif kind == "boolean":
                 values = table[name].where(~gone, bool(known.astype(bool).mean() > 0.5)).astype(bool)
             elif kind == "text":
-                texts = pd.Series(text_of(known))
-                own = lacking.any() or (texts == ABSENT).any()
-                values = np.full(len(table), ABSENT if own else texts.value_counts().index[0], object)
+                usual = ABSENT if own else pd.Series(text_of(known)).value_counts().index[0]
+                values = np.full(len(table), usual, object)
                 values[~gone] = text_of(table[name][~gone])
                 if isinstance(known.dtype, pd.CategoricalDtype):
                     levels = dict.fromkeys([*map(str, known.cat.categories), *([ABSENT] if own else [])])
@@ -261,22 +305,58 @@ class Formula:
         return cls(saved["text"], table, list(table.columns))
 
 
-def _read(text: str) -> Any:
-    """The description of a formula by the library formulae.
+def _short(term: Term) -> str:
+    """The name of a term's effect within brackets, where a level "z[b]" is written "z=b"."""
+    return "intercept" if term.slope == "1" else re.sub(r"\[([^\]]*)\]", r"=\1", term.slope)
+
+
+def _read(text: str) -> tuple[Any, dict[str, int | None]]:
+    """The description of a formula by the library formulae, and the ``_bars`` of its group terms.
 
     It is made anew each time, because a description remembers the table on which it was evaluated.
     """
     try:
-        description = model_description(text)
+        if re.search(r"\|\s*\|\s*\|", text):
+            raise ValueError("||| is no operator")
+        tokens = Scanner(text).scan()
+        # formulae has no ||: the second | is left out here, and the first is remembered.
+        double = [first for first, second in itertools.pairwise(tokens) if first.kind == second.kind == "PIPE"]
+        single = [
+            token for before, token in itertools.pairwise([None, *tokens]) if all(before is not d for d in double)
+        ]
+        tree = Parser(single).parse()
+        description = Resolver(tree).resolve()
+        bars = _bars(tree, double)
     except Exception as error:  # formulae's errors have no common base class
         raise DataError(f"The formula {text!r} cannot be read: {error}. Write, say, 'y ~ x*z + (1|school)'.") from error
-    if "|" in text and not description.group_terms:
+    if "|" in text and not (isinstance(description, Description) and description.group_terms):
         raise DataError(f"The formula {text!r} has a | outside brackets; effects by group are (1 + x | school).")
-    return description
+    return description if isinstance(description, Description) else Description(description), bars
+
+
+def _bars(tree: object, double: Sequence[Any]) -> dict[str, int | None]:
+    """For each group term, such as "x|school", the number of the | that made it; None if it is a ||.
+
+    Effects of one | are correlated. A term that several | name belongs to the first.
+    """
+
+    def find(node: object) -> list[Any]:
+        if isinstance(node, Grouping):
+            return find(node.expression)
+        if not isinstance(node, Binary):
+            return []
+        return [node] if node.operator.kind == "PIPE" else [*find(node.left), *find(node.right)]
+
+    found: dict[str, int | None] = {}
+    for number, node in enumerate(find(tree)):
+        terms, bar = Resolver(node).resolve(), None if any(node.operator is d for d in double) else number
+        for term in terms.group_terms if isinstance(terms, Description) else [terms]:
+            found.setdefault(term.name, bar)
+    return found
 
 
 def _target(text: str) -> str:
-    response = _read(text).response
+    response = _read(text)[0].response
     parts = () if response is None else response.term.components
     if len(parts) != 1 or not isinstance(parts[0], Variable) or parts[0].reference is not None:
         raise DataError(

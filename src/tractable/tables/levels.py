@@ -25,7 +25,8 @@ def with_levels(model: Model, terms: Sequence[Term], rows: Sequence[np.ndarray],
 
     The effect of a level with few rows is close to 0, the effect of the mean level. The effect of a level with many
     rows is the one that these rows show. This is partial pooling: Gelman & Hill 2007, chapter 12. The last level of
-    each term stands for levels that were not in training; its effect is N(0, sd_t²).
+    each term stands for levels that were not in training; its effect is N(0, sd_t²). A missing level, whose index lies
+    beyond all effects, has the effect 0.
 
     Args:
         model: a model whose likelihood is a ``core.model.Through`` with a predictor of one number.
@@ -56,7 +57,7 @@ def with_levels(model: Model, terms: Sequence[Term], rows: Sequence[np.ndarray],
         x = {name: value for name, value in given.items() if name != "level"}
         each = params["levels"]
         eta = predictor(params | {"intercept": each[0]} if p else params, x if len(x) > 1 else x["x"])
-        return eta + jnp.sum(each[p + count :][given["level"]])
+        return eta + jnp.sum(each[p + count :].at[given["level"]].get(mode="fill", fill_value=0.0))
 
     own_labels = [Label("intercept")] * p + [Label(f"sd({term.name})") for term in terms]
     labels = unique_labels([*own_labels, *(label for term in terms for label in term.labels)])

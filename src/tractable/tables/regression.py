@@ -25,12 +25,13 @@ from tractable.tables.encoder import Encoded, Encoder, encode, fit_encoder
 from tractable.tables.files import Frame, as_table
 from tractable.tables.formula import Term
 from tractable.tables.models import inputs_of, table_of
-from tractable.tables.targets import robust
+from tractable.tables.targets import COUNTS, robust
 
 Prior = dist.Distribution
 WIDE = 2.5  # prior sd of the change in η for one sd of x, as a multiple of s, the scale of η (``regression``)
+CONCENTRATION = 1.0  # η of the LKJ prior of correlations: all correlation matrices have the same density
 # Families of numbers ≥ 0 for which η is the log of a mean, rate or time:
-LOGARITHMIC = ("gamma", "weibull", "exponential", "poisson", "negative-binomial")
+LOGARITHMIC = ("gamma", "weibull", "exponential", *COUNTS)
 
 
 class Regression(NamedTuple):
@@ -48,9 +49,10 @@ class Regression(NamedTuple):
     def rows(self, table: Frame) -> PyTree:
         """The model's inputs for new rows of a table, which need not hold the target.
 
-        ``posterior.predict`` calls this for a table. A group that was not in training has an effect drawn from
-        N(0, sd²). Each posterior draw holds one such effect for each term, which all new groups share. So an interval
-        for one row is right, but an interval for a sum over several new groups is not.
+        ``posterior.predict`` calls this for a table. A missing group, such as None, stands for the population: its
+        effects are 0. A group that was not in training has effects of its own, drawn from N(0, Σ) in each posterior
+        draw, together if they are correlated. All new groups share these draws. So an interval for one row is right,
+        but an interval for a sum over several new groups is not.
         """
         return inputs_of(self.encoder, table)
 
@@ -68,7 +70,8 @@ def regression(
 ) -> Regression:
     """Make a regression from a formula and a table: its model, its data, and the encoder of new rows.
 
-        η = offset + X β + Σ_t z_t u_t[group],   u_t[g] ~ N(0, sd_t²),   y ~ family(η)
+        η = offset + X β + Σ_t z_t u_t[group],   y ~ family(η)
+        u[g] ~ N(0, diag(sd) Ω diag(sd)),   Ω ~ LKJ(1),   for the effects of one (… | group);   Ω = I for (… || group)
 
     The language is that of the library formulae, which bambi uses: ``x*z`` for effects and their interaction, ``bs(x,
     df=5)``, ``poly(x, 2)``, ``scale(x)``, ``offset(log(hours))``, ``0 + x`` without an intercept, ``(1 + x | school)``
@@ -77,8 +80,12 @@ def regression(
     A censored y is written ``y | cens(status)`` or ``censored(y, status)`` with the status none, right or left;
     ``Surv(y, event)`` with whether the event was observed; or ``Surv(lower, upper, type="interval2")`` with bounds
     (``models.censored``; its families are weibull, exponential, lognormal and normal). The effects of text are
-    differences from its first level. Correlations of a group's effects are not modelled, as in bambi by default: in
-    ``(1 + x | school)`` intercepts and slopes are independent.
+    differences from its first level.
+
+    As in lme4 and brms, the effects of one term ``(1 + x | school)`` are correlated, and those of ``(1 + x || school)``
+    or of ``(1 | school) + (0 + x | school)`` are independent. Under LKJ(1), brms' default, all correlation matrices
+    have the same density (Lewandowski, Kurowicka & Joe 2009): the correlation of two effects is uniform on (−1, 1), and
+    of K effects each is 2b − 1 with b ~ Beta(K/2, K/2).
 
     Effects and their priors are in the table's units. Default priors are weakly informative and scaled by the columns
     (Gelman et al. 2008); they are the defaults of rstanarm, and for most families of bambi (Capretto et al. 2022):
@@ -103,8 +110,9 @@ def regression(
         table: the training table, of pandas, polars or Arrow.
         family: a name of ``FAMILIES``; by default guessed from the target, with a warning.
         priors: distributions by name: of an effect ("x", "z[b]"), of all effects of a term ("z"), "Intercept" (at a
-            mean row), of a group's sd ("sd(1|school)"), of a parameter of the family ("noise"). With several targets or
-            classes such names hold for each of them, and "virginica.x" for one.
+            mean row), of a group's sd ("sd(1|school)"), of correlations ("school: correlation", a ``dist.LKJ(2, η)``
+            of two effects), of a parameter of the family ("noise"). With several targets or classes such names hold for
+            each of them, and "virginica.x" for one.
         weights: a column of numbers ≥ 0, how often each row counts.
         exposure: for counts, a column of numbers > 0 by which each row's rate is multiplied.
         missing: "raise" raises an error for rows with missing values, and "drop" leaves them out. "impute" leaves out
@@ -112,9 +120,10 @@ def regression(
             groups by a level "missing".
 
     Returns:
-        A Regression. Its ``model`` has ``effects`` (k,) under names such as "x", "z[b]", "sd(1|school)", "1|school[A]"
-        and "1|school[new]", and the family's further parameters. ``posterior.predict`` takes tables, also once loaded:
-        ``tr.load(folder).predict(table)``. A saved posterior holds the columns of its formula.
+        A Regression. Its ``model`` has ``effects`` (k,) under names such as "x", "z[b]", "sd(1|school)",
+        "school: correlation[intercept, x]", "1|school[A]" and "1|school[new]", and the family's further parameters.
+        ``posterior.predict`` takes tables, also once loaded: ``tr.load(folder).predict(table)``. A saved posterior
+        holds the columns of its formula.
 
     Raises:
         DataError: the formula cannot be read, a column does not exist, or the target does not suit the family.
@@ -203,20 +212,24 @@ def _of_one(encoder: Encoder, rows: Encoded, family: str, priors: Mapping[str, P
     about = np.zeros_like(mean) if kind.intercept else mean
     scales = _scales(family, names, x, rows)
     parts = {part: features for part, features in formula.parts.items() if set(features) <= set(names)}
-    effects, sds, others = _priors_of(priors, names, parts, terms, kind.others(len(encoder.target.classes)), scales)
+    blocks = [(f"{terms[block[0]].factor}: correlation", len(block)) for block in formula.correlated]
+    others = kind.others(len(encoder.target.classes))
+    effects, sds, matrices, others = _priors_of(priors, names, parts, terms, blocks, others, scales)
     centred = _centred(x, rows, terms, family in ("lognormal", "gamma", "weibull", "exponential"))
-    prior = {"effects": Effects(_coordinates(names, x, rows, terms, centred, (effects, sds), scales)), **others}
+    plan = _coordinates(names, x, rows, terms, centred, (effects, sds), scales)
+    plan = plan._replace(blocks=formula.correlated, correlations=matrices)
+    prior, start = {"effects": Effects(plan), **others}, plan.size - sum(map(len, centred))
 
     def predictor(params: dict[str, Any], given: PyTree) -> jax.Array:
         given = given if isinstance(given, dict) else {"x": given}
         each = params["effects"]
-        u = each[len(names) + len(terms) :]
+        u = each[start:]
         x = given["x"] if shown.all() else given["x"][shown]
         eta = jnp.dot(x - about, each[: len(names)]) + given.get("offset", 0.0)
         return eta + jnp.dot(given["z"], u[given["group"]]) if terms else eta
 
     common = [label for label, keep in zip(formula.labels, shown, strict=True) if keep]
-    of_groups = [label for term in terms for label in term.labels]
+    of_groups = [*formula.correlations, *(label for term in terms for label in term.labels)]
     labels = unique_labels([*common, *(Label(f"sd({term.name})") for term in terms), *of_groups])
     return Model(prior, Through(predictor, kind.observe), labels={"effects": labels})
 
@@ -237,6 +250,7 @@ def _written(priors: Mapping[str, Prior]) -> dict[str, tuple[str, dict[str, floa
     found = {}
     for name, prior in priors.items():
         family, numbers = type(prior), {each: float(getattr(prior, each)) for each in prior.arg_constraints}
+        numbers |= {"dimension": prior.dimension} if isinstance(prior, dist.LKJ) else {}
         if getattr(dist, family.__name__, None) is not family:
             raise TypeError(family.__name__)
         family(**numbers)
@@ -266,20 +280,20 @@ def _scales(family: str, names: list[str], x: np.ndarray, rows: Encoded) -> Scal
 
 def _priors_of(
     priors: Mapping[str, Prior], names: list[str], parts: Mapping[str, list[str]], terms: list[Term],
-    others: dict[str, Prior], scales: Scales,
-) -> tuple[dict[int, Prior], list[Prior], dict[str, Prior]]:  # fmt: skip
-    """The priors of a model.
+    blocks: Sequence[tuple[str, int]], others: dict[str, Prior], scales: Scales,
+) -> tuple[dict[int, Prior], list[Prior], list[Prior], dict[str, Prior]]:  # fmt: skip
+    """The priors of a model; ``blocks`` are the names and sizes of its correlation matrices.
 
     Returns:
-        The user's priors of effects, by the index of the effect; the priors of the sds; and the priors of other
-        parameters. Priors of the last two are defaults where the user gives none.
+        The user's priors of effects, by the index of the effect; the priors of the sds, of the correlation matrices and
+        of other parameters. Priors of the last three are defaults where the user gives none.
     """
     sds = [f"sd({term.name})" for term in terms]
     if "noise" in others:
         others = others | {"noise": dist.Exponential(1 / scales.unit)}
     for name, prior in priors.items():
-        if name not in {*names, *parts, *sds, *others}:
-            known = [*names, *(part for part in parts if part not in names), *sds, *others]
+        if name not in {*names, *parts, *sds, *dict(blocks), *others}:
+            known = [*names, *(part for part in parts if part not in names), *sds, *dict(blocks), *others]
             raise ModelError(
                 f"priors has {name!r}, but the formula has no such parameter; it has {listing(known)}."
                 f"{nearest(name, known)}"
@@ -288,6 +302,11 @@ def _priors_of(
             if prior.shape() != others[name].shape() or type(prior.support) is not type(others[name].support):
                 like = type(others[name]).__name__
                 raise ModelError(f"The prior of {name!r} expects the support of {like}; got {type(prior).__name__}.")
+            continue
+        if name in dict(blocks):
+            size = dict(blocks)[name]
+            if not isinstance(prior, dist.LKJ) or prior.dimension != size:
+                raise ModelError(f"The prior of {name!r} expects dist.LKJ({size}, concentration); got {prior!r}.")
             continue
         if prior.shape() != ():
             raise ModelError(f"The prior of {name!r} must be a distribution of one number; got {prior!r}.")
@@ -300,6 +319,7 @@ def _priors_of(
     return (
         {i: own[name] for i, name in enumerate(names) if name in own},
         [priors.get(name, dist.HalfNormal(WIDE * scales.unit / scale)) for name, scale in of_sds],
+        [priors.get(name, dist.LKJ(size, CONCENTRATION)) for name, size in blocks],
         {name: priors.get(name, prior) for name, prior in others.items()},
     )
 
@@ -331,7 +351,7 @@ def _coordinates(
         root[at] -= mean @ root
         if normal is not None:
             normal[0][at], normal[1][at] = (means[at] - scales.centre) / scales.unit, sds[at] / scales.unit
-    slopes = [term.name.removesuffix(f"|{term.factor}") for term in terms]
+    slopes = [term.slope for term in terms]
     count = len(terms)
     lean, slopes_in = np.zeros((count, p)), np.zeros((count, count))
     for t, term in enumerate(terms):

@@ -36,12 +36,16 @@ FAMILIES = {  # by family: the values that the target can have
     "beta": "numbers between 0 and 1",
     "poisson": "counts: 0, 1, 2, …",
     "negative-binomial": "counts: 0, 1, 2, …",
+    "zero-inflated-poisson": "counts: 0, 1, 2, …",
+    "zero-inflated-negative-binomial": "counts: 0, 1, 2, …",
+    "hurdle-poisson": "counts: 0, 1, 2, …",
+    "hurdle-negative-binomial": "counts: 0, 1, 2, …",
     "bernoulli": "two classes",
     "categorical": "classes",
     "ordered": "grades in order",
 }
 CLASSES = ("bernoulli", "categorical", "ordered")
-COUNTS = ("poisson", "negative-binomial")
+COUNTS = tuple(name for name, values in FAMILIES.items() if values.startswith("counts"))
 PLAIN = ("normal", "student-t")  # families whose η is in the target's own unit
 POSITIVE = ("lognormal", "gamma", "weibull", "exponential")
 CENSORED = ("normal", "lognormal", "weibull", "exponential")  # families of a censored target
