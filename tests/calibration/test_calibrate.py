@@ -360,7 +360,7 @@ def test_a_run_that_is_interrupted_is_none():
         found = calibrated(Conjugate(stops=15))
     assert found.interrupted and 0 < found.runs < RUNS
     zeros = tr.Model({"theta": dist.Beta(1.0, 1e9)}, COIN.likelihood)
-    with pytest.raises(RunError, match="stopped before the first"):
+    with pytest.raises(RunError, match="stopped before any had ended"):
         tr.calibrate(zeros, Conjugate(stops=0), ROWS, runs=20)
 
 
