@@ -201,7 +201,7 @@ def test_folders_that_are_closed(tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         closed(patch, tmp_path / "closed", errno.EROFS)
         for name, door in doors.items():
-            with pytest.raises(CheckpointError, match=rf"Expected to write .*{why}.* Mend that or choose"):
+            with pytest.raises(CheckpointError, match=rf"Expected to write .*{why}.* Remove the cause, or choose"):
                 door()
                 pytest.fail(name)
         told = [

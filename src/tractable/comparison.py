@@ -202,8 +202,8 @@ def compare(
         names, seeds = [*names, "reference"], [*seeds, (seed + 1) % 2**32]
     parallel = many_processes(n_jobs, "compare")
     work = functools.partial(
-        _fit, model=model, data=data, runs=list(zip(names, (*methods, reference_method), seeds, strict=False)),
-        held_out=held_out, progress=False if parallel else progress,
+        _fit, model=model, data=data, methods=(*methods, reference_method),
+        runs=list(zip(names, seeds, strict=True)), held_out=held_out, progress=False if parallel else progress,
         folder=None if checkpoint is None else Path(checkpoint),
     )  # fmt: skip
     posteriors, failures, rows, interrupted = {}, {}, {}, False
@@ -254,14 +254,15 @@ class Fit(NamedTuple):
 
 
 def _fit(
-    index: int, *, model: Model, data: Data | None, runs: list[tuple[str, Method, int]], held_out: Data | None,
-    progress: bool | Callable | None, folder: Path | None,
+    index: int, *, model: Model, data: Data | None, methods: tuple[Method, ...], runs: list[tuple[str, int]],
+    held_out: Data | None, progress: bool | Callable | None, folder: Path | None,
 ) -> Fit:  # fmt: skip
     """Fit one method and verify the result; its row is without the distances from the reference.
 
-    ``runs`` are the methods' names, the methods and their seeds.
+    ``runs`` are the methods' names and seeds. Another process returns the methods of this one, not copies of them,
+    because they are the elements of a tuple (``jobs.packed``).
     """
-    name, method, seed = runs[index]
+    method, (name, seed) = methods[index], runs[index]
     report_progress = Heard(progress, f"{name}: ") if callable(progress) else progress
     own_folder = None if folder is None else folder / (name or UNNAMED)
     try:

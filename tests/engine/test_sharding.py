@@ -77,7 +77,7 @@ class Counted(OverDevices):
 class Alone(OverDevices):
     """Every device keeps its own sums."""
 
-    def sums(self, function):
+    def sum_rows(self, function):
         right = super().sum_rows(function)
         return lambda theta, batch: jax.tree.map(lambda a: a / self.mesh.size, right(theta, batch))
 

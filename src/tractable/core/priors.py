@@ -50,7 +50,7 @@ def exceeds_single(prior: PyTree) -> bool:
     return any(np.min(value) < LEAST for name, value in numbers if name.startswith("concentration"))
 
 
-def base_of(distribution: Distribution) -> Any:
+def base_of(distribution: object) -> Any:
     """The distribution of a single number, within a distribution of many independent ones."""
     while isinstance(distribution, Independent | ExpandedDistribution):
         distribution = distribution.base_dist
