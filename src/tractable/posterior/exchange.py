@@ -45,7 +45,9 @@ def as_kind(data_tree: Any, kind: str | None) -> Any:
         return data_tree
     if not is_old:
         raise SettingsError("to_arviz(kind='inferencedata') needs ArviZ before version 1: pip install 'arviz<1'.")
-    from arviz import InferenceData  # pyright: ignore[reportMissingImports]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # ArviZ tells of its version 1 at every import
+        from arviz import InferenceData  # pyright: ignore[reportMissingImports]
 
     groups = {name: group.to_dataset() for name, group in data_tree.children.items()}
     return InferenceData(attrs=dict(data_tree.attrs), **groups)
