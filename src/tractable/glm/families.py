@@ -103,7 +103,7 @@ class NegativeBinomial(dist.NegativeBinomial2):
     r = 1/d²,   log p(y) = y log μ − (y + r) log(1 + μ/r) + [log Γ(r + y) − log Γ(r) − y log r] − log y!
     """
 
-    def __init__(self, log_mean: jax.Array, dispersion: jax.Array) -> None:
+    def __init__(self, log_mean: jax.Array, dispersion: ArrayLike) -> None:
         self.log_mean = log_mean
         size = 1 / jnp.square(jnp.maximum(dispersion, FEWEST))
         super().__init__(jnp.exp(log_mean), size, validate_args=False)
@@ -134,13 +134,13 @@ class WithZeros(dist.Distribution):
     pytree_data_fields = ("base", "probability", "log_zero", "log_weight")
     pytree_aux_fields = ("hurdle",)
 
-    def __init__(self, base: dist.Distribution, probability: jax.Array, hurdle: bool) -> None:
+    def __init__(self, base: dist.Distribution, probability: ArrayLike, hurdle: bool) -> None:
         self.base, self.probability, self.hurdle = base, probability, hurdle
         mean, size = base.mean, getattr(base, "concentration", None)
         none = (
             -mean if size is None else -size * jnp.log1p(mean / size)
         )  # log p(0) with all digits, unlike ``log_prob``
-        log_probability, rest = jnp.log(probability), jnp.log1p(-probability)
+        log_probability, rest = jnp.log(probability), jnp.log1p(-jnp.asarray(probability))
         self.log_zero = log_probability if hurdle else jnp.logaddexp(log_probability, rest + none)
         # p(0) may round to 1, which leaves no probability for the counts above 0.
         some = jnp.log(-jnp.expm1(jnp.minimum(none, -jnp.finfo(none.dtype).tiny)))
@@ -185,7 +185,7 @@ class Gamma(dist.Gamma):
     s is the remainder of Stirling's formula for log Γ.
     """
 
-    def __init__(self, eta: jax.Array, variation: jax.Array) -> None:
+    def __init__(self, eta: jax.Array, variation: ArrayLike) -> None:
         self.eta = eta
         k = 1 / jnp.square(jnp.maximum(variation, FEWEST))
         super().__init__(k, k * jnp.exp(-eta), validate_args=False)
@@ -234,7 +234,7 @@ class Beta(dist.Beta):
     that differences of log Γ are lost to rounding in single precision.
     """
 
-    def __init__(self, eta: jax.Array, spread: jax.Array) -> None:
+    def __init__(self, eta: jax.Array, spread: ArrayLike) -> None:
         self.share, self.rest = jax.nn.sigmoid(eta), jax.nn.sigmoid(-eta)
         self.size = jnp.square(1 / jnp.maximum(spread, FEWEST / 10)) - 1
         super().__init__(self.size * self.share, self.size * self.rest, validate_args=False)
