@@ -76,7 +76,7 @@ BUDGETS = {
     "glm": 966,
     "diagnostics": 2_634,
     "evidence": 954,
-    "posterior": 2_238,
+    "posterior": 2_240,
     "calibration": 381,
     "top": 795,
     "tables": 3_012,
