@@ -46,7 +46,7 @@ def as_kind(data_tree: Any, kind: str | None) -> Any:
     if not is_old:
         raise SettingsError("to_arviz(kind='inferencedata') needs ArviZ before version 1: pip install 'arviz<1'.")
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)  # ArviZ tells of its version 1 at every import
+        warnings.simplefilter("ignore", FutureWarning)  # ArviZ announces its version 1 at every import
         from arviz import InferenceData  # pyright: ignore[reportMissingImports]
 
     groups = {name: group.to_dataset() for name, group in data_tree.children.items()}
@@ -75,8 +75,8 @@ def to_tree(
                 tell(f"to_arviz leaves {name} out. {error}")
     contents = {name: variables for name, variables in contents.items() if variables}
     # Groups of rows are built separately: a parameter and a data column may have the same name, but not the same axes.
-    labels = posterior.model.labels or {} if view is None else {VIEW: view.names}
-    terms = terms_of(labels, [name for name in contents.get("posterior", ()) if name not in labels])
+    own = posterior.model.labels or {} if view is None else {VIEW: view.names}
+    terms = terms_of(own, [name for name in contents.get("posterior", ()) if name not in own])
     for name in ("posterior", "prior"):
         contents |= {name: split_terms(contents[name], terms)} if name in contents else {}
     levels = {term: term_levels for each in terms.values() for term, (_, term_levels) in each.items() if term_levels}

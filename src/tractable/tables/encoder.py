@@ -562,7 +562,7 @@ def decode_sd(encoder: Encoder, sd: Numbers) -> np.ndarray:
 def _named(frame: Frame) -> Frame:
     """The table in pandas, with column names as strings, which must differ, and rows numbered from 0.
 
-    A column without a name is called "Unnamed: 3", as in tables from CSV files.
+    A column without a name is called by its place, such as "Unnamed: 3", as pandas calls it.
     """
     frame = as_table(frame)
     names = [str(name) or f"Unnamed: {i}" for i, name in enumerate(frame.columns)]
