@@ -194,7 +194,7 @@ class Effects(dist.Distribution):
     def support(self) -> Any:
         return _Reached(self.plan)
 
-    def log_prob(self, value: jax.Array) -> jax.Array:
+    def log_prob(self, value: ArrayLike) -> jax.Array:
         return jnp.vectorize(self._log_prob, signature="(k)->()")(value)
 
     def _log_prob(self, v: jax.Array) -> jax.Array:
