@@ -79,10 +79,10 @@ BUDGETS = {
     "posterior": 2_240,
     "calibration": 381,
     "top": 795,
-    "tables": 3_012,
+    "tables": 3_061,
     "estimators": 1_431,
     "pages": 2_018,
-    "cli": 1_534,
+    "cli": 1_551,
     "adapters": 539,
     "gallery": 371,
 }

@@ -1,6 +1,7 @@
 """Columns of many levels: partial pooling against sums over a grid, levels never seen, and the command line."""
 
 import json
+import warnings
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +13,7 @@ from scipy import stats
 
 import tractable as tr
 from tractable.cli import models as kinds
-from tractable.core.errors import TractableWarning
+from tractable.core.errors import DataError, TractableWarning
 from tractable.core.model import log_density
 from tractable.glm.linear import generalised_linear
 from tractable.posterior.readings import as_table, readings_of
@@ -33,7 +34,7 @@ NAMES = [f"c{i:03d}" for i in range(LEVELS)]
 @pytest.fixture(scope="module")
 def encoder() -> Encoder:
     with pytest.warns(TractableWarning, match="'city' has 200 distinct values: each has an effect of its own"):
-        return fit_encoder(TABLE, "y", pooled=True)
+        return fit_encoder(TABLE, "y", pool=None)
 
 
 @pytest.mark.test
@@ -48,7 +49,7 @@ def test_columns_and_levels(encoder: Encoder):
     assert model.names[:4] == ["intercept", "sd(1|city)", "1|city[c000]", "1|city[c001]"]
     # Several classes, and tables with no other input, are as they were: the rarest share a level.
     with pytest.warns(TractableWarning, match="'any other' is the level"):
-        fit_encoder(TABLE[["y", "city"]], "y", pooled=True)
+        fit_encoder(TABLE[["y", "city"]], "y", pool=None)
     with pytest.warns(TractableWarning, match="'any other' is the level"):
         fit_encoder(TABLE, "y")
 
@@ -87,9 +88,57 @@ def test_a_missing_level_has_no_effect(encoder: Encoder):
     weight = params["weights"][0] * (1.0 - X.mean()) / X.std()
     np.testing.assert_allclose(none, params["levels"][0] + weight, rtol=1e-6)
     with pytest.warns(TractableWarning, match="each has an effect of its own"):
-        lacking = fit_encoder(TABLE.assign(city=TABLE["city"].where(TABLE.index % 50 > 0)), "y", "impute", pooled=True)
+        lacking = fit_encoder(TABLE.assign(city=TABLE["city"].where(TABLE.index % 50 > 0)), "y", "impute", pool=None)
     level = lacking.columns[1].levels.index("city is missing")
     assert encode(lacking, x).groups["level"].tolist() == [[level], [lacking.columns[1].levels.index("c003")]]
+
+
+@pytest.mark.test
+@pytest.mark.filterwarnings("ignore:Column")
+def test_named_columns_are_pooled(tmp_path):
+    """Text, whole numbers and dates of any number of levels are pooled if named; so the shell and shards do."""
+    few = pd.DataFrame({"y": Y, "x": X, "code": CITY % 7, "city": [f"c{i % 9}" for i in CITY]})
+    few["when"] = pd.Timestamp("2024-05-31") + pd.to_timedelta(CITY % 3, "D")
+    for name, levels in [("code", 7), ("city", 9), ("when", 3)]:
+        encoder = fit_encoder(few, "y", pool=[name])
+        assert [term.name for term in encoder.levels] == [f"1|{name}"]
+        assert len(encoder.levels[0].groups) == levels + 1 and encode(encoder, few).x.shape[1] == len(encoder.features)
+    both = fit_encoder(few, "y", pool=["code", "city"])
+    assert [term.name for term in both.levels] == ["1|code", "1|city"]
+    assert fit_encoder(few, "y", pool=None) == fit_encoder(few, "y") == fit_encoder(few, "y", pool=[])
+    few.to_csv(tmp_path / "few.csv", index=False)
+    packed = run("pack", tmp_path / "few.csv", "--target", "y", "--pool", "code,city", "--out", tmp_path / "s")
+    assert packed.exit_code == 0, packed.output
+    for table in ("few.csv", "s"):
+        options = [] if table == "s" else ["--pool", "city", "--pool", "code"]
+        arguments = ["fit", str(tmp_path / table), "--target", "y", *options, "--method", "map", "--held-out", "0"]
+        result = run(*arguments, "--verify", "none", "--out", tmp_path / f"{table} run")
+        assert result.exit_code in (0, 3), result.output
+        summary = pd.read_csv(tmp_path / f"{table} run" / "summary.csv", index_col=0)
+        assert {"sd(1|code)", "1|code[6]", "1|city[c8]"} <= set(summary.index)
+
+
+@pytest.mark.test
+@pytest.mark.parametrize(
+    ("given", "match"),
+    [
+        ({"pool": ["town"]}, "'town' is not a column"),
+        ({"pool": ["y"]}, "'y' is not a column of the table other than the target"),
+        ({"pool": ["city"], "exclude": ["city"]}, "excluded or have another role"),
+        ({"pool": ["city", "x"], "exclude": ["z"]}, r"leaves no other input; .* y ~ \(1 \| city\) \+ \(1 \| x\)"),
+        (
+            {"pool": ["city"], "family": "categorical"},
+            "expects one target of numbers or two classes; got 'y' of several",
+        ),
+        ({"pool": ["city"], "target": ["y", "z"]}, "expects one target"),
+        ({"pool": ["city"], "formula": "y ~ x"}, r"write a term \(1 \| city\)"),
+    ],
+)
+def test_a_column_that_cannot_be_pooled_is_refused(given, match):
+    table = TABLE.assign(y=np.arange(len(TABLE)) % 3, z=Y)
+    target = "" if "formula" in given else given.pop("target", "y")
+    with pytest.raises(DataError, match=match), warnings.catch_warnings(action="ignore"):
+        fit_encoder(table, target, **given)
 
 
 def exact() -> dict[str, np.ndarray]:

@@ -25,6 +25,7 @@ from tractable.diagnostics import order
 from tractable.engine import bound, search
 from tractable.tables import packing, sources
 from tractable.tables.encoder import encode, fit_encoder
+from tractable.tables.files import read_table
 
 pytestmark = pytest.mark.quick
 
@@ -402,6 +403,36 @@ def test_a_table_is_packed_as_its_encoder_says(tmp_path, frame, suffix, monkeypa
     assert not np.array_equal(back, np.arange(len(back)))
 
 
+@pytest.mark.filterwarnings("ignore:Column")
+@pytest.mark.parametrize("target", ["y", None])
+def test_a_table_is_packed_as_it_is_written(tmp_path, monkeypatch, target):
+    """Thousands, decimal marks and words for gaps are read as ``read_table`` reads them, in each part of the file."""
+    monkeypatch.setattr(packing, "FRAME", 100)
+    monkeypatch.setattr(sources, "FRAME", 100)
+    rng, size = np.random.default_rng(0), 400
+    pay = np.where(np.arange(size) < 150, rng.integers(1, 999, size), rng.integers(1000, 9_999_999, size))
+    frame = pd.DataFrame({"pay": [f"{each:,}".replace(",", ".") for each in pay]})
+    frame["share"] = [f"{each:.2f}".replace(".", ",") for each in rng.random(size)]
+    frame["age"] = [str(each) if each > 20 else "unknown" for each in rng.integers(18, 90, size)]
+    frame["y"] = [f"{each:.9f}".replace(".", ",") for each in rng.normal(size=size)]
+    frame.to_csv(tmp_path / "t.csv", sep=";", index=False)
+    written = {"sep": ";", "thousands": ".", "decimal": ",", "na_values": "unknown"}
+    table = read_table(tmp_path / "t.csv", **written)
+    assert list(table["pay"]) == pay.tolist() and table["age"].isna().any()
+    how = {"columns": [*table]} if target is None else {"target": "y", "missing": "impute"}
+    out = tr.pack(tmp_path / "t.csv", tmp_path / "out", rows_per_shard=90, **written, **how)
+    data = Data(out, resident=False, missing="raise" if target else "keep")
+    if target is None:
+        found, wanted = np.asarray(data.y), table.to_numpy(float)
+        np.testing.assert_array_equal(found[np.argsort(found[:, 3])], wanted[np.argsort(wanted[:, 3])])
+        return
+    encoder = fit_encoder(table, "y", "impute")
+    wanted = encode(encoder, table)
+    assert shards.manifest_of(out)["encoder"]["columns"] == encoder.to_dict()["columns"]
+    back = np.argsort(np.asarray(data.y))
+    np.testing.assert_array_equal(np.asarray(data.given)[back], wanted.x[np.argsort(wanted.y)])
+
+
 def test_an_encoder_of_many_rows_is_learnt_from_some_of_them(tmp_path, monkeypatch):
     """Any row as likely as any other: of a thousand rows a hundred, whose mean is the table's within chance."""
     monkeypatch.setattr(packing, "LEARNT", 100)
@@ -545,7 +576,9 @@ def test_a_bound_of_rows_on_file_is_judged_by_rows_that_count_as_all(tmp_path, m
 @pytest.mark.test
 def test_the_command_packs_and_fit_reads_it(tmp_path, frame, monkeypatch):
     path, out = write(frame, tmp_path / "t.csv"), tmp_path / "shards"
-    result = run("pack", path, "--out", out, "--target", "y", "--exclude", "weight", "--rows-per-shard", 90)
+    frame.assign(more=1.5, other=2.5).to_csv(path, sep=";", index=False)
+    words = ("--exclude", "weight,more", "--exclude", "other", "--sep", ";", "--rows-per-shard", 90)
+    result = run("pack", path, "--out", out, "--target", "y", *words)
     assert result.exit_code == 0 and "500 rows in random order, 6 shards" in result.output, result.output
     task = task_of({"model": "glm", "table": str(out), "target": "y"})
     assert (task.data.size, task.held_out.size, task.spec["target"], task.data.resident) == (400, 100, "y", True)

@@ -175,7 +175,8 @@ def calibrate(given: Given) -> None:
 
 @command(
     o.parameters(
-        f"source out target columns seed rows_per_shard drop_missing quiet {o.ENCODING}", out=(Path, Parameter.empty)
+        f"source out target columns seed rows_per_shard drop_missing quiet {o.FORMAT} {o.ENCODING}",
+        out=(Path, Parameter.empty),
     )
 )
 def pack(given: Given) -> None:
@@ -185,18 +186,24 @@ def pack(given: Given) -> None:
     With --target the table is also encoded, as fit would encode it; then use tractable fit FOLDER. If the command is
     killed, give it again: it continues, and writes the same bytes.
     """
-    from tractable.cli.reading import columns_in
+    import pandas as pd
+
+    from tractable.cli.reading import columns_in, names_in
     from tractable.core import shards
     from tractable.core.words import counted
     from tractable.tables import packing, sources
 
     source, out = given["source"], given["out"]
     table = sources.is_table(source)
-    names = [str(name) for name in next(sources.of_table(source).read(0, 1)).columns] if table else []
+    written = {name: given[name] for name in o.FORMAT.split() if given[name]}
+    frame = next(sources.of_table(source, written).read(0, 1)) if table else pd.DataFrame()
+    names = [str(name) for name in frame.columns]
     target, columns = (columns_in(given[name] or "", names) or None for name in ("target", "columns"))
+    encoding = {name: given[name] for name in o.ENCODING.split() if given[name]}
+    encoding |= {name: names_in(given[name], frame) for name in ("exclude", "pool") if given[name]}
     packing.pack(
         source, out, target=target, columns=columns, seed=given["seed"] or 0, rows_per_shard=given["rows_per_shard"],
-        progress=False if given["quiet"] else None, **{name: given[name] for name in o.ENCODING.split() if given[name]},
+        progress=False if given["quiet"] else None, **written, **encoding,
     )  # fmt: skip
     about = shards.manifest_of(out) or {}
     if given["quiet"]:

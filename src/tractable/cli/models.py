@@ -32,7 +32,7 @@ from tractable.posterior.loading import load
 from tractable.posterior.posterior import Posterior
 from tractable.selection import CRITERIA, Selection
 from tractable.tables.encoder import MISSING, Encoder, explains
-from tractable.tables.files import Source, of_table, read_table
+from tractable.tables.files import FORMAT, Source, of_table, read_table
 from tractable.tables.fit import usual_method
 from tractable.tables.models import table_model
 from tractable.tables.ordered import Places, places
@@ -56,7 +56,7 @@ OF_TABLES = HELD_OUT_SHARE | {
     "missing": Option(one_of(MISSING, "--missing is"), "raise"),
     "family": Option(),
     "exclude": Option(list, ()),
-    **dict.fromkeys((*reading.ROLES, *reading.FORMAT), Option()),
+    **dict.fromkeys((*reading.ROLES, *FORMAT), Option()),
     "shifted": Option(lambda path: str(Path(path).resolve())),
 }
 
@@ -67,6 +67,7 @@ class Linear(Kind):
     name, usual_method, compared = "glm", "nuts", "map,mala,nuts,sgld"
     options = OF_TABLES | {
         "formula": Option(),
+        "pool": Option(list),
         "verify": Option(one_of(("auto", "thorough", "none"), "--verify is"), "auto"),
     }
     takes = frozenset({"table", "target", "example", "mesh", "calibrate"})

@@ -31,7 +31,9 @@ HELP = {
     "bernoulli, categorical or ordered; for the rows of a vae: normal, bernoulli, categorical, continuous-bernoulli "
     "(grey pixels) or poisson. By default it is guessed from the values, and a note "
     "says so.",
-    "exclude": "A column of TABLE that is not an input; may be repeated.",
+    "exclude": "Columns of TABLE that are not inputs, as a,b; may be repeated.",
+    "pool": "Columns of TABLE, as a,b, whose levels have effects with a common sd, which is learnt: the effects of "
+    "levels with few rows are then close to 0; none for no such column.  \\[default: text of more than 100 levels]",
     "weights": "A column that says how often each row counts.",
     "exposure": "For counts: a column of exposures, such as hours of observation, that multiply each row's rate.",
     "censored": "For a censored target: a column with one of three values in each row: none (or 0); right (or 1), if "
@@ -90,7 +92,7 @@ FLAGS = ("redraw", "drop_missing", "resume", "failures", "quiet")
 TYPES: dict[str, tuple[Any, Any]] = {
     **dict.fromkeys(("source", "run", "new"), (Path, REQUIRED)),
     **dict.fromkeys(("table", "config", "out", "shifted", "calibrate"), (Path | None, None)),
-    **dict.fromkeys(("set_", "exclude"), (list[str] | None, None)),
+    **dict.fromkeys(("set_", "exclude", "pool"), (list[str] | None, None)),
     **dict.fromkeys(("seed", "processes", "process", "rows_per_shard"), (int | None, None)),
     **dict.fromkeys(FLAGS, (bool, False)),
     **{"model": (str, "glm"), "held_out": (float, 0.2), "level": (float, 0.9), "jobs": (int, 1), "runs": (int, 200)},
@@ -98,8 +100,9 @@ TYPES: dict[str, tuple[Any, Any]] = {
 ARGUMENTS = ("table", "source", "run", "new")  # positional arguments
 METAVARS = {"run": "RUN", "new": "NEW", "set_": "FIELD=VALUE", "mesh": "N|auto", "coordinator": "HOST:PORT"}
 SPELLINGS = {"set_": ("--set",), "quiet": ("--quiet", "-q")}
-ENCODING = "formula family exclude weights exposure censored event until missing"  # the options of ``fit_encoder``
-EXPLAINED = f"table example target model hidden prior sep decimal thousands na_values drop_missing {ENCODING}"
+ENCODING = "formula family exclude pool weights exposure censored event until missing"  # the options of ``fit_encoder``
+FORMAT = "sep decimal thousands na_values"  # the options that say how a .csv is written
+EXPLAINED = f"table example target model hidden prior drop_missing {FORMAT} {ENCODING}"
 
 
 def parameters(names: str, **own: tuple[Any, Any]) -> list[Parameter]:

@@ -14,15 +14,15 @@ from tractable.core.shards import last_apart, manifest_of
 from tractable.core.words import counted, listing, nearest, tell
 from tractable.tables.columns import Column
 from tractable.tables.encoder import Encoder, fit_numbers
-from tractable.tables.files import Source, places, read_table
+from tractable.tables.files import FORMAT, Source, places, read_table
 from tractable.tables.fit import ROLES, Explained, explain, held_out_mask
 from tractable.tables.models import inputs_of
 from tractable.tables.numerals import Form
 
 SCORED = 10_000  # largest number of held-out rows of shards that are scored: the first ones, as the order is random
 MOST = 100_000  # the largest whole number that an option such as --hidden accepts
-FORMAT = ("sep", "decimal", "thousands", "na_values")  # options that say how a .csv is written
-PACKED = (*ROLES, "exclude", "formula", "shifted", "family", "target")  # options that a packed table fixes or excludes
+# Options that a packed table fixes or excludes:
+PACKED = (*ROLES, "exclude", "pool", "formula", "shifted", "family", "target")
 
 
 def columns_in(text: str, columns: Sequence[str]) -> list[str]:
@@ -33,6 +33,12 @@ def columns_in(text: str, columns: Sequence[str]) -> list[str]:
     """
     parts = [part.strip() for part in text.split(",")]
     return [text] * bool(text) if text in columns or not set(parts) & set(columns) else parts
+
+
+def names_in(texts: Iterable[str], frame: pd.DataFrame) -> list[str]:
+    """The columns of a table that an option names, which may be given several times, each with one or more columns."""
+    columns = [str(name) for name in frame.columns]
+    return [name for text in texts for name in columns_in(text, columns)]
 
 
 def read(path: Path, spec: Mapping[str, Any]) -> pd.DataFrame:
@@ -48,7 +54,7 @@ def read_explained(path: Path, spec: Mapping[str, Any], target: str | None) -> E
         names = ", ".join(map(repr, frame.columns[:12]))
         raise DataError(f"--target is missing: which column of {path} shall be explained? Its columns are {names}.")
     columns: dict[str, Any] = {name: spec[name] or "" for name in ROLES}
-    columns |= {"exclude": spec["exclude"], "formula": formula, "pooled": "hidden" not in spec}
+    columns |= {"exclude": names_in(spec["exclude"], frame), "formula": formula, "pool": pool_of(spec, frame)}
     names = columns_in(target or "", [str(name) for name in frame.columns])
     marks = Form("", spec.get("thousands") or "", spec.get("decimal") or "")
     found = explain(frame, names, spec["held_out"], missing, spec["family"], columns, marks)
@@ -56,6 +62,13 @@ def read_explained(path: Path, spec: Mapping[str, Any], target: str | None) -> E
         family = found.encoder.target.family
         tell(f"{found.encoder.explained} holds {found.reason}: --family {family}. Choose another with --family.")
     return found
+
+
+def pool_of(spec: Mapping[str, Any], frame: pd.DataFrame) -> list[str] | None:
+    """The columns that --pool names; None if the default shall choose them."""
+    if spec.get("pool") is None:
+        return [] if "hidden" in spec or spec.get("formula") else None
+    return [] if spec["pool"] == ["none"] and "none" not in frame else names_in(spec["pool"], frame)
 
 
 def read_shards(path: Path, spec: Mapping[str, Any], target: str | None) -> Explained:
@@ -100,9 +113,10 @@ def inputs(encoder: Encoder, path: Path, spec: Mapping[str, Any]) -> Any:
 
 def drop_columns(frame: pd.DataFrame, exclude: Sequence[str]) -> pd.DataFrame:
     """The table without the columns named by --exclude."""
-    if absent := [name for name in exclude if name not in frame]:
+    names = names_in(exclude, frame)
+    if absent := [name for name in names if name not in frame]:
         raise DataError(f"--exclude {absent[0]} is not a column of the table; it has {listing(frame.columns)}.")
-    return frame.drop(columns=[*exclude])
+    return frame.drop(columns=names)
 
 
 def drop_gaps(source: Source, missing: str | None, remedy: str) -> Source:

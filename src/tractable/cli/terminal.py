@@ -22,7 +22,7 @@ ROWS, COLUMNS = 12, 9  # the largest number of rows and columns of a table that 
 WIDE = 120  # the width of the text, in characters, if the output is not a terminal
 # Python arguments in the library's messages that are options of the command line.
 ARGUMENT = re.compile(
-    r"\b(missing|family|array|redraw|mesh|exclude|exposure|censored|event|until|thousands|decimal|na_values)="
+    r"\b(missing|family|array|redraw|mesh|exclude|pool|exposure|censored|event|until|thousands|decimal|na_values)="
     r"('[^']*'|\[[^]]*\]|\w+)?"
 )
 

@@ -163,20 +163,20 @@ def kind_of(values: Values) -> str:
 def fit_column(values: Values, impute: bool, pooled: bool = False) -> list[Column]:
     """Learn from a training column how to encode it; a date gives one Column for each part that varies.
 
-    The list is empty, and there is a warning, if the column is the same in every row or only identifies the rows. Text
-    of more than ``MOST_LEVELS`` levels is pooled if ``pooled``; if not, the rarest levels share one level.
+    The list is empty, and there is a warning, if the column is the same in every row or only identifies the rows. If
+    text is not ``pooled`` and has more than ``MOST_LEVELS`` levels, the rarest levels share one level.
     """
     name, gone = str(values.name), lacks(values)
     share = float(gone.mean())
     values = values[~gone]  # missing values get here only if they shall be imputed
-    kind, form = meaning(values) if len(values) else ("", "")
+    kind, form = ("text", "") if pooled else meaning(values) if len(values) else ("", "")
     if values.nunique() < 2:
         if len(values) and share:
             return [Column(name, "presence", share, gaps=share)]
         same = f"{values.tolist()[0]!r}" if len(values) else "missing"
         tell(f"Column {name!r} is {same} in every row; it is left out.")
         return []
-    if kind == "text":
+    if kind == "text" and not isinstance(values.dtype, pd.CategoricalDtype):
         check_numbers_in_text(values, few=True)
         _check_dates_in_text(values)
     if reason := _names_rows(values, kind, len(gone)):
@@ -201,11 +201,7 @@ def _fit_one(values: Values, kind: str, gaps: float, impute: bool, pooled: bool 
     check_numbers_in_text(values)
     found = pd.Series(text_of(values)).value_counts()  # the most frequent first
     tell_of_equal_levels(name, found.index)
-    if len(found) > MOST_LEVELS and pooled:
-        tell(
-            f"Column {name!r} has {len(found):,} distinct values: each has an effect of its own, and the effects are "
-            f"shrunk towards 0 by a common sd, which is learnt, as with (1|{name}) in a formula."
-        )
+    if pooled:
         rows: dict[str, int] = dict(sorted(found.to_dict().items()))
         column = Column(name, "pooled", levels=tuple(rows), shares=tuple(map(float, rows.values())), gaps=gaps)
         if gaps:
@@ -258,7 +254,13 @@ def of_groups(values: Values) -> Values:
         f"Column {name!r} holds whole numbers that name groups of rows: each is a level, with an effect of its own. "
         "Rename the column if they are amounts."
     )
-    return pd.Series(text_of(there), there.index, dtype=object, name=values.name).reindex(values.index)
+    return as_levels(values)
+
+
+def as_levels(values: Values) -> Values:
+    """A column as text that only names levels, even if it holds numbers; missing values stay missing."""
+    there = values[~lacks(values)]
+    return pd.Series(text_of(there), there.index, dtype="category", name=values.name).reindex(values.index)
 
 
 def _words(values: Values) -> tuple[str, ...]:

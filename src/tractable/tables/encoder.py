@@ -261,7 +261,8 @@ def fit_encoder(
     censored: str = "",
     event: str = "",
     until: str = "",
-    pooled: bool = False,
+    pool: Sequence[str] | None = (),
+    marks: Form = BARE,
 ) -> Encoder:
     """Learn from a training table how to encode tables as arrays.
 
@@ -286,8 +287,11 @@ def fit_encoder(
             right-censored, as in lifelines.
         until: instead of ``censored``, a column of upper bounds, while the target holds the lower bounds; either bound
             may be missing.
-        pooled: whether text of more than 100 levels is pooled (a model ``with_levels``); if not, its rarest levels are
-            merged. Text is never pooled with several classes or targets, nor if no other input is left.
+        pool: the columns whose levels have effects with a common sd, which is learnt (a model ``with_levels``); their
+            values may be text or whole numbers. None chooses text of more than 100 levels, if the target is one column
+            without several classes, and there are other inputs. Of text that is not pooled and has more than 100
+            levels, the rarest ones are merged.
+        marks: the separator of thousands and the decimal mark of numbers in text, where they are known.
 
     Raises:
         DataError: a column (or row) cannot be used; the message names it and the remedy.
@@ -304,9 +308,11 @@ def fit_encoder(
         raise DataError(f"missing is 'raise', 'drop' or 'impute'; got {missing!r}.")
     if formula and exclude:
         raise DataError(f"exclude={listing(exclude)} is not for a formula, which uses only the columns that it names.")
+    if formula and pool:
+        raise DataError(f"pool={listing(pool)} is not for a formula; write a term (1 | {next(iter(pool))}) in it.")
     censor = _censoring(censored, event, until)
     special = [name for name in (weights, exposure, censor[1]) if name]
-    frame, numerals = with_numbers(frame, exclude, formula, special)
+    frame, numerals = with_numbers(frame, exclude, formula, special, marks)
     names = [target] * bool(target) if isinstance(target, str) else list(target)
     if formula:
         found = _fit_formula(frame, formula, names, missing, family, weights, exposure, censor)
@@ -314,24 +320,33 @@ def fit_encoder(
     used = [name for name in frame.columns if name not in exclude or name in names]
     needed = _needed(used, (*names, censor[1]), missing, censor)
     frame = frame if missing == "raise" else _present(frame, needed, missing)
-    inputs, options = [name for name in used if name not in (*names, *special)], [*exclude, *special]
-    checks: dict[str, Any] = {name: lambda values: cols.fit_column(cols.of_groups(values), True) for name in inputs}
+    inputs, options = [name for name in used if name not in (*names, *special)], [*exclude, *special, *(pool or ())]
+    checks: dict[str, Any] = {name: functools.partial(_fit_input, pool or ()) for name in inputs}
     checks |= {name: lambda values: fit_target(values, family) for name in names if not censor[0]}
     checks |= {each: lambda values: _positive(values.to_frame(), values.name, True) for each in (weights, exposure)}
     with all_faults(frame, needed, checks):
         absent = [name for name in (*(names or [""]), *options) if name not in frame]
+        twice = [name for name in pool or () if name in (*exclude, *special)]
         if wrong := absent or [name for name in options if name in names]:
             near = "".join(nearest(name, frame.columns) for name in absent)
             raise DataError(
                 f"{listing(wrong)} is not a column of the table{' other than the target' * (not absent)}; got "
                 f"{listing(frame.columns)}.{near}"
             )
+        if twice:
+            raise DataError(f"pool={listing(twice)} expects inputs; these columns are excluded or have another role.")
         if len(used) == len(names):
             raise DataError(f"The table has no column except the target {listing(names)}; expected inputs too.")
         frame = _present(pd.DataFrame(frame[used]), needed, missing)
         aims = _aims(frame, names, censor, family)
         draft = Encoder((), aims[0], missing, weights=weights, exposure=exposure, others=aims[1:], numerals=numerals)
-        return _with_inputs(draft, frame, inputs, pooled)
+        return _with_inputs(draft, frame, inputs, pool)
+
+
+def _fit_input(pool: Sequence[str], values: cols.Values) -> list[cols.Column]:
+    """``columns.fit_column`` of an input, which is pooled if ``pool`` names it."""
+    pooled = values.name in pool
+    return cols.fit_column(cols.as_levels(values) if pooled else cols.of_groups(values), True, pooled)
 
 
 def with_numbers(
@@ -348,7 +363,7 @@ def with_numbers(
     return frame, tuple(part for name, form in forms.items() for part in (name, *form))
 
 
-def _with_inputs(draft: Encoder, frame: Frame, others: Sequence[str], pooled: bool) -> Encoder:
+def _with_inputs(draft: Encoder, frame: Frame, others: Sequence[str], pool: Sequence[str] | None) -> Encoder:
     """An encoder of targets with the columns of the inputs ``others`` too, learnt from the training table."""
     aim, more, names = draft.target, draft.others, [aim.name for aim in draft.targets]
     if exposure := draft.exposure:
@@ -363,10 +378,29 @@ def _with_inputs(draft: Encoder, frame: Frame, others: Sequence[str], pooled: bo
                 f"exclude {name}."
             )
     frame, impute = frame.assign(**{name: cols.of_groups(frame[name]) for name in others}), draft.missing == "impute"
-    pooled = pooled and aim.family != "categorical" and not more and not all(cols.many_levels(frame[o]) for o in others)
-    columns = tuple(column for name in others for column in cols.fit_column(frame[name], impute, pooled))
-    if columns and not any(column.features for column in columns):  # a model needs a weight, so nothing is pooled
+    single = aim.family != "categorical" and not more
+    if pool and not single:
+        raise DataError(
+            f"pool={listing(pool)} expects one target of numbers or two classes; got {draft.explained}"
+            f"{' of several classes' * (not more)}. Leave pool= out, or give a formula with groups (1 | {pool[0]})."
+        )
+    chosen = [name for name in others if single and cols.many_levels(frame[name])] if pool is None else pool
+    frame = frame.assign(**{name: cols.as_levels(frame[name]) for name in pool or ()})
+    columns = tuple(column for name in others for column in cols.fit_column(frame[name], impute, name in chosen))
+    if columns and not any(column.features for column in columns):  # a model needs a weight
+        if pool:
+            raise DataError(
+                f"pool={listing(pool)} leaves no other input; expected one. Or give a formula: "
+                f"{names[0]} ~ {' + '.join(f'(1 | {name})' for name in pool)}."
+            )
         columns = tuple(column for name in others for column in cols.fit_column(frame[name], impute))
+    for column in columns if pool is None else ():
+        if column.kind == "pooled":
+            tell(
+                f"Column {column.name!r} has {len(column.levels):,} distinct values: each has an effect of its own, "
+                "and the effects are shrunk towards 0 by a common sd, which is learnt, as with "
+                f"(1|{column.name}) in a formula."
+            )
     if not columns:
         raise DataError("Every input column is constant or identifies the rows: there is nothing to learn from.")
     rows = float(_positive(frame, draft.weights, zero=True).sum()) if draft.weights else float(len(frame))

@@ -18,6 +18,8 @@ TEXTS = (".csv", ".csv.gz", ".tsv", ".tsv.gz")
 USUAL = ("x_train", "x", "data")  # names of the arrays of an .npz that are read if the user names none
 NEW = ("x_test",)  # for new rows, names that are preferred to those of ``USUAL``
 
+FORMAT = ("sep", "decimal", "thousands", "na_values")  # the arguments of ``read_table`` that say how a CSV is written
+
 Frame = pd.DataFrame
 Given = str | None  # an option
 
@@ -54,7 +56,7 @@ def read_table(
         what = "is a folder" if path.is_dir() else "does not exist"
         raise DataError(f"{path} {what}. Expected a .csv or .parquet file.")
     if path.name.lower().endswith(TEXTS):
-        frame = _read_csv(path, sep, decimal or ",."[thousands != "."], na_values.split(",") if na_values else None)
+        frame = _read_csv(path, (sep, decimal, thousands, na_values))
         if decimal or thousands:
             # Signs are left to an encoder, which remembers them.
             frame = read_numbers(frame, frame.columns, marks=Form("", thousands or "", decimal or ""), signs=False)[0]
@@ -68,7 +70,9 @@ def read_table(
     return frame
 
 
-def csv_columns(path: Path, sep: str | None = None) -> tuple[list[str], dict[str, Any]]:
+def csv_columns(
+    path: Path, sep: Given = None, decimal: Given = None, thousands: Given = None, na_values: Given = None
+) -> tuple[list[str], dict[str, Any]]:
     """The names of the columns of a CSV file, which must differ, and the options with which pandas can read it."""
     # The header is read as a row, because pandas would rename the second of two equal names in a header.
     how: dict[str, Any] = {"sep": sep or ",", "encoding": "utf-8-sig"}
@@ -88,17 +92,17 @@ def csv_columns(path: Path, sep: str | None = None) -> tuple[list[str], dict[str
             "Name it, or leave it out if it only numbers the rows."
         )
     distinct(names, str(path))
+    how |= {"decimal": decimal or ",."[thousands != "."], "na_values": na_values.split(",") if na_values else None}
     return names, how
 
 
-def _read_csv(path: Path, sep: str | None, decimal: str, na_values: list[str] | None) -> Frame:
+def _read_csv(path: Path, written: Sequence[Given]) -> Frame:
     try:
-        how = csv_columns(path, sep)[1]
+        how = csv_columns(path, *written)[1]
         with warnings.catch_warnings():
             # pandas warns if it cuts rows that are longer than the header.
             warnings.simplefilter("error", pd.errors.ParserWarning)
-            how |= {"decimal": decimal, "na_values": na_values, "low_memory": False, "index_col": False}
-            return as_written(pd.read_csv(path, **how))
+            return as_written(pd.read_csv(path, low_memory=False, index_col=False, **how))
     except UnicodeDecodeError as error:
         raise DataError(f"{path} is not text in UTF-8: {error}. Save it anew in that encoding.") from error
     except DataError:

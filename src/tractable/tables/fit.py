@@ -53,6 +53,7 @@ def fit(
     censored: str = "",
     event: str = "",
     until: str = "",
+    pool: Sequence[str] | None = None,
     hidden: Sequence[int] | None = None,
     prior: PyTree = PRIORS[0],
     held_out: float | None = None,
@@ -77,6 +78,9 @@ def fit(
         weights: a column of numbers ≥ 0, how often each row counts.
         exposure: for counts, a column of numbers > 0 by which each row's rate is multiplied.
         censored, event, until: a column that says which targets are bounds (``tractable.censored``).
+        pool: columns of text, or of whole numbers that are names, whose levels have effects with a common sd, which is
+            learnt (partial pooling, as ``(1 | school)`` in a formula). By default text of more than 100 levels; [] for
+            none.
         hidden: the widths of a network's hidden layers; None for a generalised linear model.
         prior: the prior of a network's weights, as for ``models.neural_network``.
         held_out: the share of rows, in [0, 1), that the fit does not use and that ``report()`` compares with their
@@ -106,11 +110,14 @@ def fit(
         raise SettingsError(f"fit(held_out=...) expects a share of the rows in [0, 1); got {held_out!r}.")
     frame = read_table(table) if isinstance(table, str | Path) else as_table(table)
     is_formula = isinstance(target, str) and "~" in target and target not in frame
+    if pool and hidden is not None:
+        raise SettingsError(f"fit(pool={list(pool)!r}) is for a linear model; a network has no pooled effects.")
     if is_formula and hidden is not None:
         raise SettingsError("A formula has no hidden layers: name the target's column alone, or leave hidden= out.")
+    pool = () if pool is None and (is_formula or hidden is not None) else pool  # such models pool nothing by default
     columns = {
         "exclude": exclude, "weights": weights, "exposure": exposure, "censored": censored, "event": event,
-        "until": until, "formula": target if is_formula else "", "pooled": hidden is None,
+        "until": until, "formula": target if is_formula else "", "pool": pool,
     }  # fmt: skip
     names = [] if is_formula else [target] if isinstance(target, str) else [*target]
     found = explain(frame, names, share, missing, family, columns)

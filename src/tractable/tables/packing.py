@@ -21,6 +21,8 @@ from tractable.engine.locks import LOCK, lock
 from tractable.engine.progress import progress_of
 from tractable.tables import sources
 from tractable.tables.encoder import Encoded, Encoder, encode, fit_encoder
+from tractable.tables.files import FORMAT
+from tractable.tables.numerals import Form
 from tractable.tables.sources import FRAME, Say, Source
 
 SHARD = 1 << 27  # the approximate size of a shard, in bytes
@@ -65,7 +67,8 @@ def pack(
         seed: the seed of the random order.
         rows_per_shard: the approximate number of rows of a shard; by default as many as take 128 MiB.
         progress: True shows a progress bar, False shows none; or a function of (phase, number done, number in all).
-        encoding: other arguments of ``fit_encoder``: missing, family, exclude, weights, exposure, formula and so on.
+        encoding: other arguments of ``fit_encoder``: missing, family, exclude, weights, exposure, formula and so on;
+            and sep, decimal, thousands and na_values, which say how a .csv is written (``files.read_table``).
 
     Raises:
         DataError: the source cannot be read or encoded (the message says where), or the folder holds other files.
@@ -74,14 +77,15 @@ def pack(
     out, seed = Path(out), seeded("pack(seed)", seed)
     if rows_per_shard is not None and rows_per_shard < 1:
         raise DataError(f"pack(rows_per_shard=...) expects at least 1; got {rows_per_shard}.")
+    written = {name: encoding.pop(name) for name in FORMAT if encoding.get(name)}
     if encoding and target is None and "formula" not in encoding:
         raise DataError(f"pack({next(iter(encoding))}=...) is for a table with a target=; none was given.")
     encoded, table = target is not None or "formula" in encoding, sources.is_table(source)
     if not table and (encoded or columns is not None):
         raise DataError("pack(target=..., columns=...) are for a table: .csv, .parquet, .arrow or .feather.")
     how = {"target": target, "columns": columns, "seed": seed, "rows_per_shard": rows_per_shard, **encoding}
-    rows, arrays = (sources.of_table(Path(source)), {}) if table else sources.of_arrays(source)
-    asked = plain({"source": rows.about, **how})
+    rows, arrays = (sources.of_table(Path(source), written), {}) if table else sources.of_arrays(source)
+    asked = plain({"source": rows.about, **how, **written})
     _refuse_others(out, asked)
     work = out / WORK
     if manifest_of(out) is not None:
@@ -91,7 +95,9 @@ def pack(
         state = _state_of(work, asked)
         if "arrays" not in state:
             if table:
-                rows = sources.typed(rows, Path(source), say)
+                rows = sources.typed(rows, Path(source), written, say)
+                marks = Form("", written.get("thousands", ""), written.get("decimal", ""))
+                encoding |= {"marks": marks}
                 records = _encoded(rows, how, encoding, say) if encoded else _numbers(rows, Path(source), columns)
             else:
                 records = Records(_types(arrays), lambda part: part, {})

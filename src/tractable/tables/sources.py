@@ -1,7 +1,7 @@
 """Reads arrays and tables that are too large for memory, some rows at a time; each column has one type throughout."""
 
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from tractable.core.words import listing, tell
 from tractable.core.writing import as_written
 from tractable.tables.columns import Values
 from tractable.tables.files import TEXTS, Frame, csv_columns
+from tractable.tables.numerals import BARE, Form, read_numbers
 
 TABLES = (*TEXTS, ".parquet", ".pq", ".arrow", ".feather")
 FRAME = 1 << 16  # how many rows of a table are read at a time
@@ -91,16 +92,16 @@ def checksum(parts: Iterator[dict[str, np.ndarray]]) -> int:
     return value
 
 
-def of_table(path: Path) -> Source:
+def of_table(path: Path, written: Mapping[str, str | None] | None = None) -> Source:
     """The source of a CSV, Parquet, Arrow or Feather file, whose parts are data frames.
 
-    The types of the columns of a CSV file are not known yet.
+    The types of the columns of a CSV file are not known yet. ``written`` says how it is written, as for ``read_table``.
     """
     if not path.is_file():
         raise DataError(f"{path} does not exist. Expected a .csv, .parquet, .arrow or .feather file.")
     about, name = {"files": [identity(path)]}, path.name.lower()
     if name.endswith(TEXTS):
-        return Source(0, about, _csv(path, None))
+        return Source(0, about, _csv(path, written or {}, None))
     parquet = name.endswith((".parquet", ".pq"))
     fault = f"{path} is not {'a Parquet' if parquet else 'an Arrow or Feather'} file, or is damaged"
     with parsing(fault):
@@ -116,7 +117,7 @@ def of_table(path: Path) -> Source:
     return Source(_some(path, size), about, lambda first, count: _cut(read(count), first, count))
 
 
-def typed(source: Source, path: Path, say: Say) -> Source:
+def typed(source: Source, path: Path, written: Mapping[str, str | None], say: Say) -> Source:
     """The source with its number of rows and the types of its columns.
 
     A CSV file is read once for this, because a single part of it may suggest another type.
@@ -129,7 +130,7 @@ def typed(source: Source, path: Path, say: Say) -> Source:
         for name, column in frame.items():
             kinds[str(name)] = _wider(kinds.get(str(name)), column)
         say("reading", size, size)
-    return replace(source, size=_some(path, size), read=_csv(path, kinds))
+    return replace(source, size=_some(path, size), read=_csv(path, written, kinds))
 
 
 def _wider(known: str | None, column: Values) -> str:
@@ -145,22 +146,36 @@ def _wider(known: str | None, column: Values) -> str:
     return "float64" if {known, now} <= {"int64", "uint64", "float64"} else "str"
 
 
-def _csv(path: Path, kinds: dict[str, str] | None) -> Callable[[int, int], Iterator[Frame]]:
+def _csv(
+    path: Path, written: Mapping[str, str | None], kinds: dict[str, str] | None
+) -> Callable[[int, int], Iterator[Frame]]:
+    marks = Form("", written.get("thousands") or "", written.get("decimal") or "")
+    # If the user gave marks, columns of numbers may hold text such as 1,234, so pandas must not convert them.
+    fixed = kinds if kinds is None or marks == BARE else {name: kind for name, kind in kinds.items() if kind == "str"}
+
     def read(first: int, count: int) -> Iterator[Frame]:
-        names, how = csv_columns(path)
+        names, how = csv_columns(path, **written)
         try:
             past = (lambda i: 0 < i <= first) if first else None  # the header, row 0, is not skipped
-            given: dict[str, Any] = {"dtype": kinds, "skiprows": past, "chunksize": count, "index_col": False, **how}
+            given: dict[str, Any] = {"dtype": fixed, "skiprows": past, "chunksize": count, "index_col": False, **how}
             reader: Any = pd.read_csv(path, low_memory=False, **given)
             with reader:
                 for frame in reader:
-                    yield as_written(frame.set_axis(names, axis=1).reset_index(drop=True))
+                    frame = as_written(frame.set_axis(names, axis=1).reset_index(drop=True))
+                    yield frame if marks == BARE else _with_numbers(frame, kinds or {}, marks)
         except DataError:
             raise
         except Exception as error:  # a file may come from anybody, and parsers raise many kinds of errors
             raise DataError(f"{path} cannot be read as CSV: {str(error).strip()}.") from error
 
     return read
+
+
+def _with_numbers(frame: Frame, kinds: dict[str, str], marks: Form) -> Frame:
+    """The data frame with the numbers of its text, except in columns that hold other text in other parts."""
+    names = [name for name in frame.columns if kinds.get(name) != "str"]
+    frame = read_numbers(frame, names, dict.fromkeys(names, marks))[0]
+    return frame.astype({name: kinds[name] for name in names if name in kinds})
 
 
 def _cut(frames: Iterator[Frame], first: int, count: int) -> Iterator[Frame]:
