@@ -208,7 +208,7 @@ NETWORK = ["--model", "mlp"]
         ([*PRICES, "--hidden", "50"], "--hidden is for --model mlp, vae; got --model glm"),
         ([*PRICES, *NETWORK, "--hidden", "50,x"], "with commas between them, such as 50 or 50,50; got '50,x'"),
         ([*PRICES, *NETWORK, "--hidden", "0"], "got '0'"),
-        ([*PRICES, "--prior", "relevance"], "--prior is for --model mlp; got --model glm"),
+        ([*PRICES, "--prior", "relevance"], "--prior of a glm is normal, horseshoe; got 'relevance'"),
         ([*PRICES, *NETWORK, "--prior", "wide"], "prior is 'scaled', 'relevance', an sd"),
         ([*PRICES, *NETWORK, "--prior", "0"], "got 0.0"),
         ([*PRICES, *NETWORK, "--prior", "nan"], "got nan"),

@@ -267,7 +267,7 @@ V = ["--model", "vae"]
         (["one.npz", *V, *LATENT, "--family", "normal", "--redraw"], "--redraw draws binary pixels"),
         (["one.npz", *V, *LATENT, "--held-out", "1"], "--held-out expects a share of the rows in [0, 1); got 1"),
         (["one.npz", *V, *LATENT, "--target", "a"], "--target is for --model glm, mlp; got --model vae"),
-        (["one.npz", *V, *LATENT, "--prior", "scaled"], "--prior is for --model mlp; got"),
+        (["one.npz", *V, *LATENT, "--prior", "scaled"], "--prior is for --model glm, mlp; got"),
         (["one.npz", *V, *LATENT, "--shifted", "one.npz"], "--shifted is for --model glm, mlp; got"),
         ([*V, *LATENT, "--example", "beta-bernoulli"], "--example is for --model glm; got"),
         (

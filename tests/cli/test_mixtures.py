@@ -225,7 +225,7 @@ def test_missing_numbers_are_integrated_out(folder, tmp_path):
         ),
         (["people.csv", *MIXED, "--family", "normal"], "--family is for --model glm, mlp, hidden-markov"),
         (["people.csv", *MIXED, "--hidden", "5"], "--hidden is for --model mlp, vae"),
-        (["people.csv", *MIXED, "--prior", "scaled"], "--prior is for --model mlp"),
+        (["people.csv", *MIXED, "--prior", "scaled"], "--prior is for --model glm, mlp"),
         (["people.csv", *MIXED, "--shifted", "same.csv"], "--shifted is for --model glm, mlp"),
         (["people.csv", *MIXED, "--resume", "--out", "x"], "x holds no run: it has no run.json"),
         ([*MIXED, "--example", "beta-bernoulli"], "--example is for --model glm; got"),

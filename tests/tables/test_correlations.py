@@ -250,7 +250,7 @@ def test_names_of_levels_and_classes():
     assert [model.prior[c]["effects"].plan.correlations[0].concentration for c in "12"] == [1.0, 4.0]
 
 
-@pytest.mark.quick
+@pytest.mark.test
 def test_a_saved_formula_keeps_its_bars():
     priors = {"clinic: correlation": dist.LKJ(2, 2.0)}
     for text in ("y ~ (1 + dose | clinic)", "y ~ (1 + dose || clinic)"):

@@ -34,7 +34,7 @@ from tractable.selection import CRITERIA, Selection
 from tractable.tables.encoder import MISSING, Encoder, explains
 from tractable.tables.files import FORMAT, Source, of_table, read_table
 from tractable.tables.fit import usual_method
-from tractable.tables.models import table_model
+from tractable.tables.models import LINEAR_PRIORS, table_model
 from tractable.tables.ordered import Places, places
 from tractable.tables.regression import formula_model
 from tractable.tables.targets import COUNTS, fit_target
@@ -67,6 +67,7 @@ class Linear(Kind):
     name, usual_method, compared = "glm", "nuts", "map,mala,nuts,sgld"
     options = OF_TABLES | {
         "formula": Option(),
+        "prior": Option(one_of(LINEAR_PRIORS, "--prior of a glm is")),
         "pool": Option(list),
         "verify": Option(one_of(("auto", "thorough", "none"), "--verify is"), "auto"),
     }
@@ -79,6 +80,8 @@ class Linear(Kind):
         if (table is None) == (example is None):
             got = "neither" if table is None else "both"
             raise DataError(f"Expected either a table with --target, or --example; got {got}.")
+        if spec.get("formula") and spec.get("prior"):
+            raise SettingsError("--prior is not for a --formula: give priors to tractable.regression instead.")
         if example is not None:
             if any(spec[name] for name in ("formula", "shifted") if name in spec):
                 raise SettingsError("--formula and --shifted are for a table, not for an --example: leave them out.")
@@ -159,7 +162,7 @@ def model_of(encoder: Encoder, spec: Arguments) -> Model:
     """The model of an encoded table, from the options ``spec``."""
     if encoder.formula is not None:
         return formula_model(encoder)
-    return table_model(encoder, spec.get("hidden"), spec.get("prior", PRIORS[0]))
+    return table_model(encoder, spec.get("hidden"), spec.get("prior"))
 
 
 def model_in(spec: Arguments) -> tuple[Model, Encoder]:

@@ -49,8 +49,9 @@ HELP = {
     "belief-network, with binary latent variables, both with --latent.",
     "hidden": "Widths of the network's hidden layers, such as 50,50.  \\[default: 50; for a vae 400, or 100 if rows "
     "have fewer than 100 numbers]",
-    "prior": "The prior of a network's weights: scaled (by the widths), relevance (a learnt scale for each input; "
-    "needs long chains) or an sd, such as 0.5.  \\[default: scaled]",
+    "prior": "The prior of weights. For glm: normal, or horseshoe if most inputs may have no effect. For mlp: scaled "
+    "(by the widths), relevance (a learnt scale for each input; needs long chains) or an sd, such as 0.5.  "
+    "\\[default: normal; for mlp scaled]",
     "components": "For gaussian-mixture: numbers of components to try, such as 3, 2,3,5 or 2..10.  \\[default: 1..10]",
     "states": "For hidden-markov: numbers of states to try, such as 3, 2,3,5 or 2..5.  \\[default: 1..5]",
     "by": "For hidden-markov: the column that names each row's sequence.",

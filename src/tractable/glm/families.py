@@ -315,8 +315,8 @@ for _base in ("poisson", "negative-binomial"):
 CLASSES = ("categorical", "ordered")  # families that need a number of classes
 # The names of a linear model's parameters, which no effect of a column may have.
 PARAMETERS = frozenset({
-    "cutpoints", "dispersion", "extra_zeros", "intercept", "levels", "noise", "scale", "scales", "shape", "spread",
-    "variation", "weights", "zeros",
+    "cutpoints", "dispersion", "extra_zeros", "intercept", "levels", "noise", "scale", "scales", "shape", "sparse",
+    "spread", "variation", "weights", "zeros",
 })  # fmt: skip
 
 

@@ -12,16 +12,15 @@ import pandas as pd
 from tractable.core.errors import SettingsError
 from tractable.core.model import Data, Model, PyTree
 from tractable.core.settings import expect, is_number
-from tractable.core.words import spelt, tell
+from tractable.core.words import listing, spelt, tell
 from tractable.diagnostics.verify import Verify
 from tractable.glm.inla import suited
 from tractable.inference import infer
 from tractable.methods import Method, named
-from tractable.networks.network import PRIORS
 from tractable.posterior.posterior import Posterior
 from tractable.tables.encoder import Encoder, fit_encoder, with_numbers
 from tractable.tables.files import as_table, read_table
-from tractable.tables.models import data_of, table_model
+from tractable.tables.models import LINEAR_PRIORS, data_of, table_model
 from tractable.tables.numerals import BARE, Form
 from tractable.tables.regression import formula_model
 
@@ -55,7 +54,7 @@ def fit(
     until: str = "",
     pool: Sequence[str] | None = None,
     hidden: Sequence[int] | None = None,
-    prior: PyTree = PRIORS[0],
+    prior: PyTree = None,
     held_out: float | None = None,
     seed: int = 0,
     verify: str | None = "auto",
@@ -82,7 +81,8 @@ def fit(
             learnt (partial pooling, as ``(1 | school)`` in a formula). By default text of more than 100 levels; [] for
             none.
         hidden: the widths of a network's hidden layers; None for a generalised linear model.
-        prior: the prior of a network's weights, as for ``models.neural_network``.
+        prior: "normal", or "horseshoe" if most inputs may have no effect, which needs ``NUTS``; for a network the prior
+            of its weights, as for ``models.neural_network``. By default "normal", and "scaled" for a network.
         held_out: the share of rows, in [0, 1), that the fit does not use and that ``report()`` compares with their
             predictions. By default 0, and 0.2 for a network.
         seed, verify, progress: as for ``infer``.
@@ -112,6 +112,10 @@ def fit(
     is_formula = isinstance(target, str) and "~" in target and target not in frame
     if pool and hidden is not None:
         raise SettingsError(f"fit(pool={list(pool)!r}) is for a linear model; a network has no pooled effects.")
+    if hidden is None and not (prior is None or (isinstance(prior, str) and prior in LINEAR_PRIORS)):
+        raise SettingsError(f"fit(prior=...) of a linear model expects {listing(LINEAR_PRIORS)}; got {prior!r:.60}.")
+    if is_formula and prior is not None:
+        raise SettingsError("A formula takes priors by name: tractable.regression(formula, table, priors={...}).")
     if is_formula and hidden is not None:
         raise SettingsError("A formula has no hidden layers: name the target's column alone, or leave hidden= out.")
     pool = () if pool is None and (is_formula or hidden is not None) else pool  # such models pool nothing by default

@@ -19,6 +19,7 @@ from tractable.core.shared import recorded, remember, shared
 from tractable.core.view import Label, Table, View, as_label, unique_labels
 from tractable.glm import linear
 from tractable.glm.families import CLASSES, with_offset
+from tractable.glm.horseshoe import SCALE, scale_for, with_horseshoe
 from tractable.networks import multi_output, network
 from tractable.posterior.predict import Prediction
 from tractable.tables.encoder import Encoder, decode, decode_sd, encode, unexplained
@@ -26,13 +27,15 @@ from tractable.tables.files import Frame
 from tractable.tables.levels import with_levels
 from tractable.tables.targets import COUNTS, PLAIN, POSITIVE, Target
 
-ORDER = ("intercept", "weights", "levels")  # the parameters that come first in a summary
+ORDER = ("intercept", "weights", "sparse", "levels")  # the parameters that come first in a summary
+LINEAR_PRIORS = ("normal", "horseshoe")  # of a linear model's weights
 
 
-def table_model(encoder: Encoder, hidden: Sequence[int] | None = None, prior: PyTree = network.PRIORS[0]) -> Model:
+def table_model(encoder: Encoder, hidden: Sequence[int] | None = None, prior: PyTree = None) -> Model:
     """The model of an encoder of columns: generalised linear, or a network if ``hidden`` names its layers' widths.
 
-    ``prior`` is the prior of a network's weights, as for ``neural_network``.
+    ``prior`` is the prior of a network's weights, as for ``neural_network``; or "horseshoe" for a sparse prior of a
+    linear model's weights (``glm.horseshoe``).
     """
     family, features, classes = encoder.target.family, len(encoder.features), len(encoder.target.classes)
     names = [aim.name for aim in encoder.targets]
@@ -40,18 +43,20 @@ def table_model(encoder: Encoder, hidden: Sequence[int] | None = None, prior: Py
     # A table with group effects has a fixed scale, as each group has a learnt scale of its own.
     scale = 2.5 if encoder.levels else linear.weight_scale_for(features, encoder.rows, family)
     if hidden is not None:
-        model = _network(hidden, prior, features, classes, names, family)
+        model = _network(hidden, network.PRIORS[0] if prior is None else prior, features, classes, names, family)
     elif encoder.others:
         model = multi_output.several_linear(names, features, family, scale)
     else:
         model = linear.generalised_linear(features, family, classes if family in CLASSES else None, scale)
     model = with_censoring(model) if encoder.target.censoring else model
     model = with_offset(model) if family in COUNTS else model
+    if hidden is None and isinstance(prior, str) and prior == "horseshoe":
+        model = with_horseshoe(model, scale_for(features, encoder.rows))
     if encoder.levels:
         pooled = [column for column in encoder.columns if column.kind == "pooled"]
         rows, spreads = [np.array([*column.shares, 0.0]) for column in pooled], [column.sd for column in pooled]
         model = with_levels(model, encoder.levels, rows, spreads)
-    model = replace(model, labels=(labels_of(encoder, model) | dict(model.labels or {})) or None)
+    model = replace(model, labels=(dict(model.labels or {}) | labels_of(encoder, model)) or None)
     model = replace(model, table=table_of(encoder, None if hidden is not None else view_of(encoder, model)))
     widths = None if hidden is None else list(hidden)
     return remember(model, made_from, lambda: {"encoder": encoder.to_dict(), "hidden": widths, "prior": prior})
@@ -82,6 +87,8 @@ def labels_of(encoder: Encoder, model: Model) -> dict[str, list[Label]]:
         name = tree.path_name(path)
         if path[0].key == "scales" and leaf.shape == (len(encoder.features),):
             out[name] = [Label(name, feature) for feature in encoder.features]
+        elif name == "sparse":
+            out[name] = [SCALE, *(Label("weights", feature) for feature in encoder.features)]
         elif path[-1].key == "weights" and not model.network_weights:
             of_classes = [f"{label}." for label in encoder.target.classes] if len(leaf.shape) == 2 else [""]
             out[name] = [Label(label + name, feature) for feature in encoder.features for label in of_classes]
@@ -165,6 +172,9 @@ def _part(
         classes = [f"{label}." for label in encoder.target.classes] if len(leaf.shape) == 2 else [""]
         names = [name.of_part(prefix + label) for name in names for label in classes]
         return names, unit * sparse.csr_array(sparse.kron(matrix, np.eye(len(classes)))), np.zeros(len(names))
+    if key == "sparse":
+        names, matrix = encoder.effects
+        return [SCALE, *names], unit * sparse.csr_array(sparse.block_diag([np.ones((1, 1)), matrix])), np.zeros(size)
     if labels is None and key == "intercept" and leaf.shape:
         labels = [Label(f"{label}.intercept") for label in encoder.target.classes]
     names = [as_label(name) for name in labels or tree.names({tree.path_name(path): np.zeros(leaf.shape)})]
