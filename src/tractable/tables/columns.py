@@ -492,7 +492,7 @@ def tell_of_equal_levels(name: str, levels: Iterable[str]) -> None:
 def many_levels(values: Values) -> bool:
     """Whether a column is text of more than ``MOST_LEVELS`` levels, each of which has an effect only if pooled."""
     there = values[~lacks(values)]
-    return len(there) > 0 and kind_of(there) == "text" and there.nunique() > MOST_LEVELS
+    return len(there) > 0 and there.nunique() > MOST_LEVELS and meaning(there)[0] == "text"
 
 
 def spread_of_groups(left: np.ndarray, z: np.ndarray, group: np.ndarray, size: int) -> tuple[np.ndarray, float]:
