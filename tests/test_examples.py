@@ -32,6 +32,12 @@ def coin(text: str) -> None:
     assert abs(number(r"by rejection (-[\d.]+)", text) + 67.4054) < 0.06
 
 
+def caught(text: str) -> None:
+    assert number(r"R-hat +([\d.]+)", text) < 1.01 and number(r"bulk ESS +([\d.]+)", text) > 400
+    assert "NUTS on 1 number: reject" in text and re.search(r"reject +modes +2", text)
+    assert number(r"has (\d+) % of its mass", text) > 60 and number(r"there are (\d+) %", text) == 0
+
+
 def two_modes(text: str) -> None:
     assert number(r"\ngrid +([\d.]+)", text) == pytest.approx(0.487, abs=0.002)
     assert number(r"\nNUTS +[\d.]+ +([\d.]+)", text) < 0.2

@@ -1,4 +1,4 @@
-"""The README's Python lines run as they stand."""
+"""The Python lines of README and of the tour run as they stand."""
 
 import re
 from pathlib import Path
@@ -14,21 +14,32 @@ from tractable.core.batches import whole
 
 pytestmark = pytest.mark.laws
 
-BLOCKS = re.findall(
-    r"```python\n(.*?)```", (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8"), re.DOTALL
+ROOT = Path(__file__).parents[1]
+README, TOUR = (
+    re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(encoding="utf-8"), re.DOTALL)
+    for page in ("README.md", "docs/tour.md")
 )
 
 
-def run(names: dict[str, Any], number: int) -> None:
+def run(names: dict[str, Any], number: int, blocks: list[str] = TOUR) -> None:
     """Run a block, after the imports of those before it, as a reader has typed them."""
-    imports = [line for block in BLOCKS[:number] for line in block.splitlines() if re.match(r"(import|from) ", line)]
+    imports = [line for block in blocks[:number] for line in block.splitlines() if re.match(r"(import|from) ", line)]
     exec("\n".join(imports), names)
-    exec(compile(BLOCKS[number], "README.md", "exec"), names)
+    exec(compile(blocks[number], "a page", "exec"), names)
 
 
 @pytest.mark.quick
 def test_blocks_are_all_run():
-    assert len(BLOCKS) == 8
+    assert (len(README), len(TOUR)) == (2, 8)
+    assert README[0] == TOUR[1]  # ``test_table`` runs both
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 120
+
+
+@pytest.mark.test
+def test_first_model(capsys):
+    names: dict = {}
+    run(names, 1, README)
+    assert names["posterior"].report().verdict == "trust" and "theta" in capsys.readouterr().out
 
 
 @pytest.mark.computes

@@ -108,7 +108,9 @@ def test_named_columns_are_pooled(tmp_path):
     assert fit_encoder(few, "y", pool=None) == fit_encoder(few, "y") == fit_encoder(few, "y", pool=[])
     days = pd.Series(pd.Timestamp("2024-01-01") + pd.to_timedelta(CITY, "D"))
     for text in (days.dt.strftime("%d.%m.%Y"), days.dt.strftime("%Y-%m-%d"), pd.Series(CITY).map("{} days".format)):
-        assert not fit_encoder(few.assign(when=text), "y", pool=None).levels  # dates and durations as text are no levels
+        assert not fit_encoder(
+            few.assign(when=text), "y", pool=None
+        ).levels  # dates and durations as text are no levels
     few.to_csv(tmp_path / "few.csv", index=False)
     packed = run("pack", tmp_path / "few.csv", "--target", "y", "--pool", "code,city", "--out", tmp_path / "s")
     assert packed.exit_code == 0, packed.output
