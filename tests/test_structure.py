@@ -81,8 +81,8 @@ BUDGETS = {
     "top": 795,
     "tables": 3_073,
     "estimators": 1_431,
-    "pages": 2_018,
-    "cli": 1_555,
+    "pages": 1_858,
+    "cli": 1_560,
     "adapters": 539,
     "gallery": 371,
 }

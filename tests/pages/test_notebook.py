@@ -115,8 +115,7 @@ def test_a_notebook_has_a_bar(monkeypatch, capsys):
 
 
 @pytest.mark.quick
-def test_a_table_is_told_in_its_units_and_names():
-    """Names of columns fit beside the panels of pairs."""
-    folded = plots.folded("weights[3] · neighbourhood=Zurich-Oerlikon-am-See", 17)
-    assert folded.replace("\n", "") == "neighbourhood=Zurich-Oerlikon-am-See"
-    assert all(len(line) <= 17 for line in folded.splitlines()) and 1 < len(folded.splitlines()) <= 3
+def test_long_names_fit_into_figures():
+    short = plots.short("weights[3] of the neighbourhood Zurich Oerlikon am See and of further ones", 24)
+    assert all(len(line) <= 24 for line in short.splitlines()) and len(short.splitlines()) == 2
+    assert plots.short("plan") == "plan"

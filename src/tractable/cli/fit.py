@@ -131,8 +131,7 @@ def conclude(request: Request, result: Result, folder: Path, quiet: bool, leads:
     write(folder, task.kind.title(task, result), sections, type(request.method).__name__)
     for remark in result.selection.remarks if result.selection else ():
         say(f"Note: {remark}", "yellow")
-    facts = Section("The run", sections[0].parts)
-    tables = (*terminal_tables([*sections[2:-1], facts]), verdict(report.verdict, report.checks))
+    tables = (*terminal_tables(sections[:-1]), verdict(report.verdict, report.checks))
     show_result(quiet, folder, tables, f"{describe_time(result.seconds)}. Report: {folder / 'report.html'}")
     end(result.interrupted, report.verdict)
 
@@ -140,8 +139,11 @@ def conclude(request: Request, result: Result, folder: Path, quiet: bool, leads:
 def terminal_tables(sections: Sequence[Section]) -> Iterator[Any]:
     """The tables of a page, each with its note, as a terminal shows them."""
     for section in sections:
+        if section.verdict:  # the verdict comes last, with its checks
+            section = Section("The run", section.parts[:1])
         if (group := to_terminal(section, ROWS, COLUMNS)).renderables:
             yield group
+        if group.renderables or not section.title:
             yield f"{section.note}\n"
 
 

@@ -26,11 +26,12 @@ from tractable.latent.mixture import Gaussians
 from tractable.methods import Method
 from tractable.networks.network import PRIORS
 from tractable.pages import mixtures as pages
+from tractable.pages.effects import title_of
 from tractable.pages.mixtures import Components, States
 from tractable.pages.sections import Section
 from tractable.posterior.loading import load
 from tractable.posterior.posterior import Posterior
-from tractable.selection import CRITERIA, Selection
+from tractable.selection import CRITERIA
 from tractable.tables.encoder import MISSING, Encoder, explains
 from tractable.tables.files import FORMAT, Source, of_table, read_table
 from tractable.tables.fit import usual_method
@@ -105,6 +106,9 @@ class Linear(Kind):
         Nested Laplace is exact if y is normal; for other y its error is corrected by importance weights.
         """
         return self.usual_method if task.encoder is None else usual_method(task.model, task.data)
+
+    def title(self, task: Task, result: Result) -> str:
+        return super().title(task, result) if task.encoder is None else title_of(task.encoder)
 
     def page(self, task: Task, result: Result) -> dict[str, Any]:
         return {"held_out": task.held_out, "encoder": task.encoder, "shifted": task.shifted}
@@ -220,11 +224,11 @@ class Mixture(Chosen):
     def files(self, description: Components, task: Task) -> dict[str, pd.DataFrame]:
         return {"components.csv": description.frame(task.data.size)}
 
-    def page_sections(self, description: Components, task: Task, selection: Selection, held_out: int) -> list[Section]:
-        model: Any = selection.posterior.model
-        _, share = densities(model, selection.posterior.mean(), task.data.y, task.encoder)
+    def page_sections(self, description: Components, task: Task, posterior: Posterior) -> list[Section]:
+        model: Any = posterior.model
+        _, share = densities(model, posterior.mean(), task.data.y, task.encoder)
         rows = task.encoder.restore(task.data.y)
-        return pages.sections(selection, description, rows, share.argmax(1), task.spec["covariance"], held_out)
+        return pages.of_components(description, rows, share.argmax(1), task.spec["covariance"])
 
     def columns(self, posterior: Posterior, task: Task, order: Places | None) -> dict[str, Any]:
         gaps = np.isnan(task.data.y).any(1)
@@ -325,11 +329,10 @@ class Sequences(Chosen):
     def files(self, description: States, task: Task) -> dict[str, pd.DataFrame]:
         return {"states.csv": description.frame(), "transitions.csv": description.transitions()}
 
-    def page_sections(self, description: States, task: Task, selection: Selection, held_out: int) -> list[Section]:
-        model: Any = selection.posterior.model
-        paths = np.asarray(model.paths(selection.posterior.mean(), task.data.y))
-        rows = task.encoder.restore(task.data.y)
-        return pages.state_sections(selection, description, rows, paths, held_out)
+    def page_sections(self, description: States, task: Task, posterior: Posterior) -> list[Section]:
+        model: Any = posterior.model
+        paths = np.asarray(model.paths(posterior.mean(), task.data.y))
+        return pages.of_states(description, task.encoder.restore(task.data.y), paths)
 
     def columns(self, posterior: Posterior, task: Task, order: Places | None) -> dict[str, Any]:
         """The predictions for each row.

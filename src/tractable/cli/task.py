@@ -218,8 +218,7 @@ class Chosen(OfRows):
 
     - ``describe(posterior, task)``: θ in the table's units.
     - ``files(description, task)``: the tables for the folder, by name.
-    - ``page_sections(description, task, selection, held_out)``: the sections of the page, where ``held_out`` is the
-      number of held-out data.
+    - ``page_sections(description, task, posterior)``: the sections of the page on the components or states.
     """
 
     usual_method, methods = "em", ("em",)
@@ -267,8 +266,9 @@ class Chosen(OfRows):
         return Result(selection.posterior, replace(selection, table=table))
 
     def page(self, task: Task, result: Result) -> dict[str, Any]:
-        count = 0 if task.held_out is None else task.held_out.size
-        sections = self.page_sections(self.describe(result.posterior, task), task, result.selection, count)
+        found, count = self.describe(result.posterior, task), 0 if task.held_out is None else task.held_out.size
+        shown = self.page_sections(found, task, result.posterior)
+        sections = pages.sections(result.selection, found.answer, shown, self.tries, count)
         return {"facts": pages.facts(result.selection, task.data.y, self.tries), "sections": sections}
 
     def title(self, task: Task, result: Result) -> str:

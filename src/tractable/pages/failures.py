@@ -87,7 +87,7 @@ def write_failures(
         found = answers(failure)
         shown.append(section(failure, found))
         verdicts.append([failure.name, *("; ".join(a.method for a in found if a.verdict == word) for word in WORDS)])
-    summary = Section("", [Table(["target", *WORDS], verdicts, WORDS, "wide")], MEANT)
+    summary = Section("", [Table(["target", *WORDS], verdicts, WORDS)], MEANT)
     return write(folder, "Where methods fail", [summary, *shown], "Every method with its defaults"), summary
 
 
@@ -96,10 +96,10 @@ def section(failure: Failure, found: Iterable[Answer]) -> Section:
     found, names = list(found), failure.build()[0].names
     mean, sd = failure.exact()
     exactly = dict(zip(names, map(around, mean, sd), strict=True)) if failure.proper else {"exactly": "no posterior"}
-    table = Table(["method", *names, "verdict", "why"], [row(answer) for answer in found], [*names, "why"], "wide")
+    table = Table(["method", *names, "verdict", "why"], [row(answer) for answer in found], [*names, "why"])
     grid = failure.grid()
     shown = [over(grid, failure, answer.posterior, caption=answer.method) for answer in found if answer.posterior]
-    return Section(failure.title, [exactly, table, Section("", shown, layout="panels")], failure.notes)
+    return Section(failure.title, [exactly, table, *shown], failure.notes)
 
 
 def around(mean: float | np.floating, sd: float | np.floating) -> str:
@@ -116,7 +116,7 @@ def row(answer: Answer) -> list:
     return [answer.method, *map(around, *answer.posterior.flat_moments), answer.verdict, why]
 
 
-@drawing("A density, and a method's draws over it", (2.4, 2.2))
+@drawing("A density, and a method's draws over it", 3.2)
 def over(
     canvas: Canvas, grid: tuple[np.ndarray, np.ndarray, np.ndarray], failure: Failure, posterior: Posterior
 ) -> None:

@@ -1,7 +1,6 @@
 """The sections that show how well held-out data are predicted."""
 
 import math
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -20,7 +19,7 @@ from tractable.diagnostics import calibration
 from tractable.diagnostics.censoring import concordance
 from tractable.diagnostics.censoring import crps as bounded
 from tractable.pages.plots import bare, drawing
-from tractable.pages.sections import Cell, Section, Table, text
+from tractable.pages.sections import Section, Table, text
 from tractable.pages.style import COLOURS, INK, MUTED
 from tractable.posterior.pointwise import replicated
 from tractable.posterior.posterior import Posterior
@@ -29,16 +28,12 @@ from tractable.tables.encoder import Encoder
 
 SEEN = 2000  # the largest number of rows whose probability integral transforms are computed
 DRAWN = 500  # how many predictive draws each row has
-# The first words of the names of scores that are shown elsewhere on the page and not in the table.
-FACTS = ("log predictive", "accuracy", "RMSE", "concordance", "coverage")
 LEVELS = (0.5, 0.9, 0.95)  # levels of the intervals
 UNLIKELY = 1e-4  # the page warns of rows that would have a smaller probability than this if predictions were right
 FOLLOWED = 500  # the errors of about this many of the last fitted rows are examined in the order of time
 # The number of tests that share the probability ``UNLIKELY``, and the smallest factor by which intervals are called too
 # wide because rows lie close to their predictions.
 TESTS, WIDE = 4, 2.0
-ROOT = "root of the mean squared error of the predictive mean"
-DISTANCE = "distance of the prediction from the observed number; less is better"
 
 
 class Score(NamedTuple):
@@ -53,7 +48,7 @@ class HeldOut(NamedTuple):
     """Scores of held-out rows, and the arrays that their figures need."""
 
     scores: list[Score]
-    y: np.ndarray | None  # None if a datum has several parts
+    y: np.ndarray | None  # None if a datum has multi_output parts
     probabilities: np.ndarray | None  # (n, classes)
     below: np.ndarray | None  # for numbers: the share of each row's prediction below the observed value
     misfit: str = ""  # sentences that warn if rows do not vary as predicted, or if errors are correlated in time
@@ -67,72 +62,76 @@ def held_out_scores(
     ``shifted`` are inputs of rows unlike the fitted ones; a score says how well the predictive uncertainty
     distinguishes them from the held-out rows.
     """
-    unit = unit_of(encoder)
     # A density depends on the units: p(y) = p(standardised y) / sd.
     densities = np.asarray(posterior.log_predictive(data), np.float64) - log_units(encoder, data.y)
     log = calibration.log_score(densities)
     scores = [Score("log predictive", log.mean, f"± {log.error:.2g}; mean log predictive density of a row, in nats")]
     try:
         predicted = posterior.predict(data.given)
-    except DataError:  # a datum of several parts
+    except DataError:  # a datum of multi_output parts
         return HeldOut(scores, None, None, None)
-    y = np.asarray(data.y)
+    y, p, below = np.asarray(data.y), None, None
     if predicted.probabilities is not None:
         p = np.broadcast_to(predicted.probabilities, (len(y), predicted.probabilities.shape[-1]))
-        p, codes, below, doubt = np.asarray(p, np.float64), y.astype(int), None, predicted.entropy
+        p, codes = np.asarray(p, np.float64), y.astype(int)
+        usual = 100 * np.bincount(codes).max() / len(codes)
+        right = f"share of rows whose most probable class is right; the most frequent class has {usual:.1f} %"
         scores += [
-            Score("accuracy", calibration.accuracy(p, codes), "share of rows whose most probable class is right"),
+            Score("accuracy", calibration.accuracy(p, codes), right),
             Score("ECE", calibration.ece(p, codes), "gap between confidence and accuracy; less is better"),
             Score("Brier", calibration.brier(p, codes), "squared error of the probabilities, 0 to 2; less is better"),
-        ]  # fmt: skip
-    elif censors(posterior.model, data.given):
-        p, doubt = None, predicted.sd
-        width = np.broadcast_to(predicted.upper - predicted.lower, len(y))
-        some, mean = sampled(data), np.broadcast_to(predicted.mean, len(y))
-        below, crps = transforms(posterior, data)
-        scores += [
-            Score("concordance", concordance(some.y, mean[places(data)]), "share of pairs put in the right order"),
-            Score("CRPS", unit * float(np.mean(crps)), "distance of predictions from the data; less is better"),
-            *(Score(f"coverage {100 * a:g} %", covered(below, a), "share of rows inside") for a in LEVELS),
-            Score("sharpness", unit * float(np.mean(width)), "mean width of the 90 % interval"),
-        ]  # fmt: skip
+        ]
     else:
-        p, doubt = None, predicted.sd
         below, crps = transforms(posterior, data)
-        scores += scores_of_numbers(predicted, y, below, crps, encoder)
+        scores += scores_of_numbers(posterior, data, predicted, below, crps, encoder)
     if shifted is not None:
-        other = posterior.predict(shifted)
-        elsewhere = other.sd if other.entropy is None else other.entropy
-        what = "sd" if other.entropy is None else "entropy"
-        doubt, elsewhere = (a.mean(1) if a.ndim > 1 else a for a in (np.asarray(doubt), np.asarray(elsewhere)))
-        value = calibration.auroc(doubt, elsewhere)
-        means = f"chance that a shifted row has a larger {what} than a held-out row; 0.5 if the shift has no effect"
-        scores.append(Score("AUROC shifted", value, means))
+        scores.append(score_of_shift(predicted, posterior.predict(shifted)))
     notes = [] if below is None else [misfit(below, encoder), *_in_order(posterior, data, below, encoder)]
     return HeldOut(scores, y, p, below, " ".join(filter(None, notes)))
 
 
+def score_of_shift(predicted: Prediction, shifted: Prediction) -> Score:
+    """How well the predictive uncertainty distinguishes shifted rows from others."""
+    what = "sd" if predicted.entropy is None else "entropy"
+    doubt, elsewhere = (np.asarray(getattr(each, what)) for each in (predicted, shifted))
+    doubt, elsewhere = (a.mean(1) if a.ndim > 1 else a for a in (doubt, elsewhere))
+    means = f"chance that a shifted row has a larger {what} than a held-out row; 0.5 if the shift has no effect"
+    return Score("AUROC shifted", calibration.auroc(doubt, elsewhere), means)
+
+
 def scores_of_numbers(
-    predicted: Prediction, y: np.ndarray, below: np.ndarray, crps: np.ndarray, encoder: Encoder | None
-) -> list[Score]:
-    """The scores of predicted numbers y: errors and interval widths for each target, and the coverage of all."""
-    unit = unit_of(encoder)
-    mean, lower, upper = (
-        unit * np.broadcast_to(a, y.shape) for a in (predicted.mean, predicted.lower, predicted.upper)
-    )
+    posterior: Posterior, data: Data, predicted: Prediction, below: np.ndarray, crps: np.ndarray,
+    encoder: Encoder | None,
+) -> list[Score]:  # fmt: skip
+    """The scores of predicted numbers: errors and interval widths of each target, and the coverage of all."""
+    unit, y = unit_of(encoder), np.asarray(data.y)
     multi_output = encoder is not None and bool(encoder.others)
     whose = [f" {aim.name}" for aim in encoder.targets] if encoder is not None and multi_output else [""]
-    columns = (a.T if multi_output else a[None] for a in (unit * y, mean, lower, upper, unit * crps))
-    each = list(zip(whose, *columns, strict=True))
-    width = "mean width of the 90 % interval"
-    return [
-        *(Score(f"RMSE{of}", calibration.rmse(y, mean), ROOT) for of, y, mean, *_ in each),
-        *(Score(f"CRPS{of}", float(np.mean(crps)), DISTANCE) for of, *_, crps in each),
-        *(Score(f"coverage {100 * a:g} %", covered(below, a), "share of rows inside") for a in LEVELS),
-        *(
-            Score(f"sharpness{of}", float(np.mean(np.asarray(high, float) - np.asarray(low, float))), width)
-            for of, _, _, low, high, _ in each
-        ),
+    crps, width = np.mean(unit * crps, 0), np.asarray(predicted.upper, float) - np.asarray(predicted.lower, float)
+    width = np.mean(np.broadcast_to(unit * width, y.shape if multi_output else len(y)), 0)
+    if censors(posterior.model, data.given):
+        mean = np.broadcast_to(predicted.mean, len(y))[places(data)]
+        lost = 100 * np.mean(~seen(y))
+        means = f"share of pairs put in the right order, 0.5 by chance; {lost:.1f} % of the rows are censored"
+        scores = [Score("concordance", concordance(sampled(data).y, mean), means)]
+    else:
+        mean, sds = np.broadcast_to(predicted.mean, y.shape), np.atleast_1d(unit * y.std(0))
+        errors = np.atleast_1d(np.sqrt(np.mean(np.square(unit * (mean - y)), 0)))
+        scores = [
+            Score(f"RMSE{of}", float(error), f"typical error of the predictive mean; the sd of the data is {text(sd)}")
+            for of, error, sd in zip(whose, errors, sds, strict=True)
+        ]
+    scores += [
+        Score(f"CRPS{of}", float(one), "distance of the prediction from the observed number; less is better")
+        for of, one in zip(whose, np.atleast_1d(crps), strict=True)
+    ]
+    for level in LEVELS:
+        error = 100 * math.sqrt(level * (1 - level) / below.size)
+        means = f"share of rows inside their {100 * level:g} % interval; expected {level:g} ± {error / 100:.2g}"
+        scores.append(Score(f"coverage {100 * level:g} %", covered(below, level), means))
+    return scores + [
+        Score(f"sharpness{of}", float(one), "mean width of the 90 % interval")
+        for of, one in zip(whose, np.atleast_1d(width), strict=True)
     ]
 
 
@@ -221,7 +220,7 @@ def log_units(encoder: Encoder | None, y: PyTree) -> np.ndarray:
 
 
 def unit_of(encoder: Encoder | None) -> Any:
-    """The factor from the model's units of y to the table's units: a number, or (K,) for several targets."""
+    """The factor from the model's units of y to the table's units: a number, or (K,) for multi_output targets."""
     return 1.0 if encoder is None else encoder.units[0]
 
 
@@ -230,67 +229,38 @@ def covered(below: np.ndarray, level: float) -> float:
     return float(np.mean(np.abs(below - 0.5) <= level / 2))
 
 
-def score_table(scores: Sequence[Score]) -> Table:
-    """The scores, each with its meaning."""
-    heads = ["score", "value", "what it means"]
-    return Table(heads, scores, heads[2:])
-
-
-def sections(posterior: Posterior, data: Data, encoder: Encoder | None, shifted: PyTree = None) -> list[Section]:
-    """The sections that show how well the rows are predicted: facts, a figure of the calibration, and scores."""
-    if posterior.count == 0 and not posterior.is_point:
-        return [Section("Held-out data", note="The run stored no draws, so there are no predictions.")]
-    found = held_out_scores(posterior, data, encoder, shifted)
-    log, *others = found.scores
-    facts = {
-        "rows" if data.labels is None else "groups": Cell(data.size, ",d"),
-        "mean log predictive density": Cell(log.value, ".3f", f"{log.meaning.partition(';')[0]} nats"),
-    }
-    parts = []
+def sentence(found: HeldOut | None, encoder: Encoder | None) -> str:
+    """How good the predictions are, in words; empty for data without one number or class a row."""
+    if found is None:
+        return ""
+    value, target = {score.name: score.value for score in found.scores}, "" if encoder is None else encoder.target.name
+    of = f" of {target}" if target else ""
     if found.probabilities is not None and found.y is not None:
-        parts = classes(facts, found.probabilities, found.y.astype(int), encoder)
-    elif found.below is not None and found.y is not None:
-        values = {score.name: score.value for score in others}
-        of_each = [name for name in values if name.startswith("RMSE")]
-        if of_each:
-            sds = np.atleast_1d(unit_of(encoder) * (found.y.std(0) if of_each[1:] else found.y.std()))
-            for name, sd in zip(of_each, sds, strict=True):
-                facts[name] = Cell(values[name], aside=f"sd of the data {text(float(sd))}")
-        else:
-            facts["censored"] = Cell(f"{100 * np.mean(~seen(found.y)):.1f} %")
-            facts["concordance"] = Cell(values["concordance"], ".3f", "0.5 if predicted by chance")
-        parts = calibrated(found.below)
-    if parts:
-        parts.append(Section("Scores", [score_table([s for s in others if not s.name.startswith(FACTS)])]))
-    return [Section("Held-out data", [facts, *parts], found.misfit)]
+        usual = 100 * np.bincount(found.y.astype(int)).max() / len(found.y)
+        said = f"The most probable class{of} is right in {100 * value['accuracy']:.0f} % of the held-out rows"
+        return f"{said}; the most frequent class has {usual:.0f} %."
+    if "RMSE" in value and found.y is not None:
+        sd = text(float(f"{float(np.std(unit_of(encoder) * found.y)):.3g}"))
+        return f"Predictions{of} for held-out rows are typically {value['RMSE']:.3g} off; the mean of all is {sd} off."
+    return ""
 
 
-def classes(
-    facts: dict[str, Cell], probability: np.ndarray, codes: np.ndarray, encoder: Encoder | None
-) -> list[Section]:
-    """A figure of how often classes occurred against their predicted probability; adds two facts to ``facts``."""
-    two = probability.shape[1] == 2
-    facts["accuracy"] = Cell(f"{100 * np.mean(probability.argmax(-1) == codes):.1f} %")
-    facts["most frequent class"] = Cell(f"{100 * np.bincount(codes).max() / len(codes):.1f} %")
-    happened = np.eye(probability.shape[1])[codes]
-    drawn = reliability(*((a[:, 1] if two else a.ravel()) for a in (probability, happened)))
-    names = () if encoder is None else encoder.target.classes
-    which = f"of {names[1] if names else 'class 1'}" if two else "of every class"
-    note = f"How often a class occurred against its predicted probability, {which}. If the probabilities are "
-    note += "calibrated, the dots lie on the line."
-    return [Section("", [drawn], note, "panels two")]
-
-
-def calibrated(below: np.ndarray) -> list[Section]:
-    """A figure of the probability integral transforms, and a table of the intervals' coverage."""
-    rows = []
-    for level in LEVELS:
-        error = math.sqrt(level * (1 - level) / below.size)
-        rows.append([f"{100 * level:g} %", f"{100 * covered(below, level):.1f} %", f"± {100 * error:.1f}"])
-    coverage = Section("Coverage", [Table(["interval", "rows inside", "expected error"], rows)])
-    note = "The share of each number's prediction that lies below the number. If the predictions are calibrated, the "
-    note += "histogram is flat and most bars end between the dashed lines."
-    return [Section("", [pit(below.ravel()), coverage], note, "panels two")]
+def sections(found: HeldOut, encoder: Encoder | None) -> list[Section]:
+    """A figure of the calibration of held-out predictions, and their scores."""
+    drawn, note = [], found.misfit
+    if found.probabilities is not None and found.y is not None:
+        two, happened = found.probabilities.shape[1] == 2, np.eye(found.probabilities.shape[1])[found.y.astype(int)]
+        drawn = [reliability(*((a[:, 1] if two else a.ravel()) for a in (found.probabilities, happened)))]
+        names = () if encoder is None else encoder.target.classes
+        which = f"of {names[1] if names else 'class 1'}" if two else "of every class"
+        note += f" The figure shows how often a class occurred against its predicted probability, {which}. If the "
+        note += "probabilities are calibrated, the dots lie on the line."
+    elif found.below is not None:
+        drawn = [pit(found.below.ravel())]
+        note += " The figure shows the share of each row's prediction that lies below the row. If the predictions are "
+        note += "calibrated, the histogram is flat and most bars end between the dashed lines."
+    heads = ["score", "value", "what it means"]
+    return [Section("Predictions of held-out rows", [*drawn, Table(heads, found.scores, heads[2:])], note.strip())]
 
 
 def places(data: Data) -> np.ndarray:
@@ -312,7 +282,7 @@ def transforms(posterior: Posterior, data: Data) -> tuple[np.ndarray, np.ndarray
     """
     first = sampled(data)
     params, weights = posterior.spread(DRAWN)
-    each = -(-DRAWN // len(weights))  # if there are few draws, or a point, each gives several numbers for a row
+    each = -(-DRAWN // len(weights))  # if there are few draws, or a point, each gives multi_output numbers for a row
     if each == 1:
         drawn = replicated(posterior.predictive, params, first.given, first.size, 0)
     else:
@@ -342,7 +312,7 @@ def _drawn(model: Model, each: int, params: PyTree, rows: PyTree) -> jax.Array:
     return drawn.reshape(-1, *drawn.shape[2:])
 
 
-@drawing("Reliability diagram", (3.7, 3.2))
+@drawing("Reliability diagram", 3.2)
 def reliability(canvas: Canvas, probability: np.ndarray, happened: np.ndarray) -> None:
     """Draw how often classes occurred against their predicted probability.
 
@@ -368,7 +338,7 @@ def reliability(canvas: Canvas, probability: np.ndarray, happened: np.ndarray) -
     below.set_xlim(-0.03, 1.03)
 
 
-@drawing("Histogram of probability integral transforms", (3.7, 2.6))
+@drawing("Histogram of probability integral transforms", 2.6)
 def pit(canvas: Canvas, values: np.ndarray) -> None:
     """Draw a histogram of the predictive probability below each observed number; it is flat if they are calibrated."""
     axes, bins = canvas.subplots(), 10 if len(values) < 500 else 20

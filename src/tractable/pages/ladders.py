@@ -19,7 +19,8 @@ from tractable.core.tree import PyTree
 from tractable.ladders import encoding as coding
 from tractable.ladders.bounds import moments
 from tractable.ladders.ladder import Ladder
-from tractable.pages.plots import WIDE, bare, dots, drawing, tidy
+from tractable.pages import plots
+from tractable.pages.plots import bare, drawing, tidy
 from tractable.pages.sections import Cell, Picture, Section, Table
 from tractable.pages.style import COLOURS, INK, MUTED
 from tractable.posterior.posterior import Posterior
@@ -46,7 +47,7 @@ def sections(posterior: Posterior, shape: Shape = None) -> list[Section]:
     encoder = posterior.phi is not None
     out.append(drawn_rows(posterior, ladder, data, shape))
     if encoder and data is not None:
-        out += [reconstructions(posterior, ladder, data[:AGAIN], shape), codes(posterior, ladder, data)]
+        out += [reconstructions(posterior, ladder, data[:AGAIN], shape), *codes(posterior, ladder, data)]
     return out + traversals(ladder, theta, data, shape)
 
 
@@ -90,7 +91,7 @@ def layers(ladder: Ladder, found: Mapping[str, Any]) -> Section:
     heads = ["layer", "units", "family", "weights", "active", "cost, nats per row"]
     note = (
         "From the top layer down. A unit is active if its mean depends on x. The cost of a layer is its KL divergence, "
-        "which the bound on the log likelihood subtracts, in nats (units of the natural logarithm)."
+        "which the bound on the log likelihood subtracts."
     )
     return Section("Layers", [Table(heads, rows)], note)
 
@@ -107,7 +108,7 @@ def drawn_rows(posterior: Posterior, ladder: Ladder, data: np.ndarray | None, sh
         for name, rows in sets.items()
     ]
     note = "The layers h are drawn from the top down. Shown are the mean of x given h¹, and an x drawn given h¹."
-    return Section("Drawn from the model", drawn, note, "panels")
+    return Section("Drawn from the model", drawn, note)
 
 
 def reconstructions(posterior: Posterior, ladder: Ladder, data: np.ndarray, shape: Shape) -> Section:
@@ -118,28 +119,27 @@ def reconstructions(posterior: Posterior, ladder: Ladder, data: np.ndarray, shap
     if shape is None:
         drawn = [lines(b[None], limits, dotted=a) for a, b in zip(data[:6], again[:6], strict=True)]
         note = "A row (dotted), and its reconstruction (line): the mean of x given one h ~ q(h | x)."
-        return Section("Reconstructions", drawn, note, "panels")
+        return Section("Reconstructions", drawn, note)
     both = mosaic(np.concatenate([data, again]), shape, len(data), limits, "rows above, their reconstructions below")
     note = "Above: rows of the data. Below: their reconstructions, the mean of x given one h ~ q(h | x)."
     return Section("Reconstructions", [both], note)
 
 
-def codes(posterior: Posterior, ladder: Ladder, data: np.ndarray) -> Section:
+def codes(posterior: Posterior, ladder: Ladder, data: np.ndarray) -> list[Section]:
     """The codes of rows: the means given each row of the highest layer with active units (whose means depend on x)."""
     active = [i for i in range(ladder.depth) if posterior.found.get(f"active h{i + 1}", 1)]
     at = max(active, default=0)
     mean = np.asarray(coding.encode(posterior, data).mean[at], float)
     name, count = f"h{at + 1}", mean.shape[1]
     if count == 1:
-        drawn, note = histogram(mean[:, 0], f"E[{name} | x]"), f"The mean of the only unit of {name}, given each row."
-    elif count == 2:
-        drawn, note = scatter(mean, [f"{name}[0]", f"{name}[1]"]), f"The mean of each unit of {name}, given each row."
-    else:
+        return [Section("Codes", [histogram(mean[:, 0], f"E[{name} | x]")], f"The mean of {name} given each row.")]
+    first, labels, note = mean, (f"{name}[0]", f"{name}[1]"), f"The mean of each unit of {name}, given each row."
+    if count > 2:
         left, sizes, _ = np.linalg.svd(mean - mean.mean(0), full_matrices=False)
         share = np.square(sizes[:2]).sum() / max(np.square(sizes).sum(), 1e-300)
-        drawn = scatter(left[:, :2] * sizes[:2], ["first component", "second component"])
+        first, labels = left[:, :2] * sizes[:2], ("first component", "second component")
         note = f"The means of {name} given each row: two principal components, {share:.0%} of the variance of {count}."
-    return Section("Codes", [drawn], note, "chart")
+    return [Section("Codes", [plots.scatter(*first.T, labels)], note)]
 
 
 def traversals(ladder: Ladder, theta: PyTree, data: np.ndarray | None, shape: Shape) -> list[Section]:
@@ -157,7 +157,7 @@ def traversals(ladder: Ladder, theta: PyTree, data: np.ndarray | None, shape: Sh
     if shape is not None:
         return [Section("Traversals", [mosaic(sets["traversed"], shape, STEPS, limits, f"traversals of {name}")], note)]
     drawn = [lines(rows, limits, ordered=True, caption=f"{name}[{i}]") for i, rows in enumerate(mean)]
-    return [Section("Traversals", drawn, note + " Darker lines are for higher values of the unit.", "panels")]
+    return [Section("Traversals", drawn, note + " Darker lines are for higher values of the unit.")]
 
 
 @compiled("ladder")
@@ -201,7 +201,7 @@ def mosaic(
     return Picture(out, columns * CELL, title, caption)
 
 
-@drawing("Rows as lines", margin=34)
+@drawing("Rows as lines")
 def lines(
     canvas: Canvas, rows: np.ndarray, limits: Limits, *, ordered: bool = False, dotted: np.ndarray | None = None
 ) -> None:
@@ -217,18 +217,7 @@ def lines(
     tidy(axes, 6, whole=True)
 
 
-@drawing("Codes of rows", (WIDE, 4.0))
-def scatter(canvas: Canvas, values: np.ndarray, labels: list[str]) -> None:
-    """Draw two columns against each other."""
-    axes = canvas.subplots()
-    dots(axes, values[:, 0], values[:, 1], COLOURS[0], 2.6, 0.5)
-    axes.margins(0.04)
-    axes.set_aspect("equal", adjustable="datalim")
-    axes.set_xlabel(labels[0])
-    axes.set_ylabel(labels[1])
-
-
-@drawing("Codes of rows", (WIDE, 2.2))
+@drawing("Codes of rows")
 def histogram(canvas: Canvas, values: np.ndarray, label: str) -> None:
     """Draw a histogram of one column."""
     axes = canvas.subplots()

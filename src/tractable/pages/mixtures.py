@@ -3,27 +3,25 @@
 They show the choice of the number of components or states, the components or states, and the rows.
 """
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
-from matplotlib.ticker import MaxNLocator
 from scipy import stats
 
-from tractable.pages.plots import WIDE, dots, drawing, squares, triangle
-from tractable.pages.sections import Cell, Section, Table, decimals, duration
-from tractable.pages.style import BAD, COLOURS, LINE, MUTED, PAPER
+from tractable.core.words import counted
+from tractable.pages.plots import bare, dots, drawing, short, tidy
+from tractable.pages.sections import Cell, Figure, Section, Table, decimals, duration
+from tractable.pages.style import COLOURS, MUTED, PAPER
 from tractable.selection import CRITERIA, Selection
 
 DRAWN = 1500  # the largest number of rows in a scatter plot
 PAIRED = 4  # the largest number of columns that are drawn against each other
-MORE = {"held-out": ".3f", "evidence": ",.1f"}  # the optional criteria, with their number formats
 NEVER = 1e-6  # a probability of leaving a state below this counts as 0, given the errors of single precision
 SHOWN = 4  # the largest number of sequences that are drawn
 STEPS = 300  # the largest number of steps of a sequence that are drawn: its last ones
-LABEL = 18  # the largest number of characters of a column's name in a figure
 
 
 class Components(NamedTuple):
@@ -38,6 +36,12 @@ class Components(NamedTuple):
     @property
     def sds(self) -> np.ndarray:
         return np.sqrt(np.diagonal(self.covariances, axis1=1, axis2=2))
+
+    @property
+    def answer(self) -> str:
+        """The components in one sentence."""
+        largest = f"the largest holds {100 * self.weights.max():.0f} % of them"
+        return f"The rows fall into {counted(len(self.weights), 'group')} (components); {largest}."
 
     def frame(self, rows: int) -> pd.DataFrame:
         """A table with a row for each component; its "rows" are the component's weight times ``rows``."""
@@ -70,6 +74,12 @@ class States(NamedTuple):
         leaves = 1 - np.diagonal(self.transition)
         return np.divide(1, leaves, out=np.full_like(leaves, np.inf), where=leaves > NEVER)
 
+    @property
+    def answer(self) -> str:
+        """The states in one sentence."""
+        most = f"they spend {100 * self.share.max():.0f} % of the time in state {self.share.argmax() + 1}"
+        return f"The sequences move between {counted(len(self.share), 'state')}; {most}."
+
     def frame(self) -> pd.DataFrame:
         """A table with a row for each state."""
         columns: dict[str, Any] = {
@@ -90,88 +100,70 @@ class States(NamedTuple):
         return pd.DataFrame(columns)
 
 
-def state_sections(
-    found: Selection, states: States, rows: np.ndarray, paths: np.ndarray, held_out: int
-) -> list[Section]:
-    """The sections on the choice of the number of states, the states, their transitions and the sequences.
+def sections(found: Selection, answer: str, shown: Sequence[Section], noun: str, held_out: int) -> list[Section]:
+    """The answer, the choice of the number of components or states, and the sections ``shown``.
+
+    Args:
+        noun: "components" or "states".
+        held_out: the number of held-out rows or sequences.
+    """
+    said = f"The number of {noun} was chosen by {CRITERIA[found.by].column}."
+    if np.isfinite(found.table["held-out"]).any():
+        said += f" Held-out is the mean log density, in nats, of {held_out:,} that no fit used: more is better."
+    if np.isfinite(found.table["evidence"]).any():
+        said += " Evidence is a lower bound on log p(rows), in nats, by variational Bayes: more is better."
+    if "reject" in found.table["verdict"].tolist():
+        said += " A fit with the verdict reject is not chosen."
+    choice = Section(f"Number of {noun}", [*found.remarks, tried_table(found, noun)], said)
+    return [Section("", note=answer), choice, *shown]
+
+
+def tried_table(found: Selection, noun: str) -> Table:
+    """A table of every K that was tried, with its criteria and a mark at the chosen one."""
+    table = found.table.dropna(axis=1, how="all").rename(columns={"components": noun})
+    rows = table_of(table.assign(seconds=[duration(each) for each in table["seconds"]])).cells
+    rows[found.best][0] = rows[found.best][0]._replace(aside="← chosen")
+    return Table(list(table.columns), rows)
+
+
+def table_of(frame: pd.DataFrame) -> Table:
+    """A frame as a table; columns without values are left out, and the numbers of a column have equal decimals."""
+    filled, columns = frame.dropna(axis=1, how="all"), []
+    for values in filled.to_numpy(object).T:
+        whole = all(isinstance(value, str) or value == int(value) for value in values if value == value)
+        form = ",.0f" if whole else f",.{decimals(np.abs(values.astype(float)))}f"
+        columns.append([value if isinstance(value, str) else Cell(float(value), form) for value in values])
+    return Table(list(map(str, filled.columns)), list(zip(*columns, strict=True)))
+
+
+def of_states(states: States, rows: np.ndarray, paths: np.ndarray) -> list[Section]:
+    """The sections on the states, their transitions and the sequences.
 
     Args:
         rows: (n, T, d) the fitted sequences, in the table's units; NaN where a number is missing.
         paths: (n, T) each sequence's most probable path, as states from 0; −1 after its last step.
-        held_out: the number of held-out sequences.
     """
-    table = found.table
-    said = (
-        f"The number of states was chosen by {CRITERIA[found.by].column}. BIC = −2 log L + (free parameters) · log n, "
-        "with likelihood L and n observed steps: less is better."
-    )
-    if "held-out" in more_of(table):
-        said += f" Held-out is the mean log density, in nats, of {held_out:,} sequences that no fit used."
-    parts = [*found.remarks, *criteria(table, found.best, "states"), tried_table(table, found.best, "states")]
-    note = "The column in which the states differ most. A step has the colour of its state on the most probable path."
-    drawn = sequences(states, rows, paths)
-    return [
-        Section("Number of states", parts, said),
-        *states_shown(states),
-        Section("Sequences", [drawn], note, "chart"),
-    ]
-
-
-def states_shown(states: States) -> list[Section]:
-    """Tables of the states and of their transitions."""
     steps = f"steps of {states.unit}" if states.unit else "steps"
-    lines: list[list[Any]] = [
-        ["share of time", *(Cell(float(v), ".3f") for v in states.share)],
-        ["at the first step", *(Cell(float(v), ".3f") for v in states.initial)],
-        [f"mean duration, in {steps}", *(Cell(float(v), ",.1f") if np.isfinite(v) else "endless" for v in states.stay)],
-    ]
-    spreads = states.spreads
-    for j, name in enumerate(states.names):
-        values = states.values[:, j]
-        form = f",.{decimals(values if spreads is None else spreads[:, j])}f"
-        aside = [""] * len(values) if spreads is None else [f"± {s:{form}}" for s in spreads[:, j]]
-        lines.append([name, *(Cell(float(v), form, a) for v, a in zip(values, aside, strict=True))])
-    heads = ["", *(str(k + 1) for k in range(len(states.share)))]
-    what = "the mean, ± sd, in the table's units" if spreads is not None else f"the {states.says.removesuffix(' of')}"
-    moves: list[list[Any]] = [[f"from {i + 1}"] for i in range(len(states.share))]
-    for (i, j), p in np.ndenumerate(states.transition):
-        error = states.errors[i, j]
-        moves[i].append(Cell(float(p), ".3f", f"± {error:.3f}" if np.isfinite(error) else ""))
+    note = f"In order of their share of time, in the table's units. A state lasts for {steps}."
     return [
-        Section("States", [Table(heads, lines)], f"In order of their share of time. For each column, {what}."),
-        Section("Transitions", [Table(["", *(f"to {head}" for head in heads[1:])], moves)],
-                "The probability of the next step's state, ± its standard error."),
+        Section("States", [table_of(states.frame())], note),
+        Section("Transitions", [table_of(states.transitions())], "The probability of the next step's state."),
+        Section("Sequences", sequences(states, rows, paths), "The column in which the states differ most. A step has "
+                "the colour of its state on the most probable path."),
     ]  # fmt: skip
 
 
-def sections(
-    found: Selection, components: Components, rows: np.ndarray, likeliest: np.ndarray, covariance: str, held_out: int
-) -> list[Section]:
-    """The sections on the choice of the number of components, the components and the rows.
+def of_components(components: Components, rows: np.ndarray, likeliest: np.ndarray, covariance: str) -> list[Section]:
+    """The sections on the components and the rows.
 
     Args:
         rows: (n, d) the fitted rows, in the table's units; NaN where a number is missing.
         likeliest: (n,) each row's most probable component, from 0.
         covariance: the covariance type.
-        held_out: the number of held-out rows.
     """
-    table, more = found.table, more_of(found.table)
-    said = (
-        f"The number of components was chosen by {CRITERIA[found.by].column}. BIC = −2 log L + (free parameters) · "
-        "log n and AIC = −2 log L + 2 · (free parameters), with likelihood L and n rows: less is better."
-    )
-    if "held-out" in more:
-        said += f" Held-out is the mean log density, in nats, of {held_out:,} rows that no fit used: more is better."
-    if "evidence" in more:
-        said += " Evidence is a lower bound on log p(rows), in nats, by variational Bayes: more is better."
-    if unsound(table).any():
-        said += " A fit with the verdict reject is not chosen; it is a cross in the figures."
-    parts = [*found.remarks, *criteria(table, found.best), tried_table(table, found.best)]
-    return [
-        Section("Number of components", parts, said),
-        components_of(components, len(rows), covariance),
-        rows_of(components, rows, likeliest),
-    ]
+    note = f"In order of weight, in the table's units; covariances are {covariance}."
+    table = table_of(components.frame(len(rows)))
+    return [Section("Components", [table], note), rows_of(components, rows, likeliest)]
 
 
 def facts(found: Selection, rows: np.ndarray, noun: str = "components") -> dict[str, Any]:
@@ -179,92 +171,27 @@ def facts(found: Selection, rows: np.ndarray, noun: str = "components") -> dict[
     return {
         "rows of data" if rows.ndim == 2 else "sequences": Cell(len(rows), ",d"),
         "columns": Cell(rows.shape[-1], ",d"),
-        noun: Cell(found.components, aside=f"{in_words(found.table['components'].tolist())} tried"),
+        noun: Cell(found.components, aside=f"{', '.join(map(str, found.table['components']))} tried"),
         "free parameters": Cell(found.candidates[found.best].parameters, ",d"),
         "wall time": duration(float(found.table["seconds"].to_numpy().sum())),
     }
-
-
-def in_words(tried: list[int]) -> str:
-    """Numbers as text; successive numbers are shown as a range.
-
-    >>> in_words([2, 3, 4, 5]), in_words([2, 5])
-    ('2 to 5', '2, 5')
-    """
-    if len(tried) > 2 and tried == list(range(tried[0], tried[-1] + 1)):
-        return f"{tried[0]} to {tried[-1]}"
-    return ", ".join(map(str, tried))
-
-
-def more_of(table: pd.DataFrame) -> list[str]:
-    """The optional criteria for which the table has values."""
-    return [name for name in MORE if name in table and np.isfinite(table[name]).any()]
-
-
-def unsound(table: pd.DataFrame) -> np.ndarray:
-    """Whether each candidate's verdict is neither "trust" nor "caution", (candidates,)."""
-    return ~table["verdict"].isin(["trust", "caution"]).to_numpy()
-
-
-def tried_table(table: pd.DataFrame, best: int, noun: str = "components") -> Table:
-    """A table of every K that was tried, with its criteria and a mark at the chosen one."""
-    usual = dict.fromkeys(("log likelihood", "BIC", "AIC"), ",.1f") | {name: MORE[name] for name in more_of(table)}
-    heads = [noun, "parameters", *usual, "starts that agree", "time", "verdict"]
-    rows = [
-        [
-            Cell(row["components"], "d", "← chosen" if i == best else ""), Cell(row["parameters"], ",d"),
-            *(Cell(row[name], form) for name, form in usual.items()),
-            f"{row['starts that agree']} of {row['starts']}", duration(row["seconds"]), row["verdict"],
-        ]
-        for i, row in enumerate(table.to_dict("records"))
-    ]  # fmt: skip
-    return Table(heads, rows, layout="wide")
-
-
-def criteria(table: pd.DataFrame, best: int, noun: str = "components") -> list[Section]:
-    """Figures of each criterion against the number of components."""
-    drawn = []
-    for name in ("BIC", *more_of(table)) if len(table) > 1 else ():
-        values = table[name].to_numpy(np.float64)
-        if np.isfinite(values).sum() > 1:
-            caption = f"{name}, {'less' if name == 'BIC' else 'more'} is better"
-            drawn.append(criterion(table["components"].to_numpy(), values, best, unsound(table), noun, caption=caption))
-    return [Section("", drawn, layout="panels two")] if drawn else []
-
-
-def components_of(found: Components, rows: int, covariance: str) -> Section:
-    """A table with each component's weight, means and sds."""
-    lines: list[list[Any]] = [["weight π", *(Cell(float(w), ".3f") for w in found.weights)]]
-    if np.isfinite(found.errors).any():
-        lines.append(["its standard error", *(Cell(float(e), ".3f") for e in found.errors)])
-    lines.append(["π · rows", *(Cell(float(w * rows), ",.1f") for w in found.weights)])
-    for name, means, sds in zip(found.names, found.means.T, found.sds.T, strict=True):
-        form = f",.{decimals(sds)}f"
-        lines.append([name, *(Cell(float(m), form, f"± {s:{form}}") for m, s in zip(means, sds, strict=True))])
-    heads = ["", *(str(k + 1) for k in range(len(found.weights)))]
-    note = f"In order of weight. For each column, the mean ± sd in the table's units; covariances are {covariance}."
-    return Section("Components", [Table(heads, lines)], note)
 
 
 def rows_of(found: Components, rows: np.ndarray, likeliest: np.ndarray) -> Section:
     """A figure of the rows, coloured by their most probable component, with the components' ellipses."""
     shown = most_distinct(found)
     some = np.linspace(0, len(rows) - 1, min(DRAWN, len(rows))).astype(int)
-    few = found._replace(
-        names=[name if len(name) <= LABEL else f"{name[: LABEL - 1]}…" for name in np.array(found.names)[shown]],
-        means=found.means[:, shown], covariances=found.covariances[:, shown][:, :, shown],
-    )  # fmt: skip
+    note = "The histograms of all rows, with the density of each component times its weight."
     if len(shown) > 1:
-        note = "Rows have the colour of their most probable component; an ellipse holds 90 % of each component. On the "
-        note += "diagonal: the histogram of all rows, and the density of each component times its weight."
-    else:
-        note = "The histogram of all rows, and the density of each component times its weight."
+        note += " Rows have the colour of their most probable component; an ellipse holds 90 % of each component."
     if len(shown) < len(found.names):
         note += f" Shown are the {len(shown)} columns, of {len(found.names)}, in which the components differ most."
     if len(some) < len(rows):
         note += f" Shown are {len(some):,} evenly spaced rows of {len(rows):,}."
-    drawn = ellipses(few, rows[np.ix_(some, shown)], likeliest[some])
-    return Section("Rows and components", [drawn], note, "chart pairs")
+    drawn = [densities(found, i, rows[some, i], caption=found.names[i]) for i in shown]
+    pairs = [(int(i), int(j)) for at, i in enumerate(shown) for j in shown[at + 1 :]]
+    drawn += [ellipses(found, [i, j], rows[some][:, [i, j]], likeliest[some]) for i, j in pairs]
+    return Section("Rows and components", drawn, note)
 
 
 def most_distinct(found: Components) -> np.ndarray:
@@ -279,80 +206,60 @@ def most_distinct(found: Components) -> np.ndarray:
     return np.sort(np.argsort(-share, kind="stable")[:PAIRED])
 
 
-@drawing("A criterion against the number of components", (3.7, 2.3))
-def criterion(canvas: Canvas, tried: np.ndarray, values: np.ndarray, best: int, unsound: np.ndarray, noun: str) -> None:
-    """Draw a criterion (k,) against the numbers of components that were tried.
-
-    The chosen number is a filled dot. Fits that are ``unsound`` (n,) are crosses, which the line leaves out.
-    """
-    axes = canvas.subplots()
-    sound, crossed = (which & np.isfinite(values) for which in (~unsound, unsound))
-    axes.plot(tried[sound], values[sound], "o-", color=COLOURS[0], markerfacecolor=PAPER, markersize=4.5)
-    axes.plot(tried[crossed], values[crossed], "x", color=BAD, markersize=5.5)
-    if np.isfinite(values[best]):
-        axes.plot(tried[best], values[best], "o", color=BAD if unsound[best] else COLOURS[0], markersize=8)
-    axes.margins(x=0.05, y=0.12)
-    axes.xaxis.set_major_locator(MaxNLocator(10, integer=True))
-    axes.yaxis.set_major_locator(MaxNLocator(4))
-    axes.set_xlabel(noun)
-    axes.spines["left"].set_visible(False)
-    axes.grid(axis="y", color=LINE, linewidth=0.5, alpha=0.6)
+@drawing("The rows' numbers and the components' densities")
+def densities(canvas: Canvas, found: Components, column: int, values: np.ndarray) -> None:
+    """Draw the histogram of numbers (n,), and the density of each component in this column times its weight."""
+    axes, there = canvas.subplots(), values[np.isfinite(values)]
+    bins = int(np.clip(2 * len(there) ** (1 / 3), 8, 40))
+    axes.hist(there, bins, density=True, color=MUTED, alpha=0.28, linewidth=0)
+    for i, weight in enumerate(found.weights):
+        mean, sd = found.means[i, column], found.sds[i, column]
+        x = mean + sd * np.linspace(-3.5, 3.5, 120)
+        axes.plot(x, weight * stats.norm.pdf(x, mean, sd), color=COLOURS[i % len(COLOURS)])
+    bare(axes)
 
 
-@drawing("Rows and components in every pair of columns", lambda found, *_: squares(1.75, 0.9, len(found.names)))
-def ellipses(canvas: Canvas, found: Components, values: np.ndarray, likeliest: np.ndarray) -> None:
-    """Draw rows (n, k) in every pair of columns, with ellipses that hold 90 % of each component.
+@drawing("Rows and components in two columns", 2.9)
+def ellipses(canvas: Canvas, found: Components, columns: list[int], values: np.ndarray, likeliest: np.ndarray) -> None:
+    """Draw rows (n, 2) in two columns, with ellipses that hold 90 % of each component.
 
     Rows have the colour of their most probable component (n,). A missing number is NaN.
     """
+    axes, radius = canvas.subplots(), np.sqrt(stats.chi2.ppf(0.9, 2))
     circle = np.stack([np.cos(turn := np.linspace(0, 2 * np.pi, 73)), np.sin(turn)])
-    radius = np.sqrt(stats.chi2.ppf(0.9, 2))
     every = [COLOURS[i % len(COLOURS)] for i in range(len(found.weights))]
-
-    def alone(axes: Axes, column: int) -> None:
-        there = values[np.isfinite(values[:, column]), column]
-        bins = int(np.clip(2 * len(there) ** (1 / 3), 8, 40))
-        axes.hist(there, bins, density=True, color=MUTED, alpha=0.28, linewidth=0)
-        for i, colour in enumerate(every):
-            mean, sd = found.means[i, column], float(np.sqrt(found.covariances[i, column, column]))
-            x = mean + sd * np.linspace(-3.5, 3.5, 120)
-            axes.plot(x, found.weights[i] * stats.norm.pdf(x, mean, sd), color=colour)
-
-    def pair(axes: Axes, column: int, row: int) -> None:
-        at = [column, row]
-        for i, colour in enumerate(every):
-            if (its := likeliest == i).any():
-                dots(axes, values[its, column], values[its, row], colour, 2.2, 0.5)
-        for i, colour in enumerate(every):
-            roots, basis = np.linalg.eigh(found.covariances[i][np.ix_(at, at)])
-            x, y = found.means[i][at][:, None] + basis @ (radius * np.sqrt(np.maximum(roots, 0))[:, None] * circle)
-            axes.plot(x, y, color=colour, linewidth=1.3)
-            around = {"boxstyle": "circle,pad=0.12", "facecolor": PAPER, "edgecolor": colour, "linewidth": 0.8}
-            x, y = found.means[i][at]
-            axes.text(x, y, str(i + 1), color=colour, fontsize=7, ha="center", va="center", bbox=around)
-
-    triangle(canvas, found.names, alone, pair)
+    for i, colour in enumerate(every):
+        x, y = values[likeliest == i].T
+        dots(axes, x, y, colour, 2.2, 0.5)
+    for i, colour in enumerate(every):
+        centre = found.means[i][columns]
+        roots, basis = np.linalg.eigh(found.covariances[i][np.ix_(np.array(columns), np.array(columns))])
+        x, y = centre[:, None] + basis @ (radius * np.sqrt(np.maximum(roots, 0))[:, None] * circle)
+        axes.plot(x, y, color=colour, linewidth=1.3)
+        around = {"boxstyle": "circle,pad=0.12", "facecolor": PAPER, "edgecolor": colour, "linewidth": 0.8}
+        axes.text(centre[0], centre[1], str(i + 1), color=colour, fontsize=7.5, ha="center", va="center", bbox=around)
+    axes.set_xlabel(short(found.names[columns[0]]))
+    axes.set_ylabel(short(found.names[columns[1]]))
+    tidy(axes, 4, 4)
 
 
-@drawing(
-    "Sequences in the colours of their most probable states",
-    lambda states, rows, _: (WIDE, 0.5 + min(len(rows), SHOWN)),
-)
-def sequences(canvas: Canvas, states: States, rows: np.ndarray, paths: np.ndarray) -> None:
-    """Draw some of the sequences (n, T, d), one below another, coloured by their most probable states (n, T)."""
+def sequences(states: States, rows: np.ndarray, paths: np.ndarray) -> list[Figure]:
+    """Figures of some of the sequences (n, T, d), coloured by their most probable states (n, T)."""
     column = 0
     if states.spreads is not None and len(states.share) > 1:
         column = int(np.argmax(states.values.var(0) / np.square(states.spreads).mean(0)))
     some = np.linspace(0, len(rows) - 1, min(SHOWN, len(rows))).astype(int)
-    every = np.atleast_1d(canvas.subplots(len(some), sharex=True, sharey=True))
-    for axes, index in zip(every, some, strict=True):
-        last = int(np.sum(paths[index] >= 0))
-        first = max(0, last - STEPS)
-        step, values, path = np.arange(first, last), rows[index, first:last, column], paths[index, first:last]
-        axes.plot(step + 1, values, color=MUTED, linewidth=0.6, alpha=0.6)
-        for k in range(len(states.share)):
-            here = path == k
-            dots(axes, step[here] + 1, values[here], COLOURS[k % len(COLOURS)], 5.0, 0.9)
-        axes.spines["left"].set_visible(False)
-        axes.yaxis.set_major_locator(MaxNLocator(3))
-    every[-1].set_xlabel("step")
+    return [sequence(rows[i, :, column], paths[i], caption=f"sequence {i + 1}") for i in some]
+
+
+@drawing("A sequence in the colours of its most probable states")
+def sequence(canvas: Canvas, values: np.ndarray, path: np.ndarray) -> None:
+    """Draw a sequence (T,), with a dot in the colour of its state on the most probable path (T,) for each step."""
+    axes, last = canvas.subplots(), int(np.sum(path >= 0))
+    steps = np.arange(max(0, last - STEPS), last)
+    axes.plot(steps + 1, values[steps], color=MUTED, linewidth=0.6, alpha=0.6)
+    for state in np.unique(path[steps]):
+        here = steps[path[steps] == state]
+        dots(axes, here + 1, values[here], COLOURS[state % len(COLOURS)], 5.0, 0.9)
+    axes.set_xlabel("step")
+    tidy(axes, whole=True)

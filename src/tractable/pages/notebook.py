@@ -29,7 +29,8 @@ def parts_of(result: object) -> list[Section]:
 
 @parts_of.register
 def _(posterior: Posterior) -> list[Section]:
-    return [verdict.overview(posterior, usual_facts(posterior)), parameters.numbers(posterior)]
+    trust = verdict.trust(posterior.report(), usual_facts(posterior), posterior.interrupted)
+    return [trust, parameters.numbers(posterior)]
 
 
 @parts_of.register(Report)

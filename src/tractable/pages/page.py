@@ -8,27 +8,29 @@ from tractable.calibration.calibrate import Calibration
 from tractable.comparison import Comparison
 from tractable.core.model import Data, PyTree, as_data
 from tractable.pages import comparison as comparisons
+from tractable.pages import effects, ladders, networks, parameters, predictive, ranks, verdict
 from tractable.pages import held_out as predictions
-from tractable.pages import ladders, networks, parameters, predictive, ranks, verdict
 from tractable.pages.render import write
 from tractable.pages.sections import Cell, Section, duration
 from tractable.posterior.posterior import Posterior
 from tractable.tables.encoder import Encoder
 
 
-def write_page(folder: str | pathlib.Path, posterior: Posterior, *, title: str, **how: Any) -> pathlib.Path:
-    """Write ``report.html`` for a posterior: the verdict with its checks, numbers, figures and settings.
+def write_page(folder: str | pathlib.Path, posterior: Posterior, *, title: str = "", **how: Any) -> pathlib.Path:
+    """Write ``report.html`` for a posterior: the answer, what it shows, how far to trust it, and its parameters.
 
     Args:
         folder: the folder to write into; it is made if necessary.
         posterior: the result of ``infer``.
-        title: the title of the page.
+        title: the title of the page; for a table, by default what was predicted from what.
         how: as for ``sections_of``.
 
     Returns:
         The file's path.
     """
-    return write(folder, title, sections_of(posterior, **how), type(posterior.method).__name__)
+    encoder, method = how.get("encoder"), type(posterior.method).__name__
+    title = title or (f"A model by {method}" if encoder is None else effects.title_of(encoder))
+    return write(folder, title, sections_of(posterior, **how), method)
 
 
 def sections_of(
@@ -42,35 +44,54 @@ def sections_of(
     sections: Sequence[Section] | None = None,
     notes: Sequence[str] = (),
 ) -> list[Section]:
-    """The report of a posterior: the verdict with its checks, the numbers and figures, and last the settings.
+    """The report of a posterior: the answer, what it shows, how far to trust it, its parameters, and the settings.
+
+    Without a table, the verdict comes before what the posterior shows.
 
     Args:
         posterior: the result of ``infer``.
         held_out: Data, or arrays, that were not used in the fit; the page judges their predictions.
-        encoder: the encoder of a table; weights are then shown with the names of their columns, and errors are in the
-            target's units.
+        encoder: the encoder of a table; the page then shows the effects of its columns.
         shifted: inputs of rows unlike the fitted ones, whose predictions are compared with those of ``held_out``.
         shape: (height, width) if the rows of a ladder (a model with layers of latent variables) are pictures; by
             default square if possible.
         facts: values by name that are shown below the verdict in place of the usual ones.
-        sections: sections that replace the parameters' table and figures, for models whose single parameters say
-            little.
+        sections: the answer, as a section without a title, and sections that replace the parameters' table and
+            figures, for models whose single parameters say little.
         notes: sentences on how the rows were read.
     """
+    report, groups, found = posterior.report(), effects.effects_of(posterior, encoder), None
+    if held_out is not None and (posterior.count or posterior.is_point):
+        found = predictions.held_out_scores(posterior, as_data(held_out), encoder, shifted)
+    is_ladder = posterior.is_point and hasattr(posterior.model, "recognition")  # layers of units, at one θ
+    own, theirs, answer = list(sections or ()), [], ""
+    if own and not own[0].title:
+        answer = own.pop(0).note
+    if sections is None and is_ladder:
+        own, theirs = ladders.sections(posterior, shape), [parameters.numbers(posterior)]
+    elif sections is None:
+        own = predictive.sections(posterior, encoder)
+        theirs = [parameters.numbers(posterior), *parameters.of_groups(posterior), *networks.members(posterior),
+                  *networks.layers(posterior), *parameters.figures(posterior)]  # fmt: skip
+        if encoder is None:
+            answer = parameters.sentence(posterior)
+        else:
+            answer = effects.sentence(groups, encoder) or predictions.sentence(found, encoder)
+    shows = [*effects.sections(groups, encoder), *(predictions.sections(found, encoder) if found else []), *own]
+    facts = usual_facts(posterior, encoder) if facts is None else facts
+    trust = [verdict.trust(report, facts, posterior.interrupted)]
     return [
-        verdict.overview(posterior, usual_facts(posterior, encoder) if facts is None else facts),
-        verdict.why(posterior.report()),
+        *verdict.answer(answer, report.verdict),
+        *(trust + shows if encoder is None else shows + trust),
         *([Section("How the rows were read", notes)] if notes else []),
-        *(of_parameters(posterior, encoder, shape) if sections is None else sections),
+        *theirs,
         *parameters.climb(posterior),
-        *parameters.bias(posterior),
-        *([] if held_out is None else predictions.sections(posterior, as_data(held_out), encoder, shifted)),
         verdict.settings(posterior),
     ]
 
 
 def write_comparison_page(folder: str | pathlib.Path, comparison: Comparison, *, title: str) -> pathlib.Path:
-    """Write ``report.html`` for a comparison: the table, the marginals in one figure, and each method's checks."""
+    """Write ``report.html`` for a comparison: its table, its marginals in figures, and each method's checks."""
     return write(folder, title, comparisons.sections(comparison), f"methods compared: {len(comparison.table)}")
 
 
@@ -96,16 +117,3 @@ def usual_facts(posterior: Posterior, encoder: Encoder | None = None) -> dict[st
         **({} if posterior.curve is None else {"climb": str(posterior.curve)}),
         "wall time": duration(sum(posterior.seconds.values())),
     }
-
-
-def of_parameters(posterior: Posterior, encoder: Encoder | None, shape: ladders.Shape) -> list[Section]:
-    """The sections of the parameters, or of a ladder's layers."""
-    first = parameters.numbers(posterior)
-    if posterior.is_point and hasattr(posterior.model, "recognition"):  # layers of units, at one θ
-        return [first, *ladders.sections(posterior, shape)]
-    return [
-        *parameters.effects_sections(posterior, encoder), first, *parameters.of_groups(posterior),
-        *networks.members(posterior),
-        *networks.layers(posterior), *parameters.sections(posterior),
-        *predictive.sections(posterior, encoder),
-    ]  # fmt: skip

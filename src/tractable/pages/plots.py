@@ -1,10 +1,10 @@
 """Small figures, which a page shows next to each other or, on a phone, one below another."""
 
 import functools
-import re
+import itertools
 import textwrap
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,232 +12,136 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 from matplotlib.patches import PathPatch
 from matplotlib.path import Path
-from matplotlib.ticker import MaxNLocator, PercentFormatter
-from scipy import stats
+from matplotlib.ticker import MaxNLocator
 
-from tractable.core.curve import Curve
 from tractable.pages.sections import Figure
-from tractable.pages.style import BAD, COLOURS, INK, LINE, MUTED, PAPER
+from tractable.pages.style import BAD, COLOURS, INK, LINE, PAPER
 
-PANEL, WIDE = (3.7, 1.85), 7.2  # the size of a panel, and the width of a wide figure, in inches
+WIDTH = 3.7  # of a figure, in inches: the width of a phone
 POINTS = 400  # the largest number of points in a trace
 NOISY = 0.02  # a climb counts as noisy if the objective falls in a larger share of the steps than this
 DOTS = 700  # the largest number of dots in a scatter plot
-Size = tuple[float, float]
 Draw = Callable[..., None]
 
 
-def drawing(
-    title: str, size: Size | Callable[..., Size] = PANEL, margin: int = 0
-) -> Callable[[Draw], Callable[..., Figure]]:
+def drawing(title: str, height: float | Callable[..., float] = 1.85) -> Callable[[Draw], Callable[..., Figure]]:
     """A decorator that turns a function which draws on an empty canvas into a function that returns a Figure.
 
-    The new function takes the same arguments except the canvas.
+    The new function takes the same arguments except the canvas. The height is in inches.
     """
 
     def decorate(draw: Draw) -> Callable[..., Figure]:
         @functools.wraps(draw)
         def figure(*args: Any, caption: str = "", **options: Any) -> Figure:
-            inches = size(*args, **options) if callable(size) else size
-            return Figure(lambda canvas: draw(canvas, *args, **options), inches, title, margin, caption)
+            tall = height(*args, **options) if callable(height) else height
+            return Figure(lambda canvas: draw(canvas, *args, **options), (WIDTH, tall), title, caption)
 
         return figure
 
     return decorate
 
 
-def lines_tall(labels: list[str], *_: Any) -> Size:
-    """The size of a figure that has a line for each label."""
-    return WIDE, 0.55 + 0.2 * len(labels)
-
-
-@drawing("Marginal density", margin=2)
-def marginal(
-    canvas: Canvas, values: np.ndarray, mean: float, bounds: tuple[float, float], corrected: np.ndarray | None = None
-) -> None:
-    """Draw the density of draws (n,), their mean and interval.
-
-    ``corrected`` are draws from which a predicted bias was removed; their density is a dashed line.
-    """
+@drawing("Marginal density")
+def marginal(canvas: Canvas, values: np.ndarray, mean: float, bounds: tuple[float, float]) -> None:
+    """Draw the density of draws (n,), their mean and interval."""
     axes = canvas.subplots()
-    top = filled(axes, values)
-    if corrected is not None:
-        x, height = density(corrected)
-        axes.plot(x, height, color=INK, dashes=(4, 3), linewidth=0.9)
-        top = max(top, height.max())
-    base = -0.07 * top
+    x, height = density(values)
+    axes.fill_between(x, height, color=COLOURS[0], alpha=0.16, linewidth=0)
+    axes.plot(x, height, color=COLOURS[0])
+    base = -0.07 * height.max()
     axes.plot(bounds, [base, base], color=INK, linewidth=2)
     axes.plot([mean], [base], "o", color=INK, markerfacecolor=PAPER, markersize=5)
-    axes.set_ylim(2 * base, 1.06 * top)
+    axes.set_ylim(2 * base, 1.06 * height.max())
     bare(axes)
 
 
-@drawing("Trace of the draws of every chain", margin=34)
-def trace(canvas: Canvas, chains: np.ndarray, diverged: np.ndarray | None = None) -> None:
+@drawing("Trace of the draws of every chain")
+def trace(canvas: Canvas, chains: np.ndarray, diverged: np.ndarray) -> None:
     """Draw the draws (chain, draw) in order, with ticks below them where a trajectory diverged."""
     axes, count = canvas.subplots(), chains.shape[1]
     at = np.arange(0, count, -(-count // POINTS))
-    for chain, colour in reversed(list(zip(chains, COLOURS * len(chains), strict=False))):
+    for chain, colour in reversed(list(zip(chains, itertools.cycle(COLOURS), strict=False))):
         axes.plot(at, chain[at], color=colour, linewidth=0.7, alpha=0.85)
-    if diverged is not None and diverged.any():
+    if diverged.any():
         where = np.flatnonzero(diverged.any(0))[:POINTS]
-        low = axes.get_ylim()[0]
-        axes.plot(where, np.full(len(where), low), "|", color=BAD, markersize=7, clip_on=False)
+        axes.plot(where, np.full(len(where), axes.get_ylim()[0]), "|", color=BAD, markersize=7, clip_on=False)
     axes.set_xlim(0, max(count - 1, 1))
     tidy(axes, whole=True)
 
 
-@drawing("Ranks of every chain among all draws", margin=34)
-def ranks(canvas: Canvas, chains: np.ndarray, effective: float) -> None:
-    """Draw for each chain the ECDF (empirical distribution function) of its ranks among all draws, minus uniform.
-
-    If the chains agree, all stay in the band with probability 0.95. The band is Kolmogorov's for a chain's number of
-    effective draws.
-    """
-    axes, (count, draws) = canvas.subplots(), chains.shape
-    ranked = stats.rankdata(chains, axis=None).reshape(chains.shape) / chains.size
-    half = stats.kstwobign.ppf(1 - 0.05 / count) * np.sqrt((1 - 1 / count) / max(effective / count, 1))
-    axes.axhspan(-half, half, color=MUTED, alpha=0.13, linewidth=0)
-    axes.axhline(0, color=LINE, linewidth=0.8)
-    grid = np.linspace(0, 1, 101)
-    for chain, colour in zip(ranked, COLOURS * count, strict=False):
-        share = np.searchsorted(np.sort(chain), grid, side="right") / draws
-        axes.plot(grid, share - grid, color=colour, linewidth=1)
-    axes.set_xlim(0, 1)
-    axes.margins(y=0.15)
-    tidy(axes)
-    axes.xaxis.set_major_formatter(PercentFormatter(1))
-
-
-@drawing("Autocorrelation of the chain", margin=34)
-def autocorrelation(canvas: Canvas, chain: np.ndarray) -> None:
-    """Draw a chain's autocorrelation at up to 60 lags."""
-    axes, centred = canvas.subplots(), np.asarray(chain, float) - np.mean(chain)
-    lags = min(60, len(centred) - 1)
-    products = np.array([centred[: len(centred) - k] @ centred[k:] for k in range(lags + 1)])
-    axes.axhline(0, color=LINE, linewidth=0.8)
-    axes.vlines(np.arange(lags + 1), 0, products / max(products[0], 1e-300), color=COLOURS[0], linewidth=1.4)
-    tidy(axes)
-
-
-@drawing("Draws of every pair of parameters", lambda values, labels, *_: squares(1.55, 0.86, len(labels)))
-def pairs(canvas: Canvas, values: np.ndarray, labels: list[str], diverged: np.ndarray | None = None) -> None:
-    """Draw a triangle of scatter plots, with densities on the diagonal."""
-    every = slice(None, None, -(-len(values) // DOTS))
-
-    def alone(axes: Axes, i: int) -> None:
-        filled(axes, values[:, i])
-        axes.set_ylim(0)
-
-    def pair(axes: Axes, i: int, j: int) -> None:
-        dots(axes, values[every, i], values[every, j], COLOURS[0], 1.7, 0.4)
-        if diverged is not None and diverged.any():
-            dots(axes, values[diverged, i], values[diverged, j], BAD, 3, 1)
-
-    triangle(canvas, labels, alone, pair)
-
-
-def squares(side: float, height: float, count: int) -> Size:
-    """The size of a triangle of panels."""
-    return max(side * count, 4.4), max(height * side * count, 3.4 if count > 1 else 2.6)
-
-
-def triangle(
-    canvas: Canvas, labels: list[str], alone: Callable[[Axes, int], None], pair: Callable[[Axes, int, int], None]
+@drawing("Two columns against each other", 2.5)
+def scatter(
+    canvas: Canvas, x: np.ndarray, y: np.ndarray, labels: tuple[str, str], marked: np.ndarray | None = None
 ) -> None:
-    """Draw a triangle of panels.
-
-    ``alone`` draws one column in a panel of the diagonal; ``pair`` draws two columns (x, y) in a panel below it.
-    """
-    count = len(labels)
-    grid = canvas.subplots(count, count, sharex="col", squeeze=False)
-    for row, column in np.ndindex(count, count):
-        axes: Any = grid[row, column]
-        axes.xaxis.set_major_locator(MaxNLocator(3))
-        if column > row:
-            axes.set_visible(False)
-        elif column == row:
-            alone(axes, row)
-            bare(axes)
-        else:
-            pair(axes, column, row)
-            axes.yaxis.set_major_locator(MaxNLocator(3))
-        axes.tick_params(labelleft=column == 0 < row)
-        if row == count - 1:
-            axes.set_xlabel(folded(labels[column], 20), color=INK)
-        if column == 0 < row:
-            axes.set_ylabel(folded(labels[row], 17), color=INK)
-    canvas.align_labels()
+    """Draw dots at x and y (n,); the ``marked`` ones stand out."""
+    axes, every = canvas.subplots(), slice(None, None, -(-len(x) // DOTS))
+    dots(axes, x[every], y[every], COLOURS[0], 2.0, 0.45)
+    if marked is not None and marked.any():
+        dots(axes, x[marked], y[marked], BAD, 3, 1)
+    axes.set_xlabel(short(labels[0]))
+    axes.set_ylabel(short(labels[1]))
+    tidy(axes, 4, 4)
 
 
-def folded(label: str, width: int) -> str:
-    """A label in at most three lines of ``width`` letters; of "parameter · column" only the column is shown."""
-    name = label.split(" · ")[-1]
-    lines = textwrap.fill(re.sub("([_=])", r"\1 ", name), width, max_lines=3, placeholder="…")
-    return re.sub("([_=]) ", r"\1", lines)
-
-
-@drawing("The climb of every start over its steps", (WIDE, 2.4))
-def climb(canvas: Canvas, curve: Curve, unit: str, size: int | float) -> None:
-    """Draw the objective divided by ``size``, a line for each start, and the scores of held-out rows.
-
-    A noisy line is drawn with its running mean.
-    """
-    panels, lows, highs = canvas.subplots(1, 1 + (len(curve.held_out) > 1), squeeze=False)[0], [], []
-    for one, colour in zip(curve.objective / size, COLOURS * len(curve.objective), strict=False):
-        at, heights = curve.steps[np.isfinite(one)], one[np.isfinite(one)]
+@drawing("An objective over the steps of every start", 2.3)
+def climb(canvas: Canvas, steps: np.ndarray, lines: np.ndarray, label: str) -> None:
+    """Draw each of the lines (start, step) over the steps (step,); a noisy line is drawn with its running mean."""
+    axes, settled = canvas.subplots(), []
+    for one, colour in zip(lines, itertools.cycle(COLOURS), strict=False):
+        at, heights = steps[np.isfinite(one)], one[np.isfinite(one)]
         if not len(heights):
             continue
-        every = -(-len(heights) // (4 * POINTS))
-        noisy = np.mean(np.diff(heights) < 0) > NOISY
-        panels[0].plot(
-            at[::every], heights[::every], color=colour, linewidth=0.6 if noisy else 1.1, alpha=0.45 + 0.4 * (not noisy)
-        )
+        noisy, every = np.mean(np.diff(heights) < 0) > NOISY, slice(None, None, -(-len(heights) // (4 * POINTS)))
+        axes.plot(at[every], heights[every], color=colour, linewidth=0.6 if noisy else 1.2, alpha=0.45 if noisy else 1)
         if noisy:
             width = max(1, len(heights) // 25)
             means = np.convolve(heights, np.full(width, 1 / width), "valid")
-            panels[0].plot(at[width - 1 :][::every], means[::every], color=colour, linewidth=1.6)
-        else:
-            panels[0].plot(at[-1:], heights[-1:], "o", color=colour, markersize=4)
-        settled = heights[min(max(len(heights) // 4, 2), len(heights) - 1) :]
-        lows.append(np.quantile(settled, 0.01 if noisy else 0))
-        highs.append(heights.max() if noisy else heights[-1])
+            axes.plot(at[width - 1 :][every], means[every], color=colour, linewidth=1.6)
+        settled.append(heights[min(max(len(heights) // 4, 2), len(heights) - 1) :])
     # The axis leaves out the first steps, where the objective may be a thousand times lower.
-    height = max(max(highs) - min(lows), 1e-6 * max(abs(max(highs)), 1.0))
-    panels[0].set_ylim(min(lows) - 0.2 * height, max(highs) + 0.08 * height)
-    for axes, what in zip(panels, (f"objective, nats{unit}", "held-out rows, nats per row"), strict=False):
-        axes.set_xlim(0, curve.steps[-1])
-        tidy(axes, 6, 4, whole=True)
-        axes.set_xlabel("steps")
-        axes.set_ylabel(what)
-    if len(panels) > 1:
-        panels[1].plot(curve.held_out_steps, curve.held_out, ".-", color=COLOURS[1], linewidth=1.1)
+    low, high = np.quantile(np.concatenate(settled), [0.01, 1])
+    room = max(high - low, 1e-6 * max(abs(high), 1.0))
+    axes.set_ylim(low - 0.2 * room, high + 0.1 * room)
+    axes.set_xlabel("steps")
+    axes.set_ylabel(label)
+    tidy(axes, 4, 4, whole=True)
 
 
-@drawing("Estimates and their intervals", lines_tall)
-def forest(canvas: Canvas, labels: list[str], middle: np.ndarray, low: np.ndarray, high: np.ndarray) -> None:
-    """Draw intervals with their middles, on a line for each label."""
+@drawing("Estimates and their intervals", lambda labels, *_: 0.5 + 0.2 * len(labels))
+def forest(canvas: Canvas, labels: Sequence[str], intervals: np.ndarray, bold: Sequence[bool]) -> None:
+    """Draw intervals (n, 3), each a middle with two ends, on a line for each label; a line of NaN has only a label."""
     axes, at = canvas.subplots(), np.arange(len(labels))
+    middle, low, high = intervals.T
     axes.axvline(0, color=LINE, linewidth=0.8)
     axes.hlines(at, low, high, color=COLOURS[0], linewidth=1.4)
     axes.plot(middle, at, "o", color=COLOURS[0], markersize=4)
-    rows(axes, labels)
+    axes.set_yticks(at, [short(label, 24) for label in labels], color=INK)
+    for tick, is_bold in zip(axes.get_yticklabels(), bold, strict=True):
+        tick.set_fontweight("bold" if is_bold else "normal")
+    axes.set_ylim(len(labels) - 0.4, -0.6)
+    axes.grid(axis="y", color=LINE, linewidth=0.5, alpha=0.6)
+    axes.set_axisbelow(True)
+    axes.spines["left"].set_visible(False)
+    axes.xaxis.set_major_locator(MaxNLocator(4))
 
 
-@drawing("Predicted inflation of every marginal sd", lines_tall)
-def inflation(canvas: Canvas, labels: list[str], shares: np.ndarray, tolerance: float) -> None:
-    """Draw bars of the predicted inflation, with the tolerance shaded."""
-    axes, at = canvas.subplots(), np.arange(len(labels))
-    within = np.abs(shares) <= tolerance
-    known = np.nan_to_num(np.where(np.isfinite(shares), shares, np.nan))
-    axes.axvspan(-tolerance, tolerance, color=MUTED, alpha=0.13, linewidth=0)
-    axes.axvline(0, color=LINE, linewidth=0.8)
-    axes.barh(at, known, height=0.55, color=np.where(within, COLOURS[0], COLOURS[1]))
-    axes.set_xlim(min(-0.12 * tolerance, 1.12 * np.min(known)), 1.12 * max(tolerance, np.max(known)))
-    for row in np.flatnonzero(~np.isfinite(shares)):
-        axes.text(0, float(row), " unstable", va="center", color=BAD)
-    axes.xaxis.set_major_formatter(lambda x, _: f"{100 * x:.3g} %".replace("-", "−"))
-    rows(axes, labels)
+@drawing("An effect over time", 2.1)
+def curve(canvas: Canvas, x: Sequence[Any], middle: np.ndarray, low: np.ndarray, high: np.ndarray) -> None:
+    """Draw an effect (n,) and its band over the times x, which are numbers or names."""
+    axes, at = canvas.subplots(), np.arange(len(x)) if isinstance(x[0], str) else np.asarray(x)
+    axes.axhline(0, color=LINE, linewidth=0.8)
+    axes.fill_between(at, low, high, color=COLOURS[0], alpha=0.2, linewidth=0)
+    axes.plot(at, middle, color=COLOURS[0])
+    axes.margins(x=0.02)
+    tidy(axes, whole=True)
+    if isinstance(x[0], str):
+        every = -(-len(x) // 8)
+        axes.set_xticks(at[::every], [name[:3] if name[0].isalpha() else name for name in x[::every]])
+
+
+def short(label: str, width: int = 34) -> str:
+    """A label in at most two lines of ``width`` letters."""
+    return textwrap.fill(label, width, max_lines=2, placeholder="…") if len(label) > width else label
 
 
 def density(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -256,14 +160,6 @@ def density(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         x, height, _ = array_stats.kde(near, bound_correction=True, grid_len=256)
     inside = (x >= low) & (x <= high)
     return x[inside], height[inside]
-
-
-def filled(axes: Axes, values: np.ndarray) -> float:
-    """Draw the density of ``values`` and return its largest height."""
-    x, height = density(values)
-    axes.fill_between(x, height, color=COLOURS[0], alpha=0.16, linewidth=0)
-    axes.plot(x, height, color=COLOURS[0])
-    return float(height.max())
 
 
 def dots(axes: Axes, x: np.ndarray, y: np.ndarray, colour: str, size: float, alpha: float) -> None:
@@ -287,12 +183,3 @@ def bare(axes: Axes) -> None:
     """Remove the vertical scale of the axes."""
     tidy(axes, 4)
     axes.set_yticks([])
-
-
-def rows(axes: Axes, labels: list[str]) -> None:
-    """Give each label a row of the axes, with the first on top."""
-    axes.set_yticks(np.arange(len(labels)), labels, color=INK)
-    axes.set_ylim(len(labels) - 0.4, -0.6)
-    axes.spines["left"].set_visible(False)
-    axes.grid(axis="y", color=LINE, linewidth=0.5, alpha=0.6)
-    axes.set_axisbelow(True)

@@ -1,6 +1,7 @@
 """Predictive checks: whether replicated data look like the fitted rows, and how well left-out rows are predicted."""
 
 import contextlib
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -14,8 +15,8 @@ from tractable.core.words import counted
 from tractable.diagnostics.censoring import distribution
 from tractable.pages.held_out import log_units, pit
 from tractable.pages.parameters import few_groups, listed
-from tractable.pages.plots import drawing, tidy
-from tractable.pages.sections import Cell, Section
+from tractable.pages.plots import drawing, short, tidy
+from tractable.pages.sections import Cell, Figure, Part, Section, Table
 from tractable.pages.style import COLOURS, INK
 from tractable.posterior import groups
 from tractable.posterior.pointwise import FEWEST, Loo, affordable, replicated
@@ -25,9 +26,17 @@ from tractable.posterior.scaling import SENSITIVE, prior_moves
 from tractable.tables.encoder import Encoder
 
 ROWS, DRAWN = 500, 500  # the largest numbers of rows and of draws that are used
-CLASSES = 12  # the largest number of classes in a figure
+CLASSES = 30  # the largest number of classes in the table
 NAMED = 6  # the largest number of parameters that are named as sensitive to the prior
 BAND = (0.05, 0.95)  # the quantiles of the replicated data sets that bound the band of a figure
+
+NOTE = (
+    "Rows and replicated data: the share of rows up to each value. Line: the rows (of censored rows an estimate from "
+    "their bounds: Kaplan-Meier, Turnbull). Band: the middle 90 % of data sets drawn from the posterior. Rows in their "
+    "predictions: the share of each row's prediction, from all other rows, that lies below the row. It is flat if the "
+    "model is right."
+)
+GROUPED = " The rows of a group are correlated, which the dashed lines do not allow for."
 
 
 class Seen(NamedTuple):
@@ -51,8 +60,10 @@ def sections(posterior: Posterior, encoder: Encoder | None = None) -> list[Secti
     facts = {} if loo is None else leave_one_out(loo, log_units_of(posterior, encoder))
     if (moved := moved_by_prior(posterior)) is not None:
         facts["sensitive to the prior"] = moved
-    drawn = figures(posterior, encoder)
-    return [Section("Predictive checks", [facts] * bool(facts) + drawn)] if drawn or facts else []
+    shown = replications(posterior, encoder)
+    note = NOTE if any(isinstance(part, Figure) for part in shown) else ""
+    note += GROUPED if note and posterior.model.local is not None else ""
+    return [Section("Predictive checks", [*([facts] if facts else []), *shown], note)] if shown or facts else []
 
 
 def log_units_of(posterior: Posterior, encoder: Encoder | None) -> float:
@@ -96,71 +107,46 @@ def moved_by_prior(posterior: Posterior) -> Cell | None:
     return Cell(first or "none", aside=f"change by power scaling of the prior, listed if at least {SENSITIVE:g}")
 
 
-def figures(posterior: Posterior, encoder: Encoder | None) -> list[Section]:
-    """Figures of observed and replicated data; for numbers also of the probability integral transforms."""
-    multi_output = encoder is not None and bool(encoder.others)
+def replications(posterior: Posterior, encoder: Encoder | None) -> list[Part]:
+    """A table of the shares of classes, or figures of numbers, in the rows and in replicated data."""
+    aims = () if encoder is None else encoder.targets
     try:
-        seen = seen_and_replicated(posterior, multi_output)
+        seen = seen_and_replicated(posterior, len(aims) > 1)
     except TractableError:
         return []
     if seen is None:
         return []
+    parts: list[Part] = []
     if seen.classes:
-        labels = [str(each) for each in encoder.target.classes] if encoder is not None else None
-        note = "The share of each class. Dots: the rows. Bars: the middle 90 % of data sets drawn from the posterior."
-        return [Section("", [shares(seen.y, seen.drawn, labels)], note, "panels two")]
-    below = left_out_transforms(posterior)
-    if encoder is None:
-        return [of_numbers(seen, below, 0.0, 1.0, "", posterior.model.local is not None)]
-    if not multi_output:
-        return [of_numbers(seen, below, encoder.target.mean, encoder.target.sd, encoder.target.name)]
-    return [
-        of_numbers(
-            Seen(seen.y[:, k], seen.drawn[..., k], False), None if below is None else below[:, k],
-            aim.mean, aim.sd, aim.name,
-        )
-        for k, aim in enumerate(encoder.targets)
-    ]  # fmt: skip
+        return [*parts, shares(seen, aims[0].classes if aims else ())]
+    below, multi_output = left_out_transforms(posterior), len(aims) > 1
+    for k in range(max(len(aims), 1)):
+        y, drawn = (seen.y[:, k], seen.drawn[..., k]) if multi_output else (seen.y, seen.drawn)
+        mean, sd, name = (aims[k].mean, aims[k].sd, aims[k].name) if aims else (0.0, 1.0, "y")
+        y = mean + sd * y if y.ndim == 1 else np.where(known(y), mean + sd * y, y)
+        parts.append(cumulative(y, mean + sd * drawn, name, caption="Rows and replicated data"))
+        if below is not None:
+            one = below[:, k] if multi_output else below
+            parts.append(pit(one[np.isfinite(one)], caption="Rows in their predictions"))
+    return parts
 
 
-def of_numbers(
-    seen: Seen, below: np.ndarray | None, mean: float, sd: float, name: str, by_group: bool = False
-) -> Section:
-    """A section for the rows of one target, in its units.
-
-    ``below`` is the share of each row's prediction, from the other rows, that lies below the row; None if unknown.
-    """
-    note = "Left, the share of rows up to each value. Line: the rows. Band: the middle 90 % of data sets drawn from "
-    note += "the posterior. "
-    if below is None:
-        low, high = (seen.y, seen.y) if seen.y.ndim == 1 else seen.y.T
-        within = np.mean((seen.drawn >= low) & (seen.drawn <= high), 0)
-        below = np.mean(seen.drawn < low, 0) + np.random.default_rng(0).random(len(seen.y)) * within
-        note += "Right: the share of each row's prediction that lies below the row. The prediction was fitted to the "
-        note += "row itself, so the ends are emptier; otherwise it is "
-    else:
-        placed = below[np.isfinite(below)]
-        many = len(below) - len(placed)
-        lost = f" (not shown: {counted(many, 'row')} that cannot be left out)" if many else ""
-        others = "groups" if by_group else "rows"
-        sentence = (
-            f"Right: the share of each row's prediction, from all other {others}, that lies below the row{lost}. "
-        )
-        sentence += "The rows of a group are correlated, which the dashed lines do not allow for. " * by_group
-        below, note = placed, note + sentence + "It is "
-    if seen.y.ndim == 2:
-        note = note.replace("Line: the rows.", "Line: the rows, estimated from their bounds (Kaplan-Meier, Turnbull).")
-        y = np.where(known(seen.y), mean + sd * seen.y, seen.y)
-    else:
-        y = mean + sd * seen.y
-    drawn = cumulative(y, mean + sd * seen.drawn, name)
-    return Section("", [drawn, pit(below)], note + "flat if the model is right.", "panels two")
+def shares(seen: Seen, classes: Sequence[Any]) -> Table:
+    """A table of the share of each class in the rows and in replicated data."""
+    count = len(classes) or int(max(seen.y.max(), seen.drawn.max())) + 1
+    each = np.arange(min(count, CLASSES))
+    found, ends = (seen.y[:, None] == each).mean(0), np.quantile((seen.drawn[:, :, None] == each).mean(1), BAND, axis=0)
+    names = [str(name) for name in classes or each]
+    rows = [
+        [name, *(Cell(float(v), ".3f") for v in values)] for name, *values in zip(names, found, *ends, strict=False)
+    ]
+    return Table(["class", "share of rows", "replicated 5%", "replicated 95%"], rows)
 
 
 def seen_and_replicated(posterior: Posterior, multi_output: bool = False) -> Seen | None:
-    """Observed rows and replicated ones; None for rows of several numbers.
+    """Observed rows and replicated ones; None for rows of multi_output numbers.
 
-    With ``multi_output`` there are several targets: y is (n, K), and drawn is (s, n, K).
+    With ``multi_output`` there are multi_output targets: y is (n, K), and drawn is (s, n, K).
     """
     data: Any = posterior.data
     by_group = posterior.model.local is not None
@@ -197,7 +183,7 @@ def left_out_transforms(posterior: Posterior) -> np.ndarray | None:
     return found if np.isfinite(found).any() else None
 
 
-@drawing("Distribution of the rows beside that of replicated ones", (3.7, 2.6))
+@drawing("Distribution of the rows beside that of replicated ones", 2.6)
 def cumulative(canvas: Canvas, y: np.ndarray, drawn: np.ndarray, name: str) -> None:
     """Draw the ECDF (empirical distribution function) of the rows (n,) over a band of those of replicated data."""
     axes = canvas.subplots()
@@ -213,22 +199,6 @@ def cumulative(canvas: Canvas, y: np.ndarray, drawn: np.ndarray, name: str) -> N
     found = np.concatenate([[0.0], share])[np.searchsorted(at, grid, side="right")]
     axes.plot(grid, found, color=INK, linewidth=1.1)
     axes.set_ylim(-0.02, 1.02)
-    axes.set_xlabel(name or "y")
+    axes.set_xlabel(short(name))
     axes.set_ylabel("share of rows up to it")
     tidy(axes)
-
-
-@drawing("Shares of classes beside those of replicated rows", (3.7, 2.6))
-def shares(canvas: Canvas, y: np.ndarray, drawn: np.ndarray, labels: list[str] | None) -> None:
-    """Draw the observed share of each count or class over the band of the replicated shares."""
-    axes = canvas.subplots()
-    count = int(max(y.max(), drawn.max())) + 1 if labels is None else len(labels)
-    each = np.arange(min(count, CLASSES))
-    low, high = np.quantile((drawn[:, :, None] == each).mean(1), BAND, axis=0)
-    axes.vlines(each, low, high, color=COLOURS[0], alpha=0.45, linewidth=9)
-    axes.plot(each, (y[:, None] == each).mean(0), "o", color=INK, markersize=4)
-    axes.set_xlim(-0.6, len(each) - 0.4)
-    axes.set_ylim(0, None)
-    tidy(axes)
-    axes.set_xticks(each, [str(i) for i in each] if labels is None else [label[:9] for label in labels[:CLASSES]])
-    axes.set_ylabel("share of rows")

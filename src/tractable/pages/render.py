@@ -18,13 +18,13 @@ from matplotlib.figure import Figure as Canvas
 from matplotlib.image import imsave
 
 from tractable.core.writing import write_atomically
-from tractable.pages.sections import Figure, Picture, Section, Value, cell, text
+from tractable.pages.sections import ROWS, Figure, Picture, Section, Value, cell, text
 from tractable.pages.style import MATPLOTLIB, STAND_IN
+from tractable.pages.terms import explainer
 
 HERE = pathlib.Path(__file__).parent
 SIGNS = {"trust": "M3 8.5l3.3 3.3L13 4.6", "caution": "M8 3v6M8 12.4v.2"}  # SVG paths; other verdicts have a cross
 CROSS = "M4 4l8 8M12 4l-8 8"
-TALL = 30  # a table with more rows than this scrolls
 
 
 def write(folder: str | pathlib.Path, title: str, sections: Sequence[Section], by: str) -> pathlib.Path:
@@ -40,7 +40,7 @@ def html(title: str, sections: Sequence[Section], by: str, whole: bool = True) -
     if not whole:
         style = "@scope (.tractable) {\n" + re.sub(r"(?m)^( *)(:root|body) \{", r"\1:scope {", style) + "}\n"
     return _template().render(
-        title=title, by=by, sections=sections, whole=whole, style=Markup(style),
+        title=title, by=by, sections=sections, whole=whole, style=Markup(style), explain=explainer(),
         version=importlib.metadata.version("tractable"), today=datetime.date.today().isoformat(),
     )  # fmt: skip
 
@@ -50,7 +50,7 @@ def _template() -> jinja2.Template:
     places = jinja2.Environment(autoescape=True, keep_trailing_newline=True, undefined=jinja2.StrictUndefined)
     places.filters |= {"shown": lambda cell: shown(cell.value, cell.form), "cell": cell, "svg": svg, "png": png}
     places.filters["kind"] = lambda part: type(part).__name__
-    places.globals |= {"signs": SIGNS, "cross": CROSS, "tall": TALL}
+    places.globals |= {"signs": SIGNS, "cross": CROSS, "most": ROWS}
     return places.from_string((HERE / "page.html.jinja").read_text(encoding="utf-8"))
 
 
@@ -62,14 +62,10 @@ def shown(value: Value, form: str | None = None) -> str:
 def svg(figure: Figure) -> Markup:
     """A figure as an SVG element without links, ids of its own or fixed colours."""
     out = io.StringIO()
-    width, height = figure.size
     with matplotlib.rc_context(MATPLOTLIB), warnings.catch_warnings():
         # matplotlib warns of characters that its own font lacks; the font of the page may have them.
         warnings.simplefilter("ignore")
-        canvas = Canvas(figsize=figure.size, layout=None if figure.margin else "constrained")
-        if figure.margin:
-            canvas.subplots_adjust(left=figure.margin / 72 / width, right=0.995, bottom=20 / 72 / height, top=0.98)
-        canvas.set_facecolor("none")
+        canvas = Canvas(figsize=figure.size, layout="constrained")
         figure.draw(canvas)
         for axes in canvas.axes:
             axes.set_facecolor("none")
@@ -82,7 +78,7 @@ def svg(figure: Figure) -> Markup:
         (r'<g id="[^"]*"', "<g"),
         (r"(\d\.\d\d)\d+", r"\1"),
         (r"font-family: [^;\"]*", "font-family: var(--sans)"),
-        (r"font: ([\d.]+px)[^;\"]*", r"font: \1 var(--sans)"),
+        (r"font: ((?:bold |700 )?[\d.]+px)[^;\"]*", r"font: \1 var(--sans)"),
         (r'xlink:href="', 'href="'),
     ):
         drawn = re.sub(pattern, instead, drawn)

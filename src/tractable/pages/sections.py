@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 
 Value: TypeAlias = float | int | str | bool | np.floating | np.integer | list | tuple | None
+COLUMNS, ROWS = 9, 30  # the largest numbers of columns and rows of a table that a page shows in one piece
 
 
 class Cell(NamedTuple):
@@ -37,11 +38,20 @@ class Table(NamedTuple):
     heads: Sequence[str]
     rows: Sequence[Sequence[Any]]  # each as long as ``heads``, of Cells or values
     words: Sequence[str] = ()  # the heads of other columns that hold text
-    layout: str = ""  # CSS classes: "wide" fills the page; "checks" stacks the cells of a row on a phone
 
     @property
     def cells(self) -> list[list[Cell]]:
         return [[cell(value) for value in row] for row in self.rows]
+
+    @property
+    def pieces(self) -> "list[Table]":
+        """The table in pieces of at most ``COLUMNS`` columns, each of which begins with the names of the rows."""
+        starts = range(1, max(len(self.heads), 2), COLUMNS - 1)
+        parts = [[0, *range(start, min(start + COLUMNS - 1, len(self.heads)))] for start in starts]
+        return [
+            Table([self.heads[i] for i in part], [[row[i] for i in part] for row in self.rows], self.words)
+            for part in parts
+        ]
 
     def is_text(self, head: str) -> bool:
         """Whether the column is aligned to the left."""
@@ -60,7 +70,6 @@ class Figure(NamedTuple):
     draw: "Callable[[Canvas], None]"  # draws on an empty matplotlib Figure
     size: tuple[float, float]  # width and height in inches
     title: str  # a description for readers who cannot see the figure
-    margin: int = 0  # a fixed left margin in points, which aligns figures in a column; 0 for one that fits the labels
     caption: str = ""  # the text above the figure
     _repr_html_ = as_html
 
@@ -79,9 +88,8 @@ class Section(NamedTuple):
 
     Attributes:
         parts: the parts in order; a dict holds facts, values by name; a Section is a subsection.
-        note: sentences on how to read the parts.
-        layout: CSS classes of the parts: "panels" (three in a row) or "panels two", "chart", "chart pairs",
-            "settings"; "folded" hides the parts until the title is clicked.
+        note: sentences on how to read the parts; without title and verdict, they are the page's answer.
+        layout: a CSS class of the parts: "settings"; "folded" hides the parts until the title is clicked.
     """
 
     title: str
@@ -119,9 +127,3 @@ def duration(seconds: float | int) -> str:
     if not math.isfinite(seconds) or seconds >= 3600:
         return f"{seconds / 3600:.1f} h" if math.isfinite(seconds) else "–"
     return f"{seconds:.2g} s" if seconds < 10 else f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
-
-
-def largest(sizes: np.ndarray, most: int, which: str = "largest") -> tuple[np.ndarray, str]:
-    """The indices of the ``most`` largest sizes, in increasing order, and a sentence if some are left out."""
-    shown = np.sort(np.argsort(-sizes, kind="stable")[:most])
-    return shown, "" if len(shown) == len(sizes) else f" Only the {len(shown)} {which} of {len(sizes):,} are shown."

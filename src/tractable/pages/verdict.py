@@ -1,7 +1,6 @@
 """The sections that say how far a result can be trusted and how it was made: verdict, checks and settings."""
 
 import importlib.metadata
-import math
 import platform
 from collections.abc import Sequence
 from typing import Any
@@ -12,7 +11,7 @@ import jax.numpy as jnp
 from tractable.core.check import Check
 from tractable.core.words import counted
 from tractable.diagnostics.report import Report
-from tractable.pages.sections import Section, Table, duration, text
+from tractable.pages.sections import Section, Table, duration
 from tractable.posterior.posterior import Posterior
 
 MEANING = {
@@ -21,43 +20,29 @@ MEANING = {
     "reject": "Do not use this result as a posterior. The checks say what to do.",
     "failed": "There is no result.",
 }
-
-
-def overview(posterior: Posterior, facts: dict[str, Any]) -> Section:
-    """The verdict with its meaning, and the facts."""
-    verdict = posterior.report().verdict
-    stopped = " The run was stopped before its end." if posterior.interrupted else ""
-    return Section("", [facts], MEANING[verdict] + stopped, verdict=verdict)
+RESERVE = {  # the end of an answer
+    "caution": "; but the verdict is caution, so first read how far to trust it",
+    "reject": "; but the verdict is reject, so do not rely on it",
+}
+STOPPED = " The run was stopped before its end."
 
 
 def checks(found: Sequence[Check]) -> Table:
     """The checks as a table."""
     heads = ["check", "verdict", "value", "what it means"]
-    return Table(heads, [[c.name, c.verdict, c.value, c.sentence] for c in found], heads[3:], "wide checks")
+    return Table(heads, [[c.name, c.verdict, c.value, c.sentence] for c in found], heads[3:])
 
 
-def why(report: Report) -> Section:
-    """The checks behind a verdict."""
-    return Section("Why", [checks(report.checks)], khat(report.checks))
+def trust(report: Report, facts: dict[str, Any], stopped: bool = False) -> Section:
+    """The verdict with its meaning, the facts and the checks."""
+    meaning = MEANING[report.verdict] + STOPPED * stopped
+    return Section("How far to trust it", [facts, checks(report.checks)], meaning, verdict=report.verdict)
 
 
-def khat(found: Sequence[Check]) -> str:
-    """Sentences about k-hat, the diagnostic of the importance weights p/q of a fitted q; empty without k-hat."""
-    check = next((each for each in found if each.name == "k-hat"), None)
-    if check is None or math.isnan(check.value):
-        return ""
-    if check.value == -math.inf:
-        return "k-hat is −∞: the importance weights p/q of q's draws are all equal, so q is the posterior."
-    value = text(check.value, ".2f", "−") if math.isfinite(check.value) else "infinite"
-    sentence = f"k-hat is {value}: the importance weights p/q of q's draws vary "
-    if check.verdict == "trust":
-        return sentence + "so little that reweighting the draws corrects the errors of q."
-    sentence += (
-        "as if their variance were infinite, so q is too narrow in some direction."
-        if check.value <= 1
-        else "as if their mean were infinite, so q differs much from the posterior."
-    )
-    return sentence + " With many parameters k-hat is rarely small; predictions may still be good."
+def answer(sentence: str, verdict: str) -> list[Section]:
+    """The answer in one sentence, with a reserve if the verdict is not "trust"; nothing without a sentence."""
+    whole = f"{sentence.removesuffix('.')}{RESERVE.get(verdict, '')}."
+    return [Section("", note=whole)] if sentence else []
 
 
 def settings(posterior: Posterior) -> Section:
@@ -72,13 +57,11 @@ def settings(posterior: Posterior) -> Section:
     run = {"data": rows, "seed": given.pop("seed"),
            "precision": jnp.result_type(float).name, "device": jax.default_backend()}  # fmt: skip
     versions = {name: importlib.metadata.version(name) for name in ("tractable", "jax", "numpyro", "numpy")}
+    numbers = {
+        name.replace("_", " "): value for name, value in posterior.found.items() if isinstance(value, int | float | str)
+    }
     groups = {
-        "Method": given,
-        "Numbers of the run": {
-            name.replace("_", " "): value for name, value in posterior.found.items()
-            if isinstance(value, int | float | str)
-        },
-        "Run": run,
+        "Method": given, "Numbers of the run": numbers, "Run": run,
         "Wall time": {phase: duration(seconds) for phase, seconds in posterior.seconds.items()},
         "Versions": versions | {"python": platform.python_version()},
     }  # fmt: skip
