@@ -362,7 +362,7 @@ def test_a_network_is_fitted_told_gone_on_with_and_predicts(tables, tmp_path):
     words = [tables / "holes.csv", "--target", "price", "--model", "mlp", "--hidden", "8", "--missing", "impute"]
     result = run("fit", *words, "--set", "epochs=30", "--shifted", tables / "far.csv", "--out", out)
     assert result.exit_code == 0, result.output
-    for word in ("CRPS", "Coverage", "sharpness", "AUROC shifted", "noise", "layer1.weight"):
+    for word in ("CRPS", "coverage 90 %", "sharpness", "AUROC shifted", "noise", "layer1.weight"):
         assert word in result.stdout, word
     about = read_run(out)
     assert (about["method"]["method"], about["problem"]["model"], about["problem"]["hidden"]) == ("bbb", "mlp", [8])

@@ -19,7 +19,7 @@ from tractable.cli.reading import whole_numbers
 from tractable.core.errors import SettingsError
 from tractable.latent.mixture import Gaussians, gaussian_mixture
 from tractable.models import bayesian_gaussian_mixture
-from tractable.pages.mixtures import Components, in_words, most_distinct
+from tractable.pages.mixtures import Components, most_distinct
 from tractable.selection import CRITERIA, evidence_bound
 from tractable.tables.columns import Column
 from tractable.tables.encoder import Encoder
@@ -296,7 +296,6 @@ def test_a_run_of_mixtures_is_gone_on_with_and_not_overwritten(people, folder):
 def test_what_is_asked_for():
     read = whole_numbers("components", "2,3,5")
     assert read("4") == [4] and read("2 .. 4, 9,3") == [2, 3, 4, 9, 3] and read([3, 2]) == [3, 2]
-    assert in_words([2, 3, 4]) == "2 to 4" and in_words([2, 3]) == "2, 3" and in_words([1, 3, 4]) == "1, 3, 4"
     with pytest.raises(SettingsError, match="such as 2,3,5"):
         read("")
     assert set(CRITERIA) >= {"bic", "held-out"}
@@ -395,7 +394,7 @@ def test_moods_are_found_in_days(days):
     assert result.exit_code == 0, result.output + result.stderr
     assert "best at 2 states, the most that were tried" in result.stderr
     assert "Steps are 1 day apart" in result.stderr and "The numbers are taken as --family normal" in result.stderr
-    for word in ("Number of states", "← chosen", "Transitions", "share of time", "mean duration, in steps of 1 day"):
+    for word in ("Number of states", "← chosen", "Transitions", "share of time", "steps it lasts", "in steps of 1 day"):
         assert word in result.stdout, word
     states, moves = (pd.read_csv(out / f"{name}.csv") for name in ("states", "transitions"))
     np.testing.assert_allclose(np.sort(states["mean of taste"]), [4, 7], atol=0.2)

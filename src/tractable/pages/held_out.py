@@ -48,7 +48,7 @@ class HeldOut(NamedTuple):
     """Scores of held-out rows, and the arrays that their figures need."""
 
     scores: list[Score]
-    y: np.ndarray | None  # None if a datum has multi_output parts
+    y: np.ndarray | None  # None if a datum has many parts
     probabilities: np.ndarray | None  # (n, classes)
     below: np.ndarray | None  # for numbers: the share of each row's prediction below the observed value
     misfit: str = ""  # sentences that warn if rows do not vary as predicted, or if errors are correlated in time
@@ -68,7 +68,7 @@ def held_out_scores(
     scores = [Score("log predictive", log.mean, f"± {log.error:.2g}; mean log predictive density of a row, in nats")]
     try:
         predicted = posterior.predict(data.given)
-    except DataError:  # a datum of multi_output parts
+    except DataError:  # a datum of many parts
         return HeldOut(scores, None, None, None)
     y, p, below = np.asarray(data.y), None, None
     if predicted.probabilities is not None:
@@ -220,7 +220,7 @@ def log_units(encoder: Encoder | None, y: PyTree) -> np.ndarray:
 
 
 def unit_of(encoder: Encoder | None) -> Any:
-    """The factor from the model's units of y to the table's units: a number, or (K,) for multi_output targets."""
+    """The factor from the model's units of y to the table's units: a number, or (K,) for many targets."""
     return 1.0 if encoder is None else encoder.units[0]
 
 
@@ -241,7 +241,8 @@ def sentence(found: HeldOut | None, encoder: Encoder | None) -> str:
         return f"{said}; the most frequent class has {usual:.0f} %."
     if "RMSE" in value and found.y is not None:
         sd = text(float(f"{float(np.std(unit_of(encoder) * found.y)):.3g}"))
-        return f"Predictions{of} for held-out rows are typically {value['RMSE']:.3g} off; the mean of all is {sd} off."
+        off = f"Predictions{of} for held-out rows are typically {value['RMSE']:.3g} off"
+        return f"{off}; the mean of all rows would be {sd} off."
     return ""
 
 
@@ -282,7 +283,7 @@ def transforms(posterior: Posterior, data: Data) -> tuple[np.ndarray, np.ndarray
     """
     first = sampled(data)
     params, weights = posterior.spread(DRAWN)
-    each = -(-DRAWN // len(weights))  # if there are few draws, or a point, each gives multi_output numbers for a row
+    each = -(-DRAWN // len(weights))  # if there are few draws, or a point, each gives many numbers for a row
     if each == 1:
         drawn = replicated(posterior.predictive, params, first.given, first.size, 0)
     else:

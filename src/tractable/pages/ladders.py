@@ -20,9 +20,9 @@ from tractable.ladders import encoding as coding
 from tractable.ladders.bounds import moments
 from tractable.ladders.ladder import Ladder
 from tractable.pages import plots
-from tractable.pages.plots import bare, drawing, tidy
+from tractable.pages.plots import drawing, tidy
 from tractable.pages.sections import Cell, Picture, Section, Table
-from tractable.pages.style import COLOURS, INK, MUTED
+from tractable.pages.style import COLOURS, INK
 from tractable.posterior.posterior import Posterior
 
 Shape = tuple[int, int] | None
@@ -132,7 +132,9 @@ def codes(posterior: Posterior, ladder: Ladder, data: np.ndarray) -> list[Sectio
     mean = np.asarray(coding.encode(posterior, data).mean[at], float)
     name, count = f"h{at + 1}", mean.shape[1]
     if count == 1:
-        return [Section("Codes", [histogram(mean[:, 0], f"E[{name} | x]")], f"The mean of {name} given each row.")]
+        one, note = mean[:, 0], f"The density, mean and middle 90 % of E[{name} | x], the code of a row."
+        drawn = plots.marginal(one, one.mean(), tuple(np.quantile(one, [0.05, 0.95])))
+        return [Section("Codes", [drawn], note)]
     first, labels, note = mean, (f"{name}[0]", f"{name}[1]"), f"The mean of each unit of {name}, given each row."
     if count > 2:
         left, sizes, _ = np.linalg.svd(mean - mean.mean(0), full_matrices=False)
@@ -215,12 +217,3 @@ def lines(
     axes.set_ylim(limits[0] - 0.06 * height, limits[1] + 0.06 * height)
     axes.set_xlim(-0.2, rows.shape[1] - 0.8)
     tidy(axes, 6, whole=True)
-
-
-@drawing("Codes of rows")
-def histogram(canvas: Canvas, values: np.ndarray, label: str) -> None:
-    """Draw a histogram of one column."""
-    axes = canvas.subplots()
-    axes.hist(values, 40, color=MUTED, alpha=0.5, linewidth=0)
-    axes.set_xlabel(label)
-    bare(axes)

@@ -131,7 +131,7 @@ def table_of(frame: pd.DataFrame) -> Table:
     filled, columns = frame.dropna(axis=1, how="all"), []
     for values in filled.to_numpy(object).T:
         whole = all(isinstance(value, str) or value == int(value) for value in values if value == value)
-        form = ",.0f" if whole else f",.{decimals(np.abs(values.astype(float)))}f"
+        form = ",.0f" if whole else f",.{1 + decimals(np.abs(values.astype(float)))}f"
         columns.append([value if isinstance(value, str) else Cell(float(value), form) for value in values])
     return Table(list(map(str, filled.columns)), list(zip(*columns, strict=True)))
 
@@ -144,7 +144,7 @@ def of_states(states: States, rows: np.ndarray, paths: np.ndarray) -> list[Secti
         paths: (n, T) each sequence's most probable path, as states from 0; −1 after its last step.
     """
     steps = f"steps of {states.unit}" if states.unit else "steps"
-    note = f"In order of their share of time, in the table's units. A state lasts for {steps}."
+    note = f"In order of their share of time, in the table's units. Durations are in {steps}."
     return [
         Section("States", [table_of(states.frame())], note),
         Section("Transitions", [table_of(states.transitions())], "The probability of the next step's state."),
@@ -207,7 +207,7 @@ def most_distinct(found: Components) -> np.ndarray:
 
 
 @drawing("The rows' numbers and the components' densities")
-def densities(canvas: Canvas, found: Components, column: int, values: np.ndarray) -> None:
+def densities(canvas: Canvas, found: Components, column: int | np.integer, values: np.ndarray) -> None:
     """Draw the histogram of numbers (n,), and the density of each component in this column times its weight."""
     axes, there = canvas.subplots(), values[np.isfinite(values)]
     bins = int(np.clip(2 * len(there) ** (1 / 3), 8, 40))

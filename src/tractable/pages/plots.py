@@ -126,7 +126,7 @@ def forest(canvas: Canvas, labels: Sequence[str], intervals: np.ndarray, bold: S
 
 
 @drawing("An effect over time", 2.1)
-def curve(canvas: Canvas, x: Sequence[Any], middle: np.ndarray, low: np.ndarray, high: np.ndarray) -> None:
+def curve(canvas: Canvas, x: Sequence[str] | np.ndarray, middle: np.ndarray, low: np.ndarray, high: np.ndarray) -> None:
     """Draw an effect (n,) and its band over the times x, which are numbers or names."""
     axes, at = canvas.subplots(), np.arange(len(x)) if isinstance(x[0], str) else np.asarray(x)
     axes.axhline(0, color=LINE, linewidth=0.8)

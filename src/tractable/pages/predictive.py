@@ -32,9 +32,11 @@ BAND = (0.05, 0.95)  # the quantiles of the replicated data sets that bound the 
 
 NOTE = (
     "Rows and replicated data: the share of rows up to each value. Line: the rows (of censored rows an estimate from "
-    "their bounds: Kaplan-Meier, Turnbull). Band: the middle 90 % of data sets drawn from the posterior. Rows in their "
-    "predictions: the share of each row's prediction, from all other rows, that lies below the row. It is flat if the "
-    "model is right."
+    "their bounds: Kaplan-Meier, Turnbull). Band: the middle 90 % of data sets drawn from the posterior."
+)
+LEFT_OUT = (
+    " Rows in their predictions: the share of each row's prediction, from all other rows, that lies below the row. It "
+    "is flat if the model is right."
 )
 GROUPED = " The rows of a group are correlated, which the dashed lines do not allow for."
 
@@ -61,8 +63,8 @@ def sections(posterior: Posterior, encoder: Encoder | None = None) -> list[Secti
     if (moved := moved_by_prior(posterior)) is not None:
         facts["sensitive to the prior"] = moved
     shown = replications(posterior, encoder)
-    note = NOTE if any(isinstance(part, Figure) for part in shown) else ""
-    note += GROUPED if note and posterior.model.local is not None else ""
+    drawn = sum(isinstance(part, Figure) for part in shown)
+    note = NOTE * (drawn > 0) + LEFT_OUT * (drawn > 1) + GROUPED * (drawn > 1 and posterior.model.local is not None)
     return [Section("Predictive checks", [*([facts] if facts else []), *shown], note)] if shown or facts else []
 
 
@@ -144,7 +146,7 @@ def shares(seen: Seen, classes: Sequence[Any]) -> Table:
 
 
 def seen_and_replicated(posterior: Posterior, multi_output: bool = False) -> Seen | None:
-    """Observed rows and replicated ones; None for rows of multi_output numbers.
+    """Observed rows and replicated ones; None for rows of many numbers.
 
     With ``multi_output`` there are multi_output targets: y is (n, K), and drawn is (s, n, K).
     """

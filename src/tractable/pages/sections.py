@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 Value: TypeAlias = float | int | str | bool | np.floating | np.integer | list | tuple | None
-COLUMNS, ROWS = 9, 30  # the largest numbers of columns and rows of a table that a page shows in one piece
+COLUMNS, ROWS = 12, 30  # the largest numbers of columns and rows of a table that a page shows in one piece
 
 
 class Cell(NamedTuple):
