@@ -81,7 +81,7 @@ BUDGETS = {
     "top": 795,
     "tables": 3_073,
     "estimators": 1_431,
-    "pages": 1_857,
+    "pages": 1_852,
     "cli": 1_560,
     "adapters": 539,
     "gallery": 371,

@@ -18,7 +18,7 @@ from tractable.core.shared import COMPILE_FASTEST, compiled
 from tractable.diagnostics import calibration
 from tractable.diagnostics.censoring import concordance
 from tractable.diagnostics.censoring import crps as bounded
-from tractable.pages.plots import bare, drawing
+from tractable.pages.plots import drawing, tidy
 from tractable.pages.sections import Section, Table, text
 from tractable.pages.style import COLOURS, INK, MUTED
 from tractable.posterior.pointwise import replicated
@@ -313,14 +313,13 @@ def _drawn(model: Model, each: int, params: PyTree, rows: PyTree) -> jax.Array:
     return drawn.reshape(-1, *drawn.shape[2:])
 
 
-@drawing("Reliability diagram", 3.2)
+@drawing("Reliability diagram", 2.9)
 def reliability(canvas: Canvas, probability: np.ndarray, happened: np.ndarray) -> None:
     """Draw how often classes occurred against their predicted probability.
 
     The bins hold equally many rows; the bars are 90 % Wilson intervals.
     """
-    axes, below = canvas.subplots(2, 1, sharex=True, height_ratios=[5, 1])
-    order = np.argsort(probability, kind="stable")
+    axes, order = canvas.subplots(), np.argsort(probability, kind="stable")
     bins = [b for b in np.array_split(order, min(10, max(1, len(order) // 10))) if len(b)]
     given = np.array([probability[b].mean() for b in bins])
     share, sizes = np.array([happened[b].mean() for b in bins]), np.array([len(b) for b in bins])
@@ -332,11 +331,8 @@ def reliability(canvas: Canvas, probability: np.ndarray, happened: np.ndarray) -
     axes.plot(given, share, "o", color=COLOURS[0], markersize=4.5)
     axes.set_ylim(-0.04, 1.04)
     axes.set_ylabel("share that occurred")
-    axes.xaxis.set_tick_params(length=0)
-    below.hist(probability, np.linspace(0, 1, 21), color=MUTED, alpha=0.5, rwidth=0.8)
-    bare(below)
-    below.set_xlabel("predicted probability")
-    below.set_xlim(-0.03, 1.03)
+    axes.set_xlabel("predicted probability")
+    tidy(axes)
 
 
 @drawing("Histogram of probability integral transforms", 2.6)

@@ -16,6 +16,7 @@ from tractable.core import tree
 from tractable.core.errors import DataError
 from tractable.core.shared import compiled
 from tractable.core.tree import PyTree
+from tractable.core.words import counted
 from tractable.ladders import encoding as coding
 from tractable.ladders.bounds import moments
 from tractable.ladders.ladder import Ladder
@@ -49,6 +50,13 @@ def sections(posterior: Posterior, shape: Shape = None) -> list[Section]:
     if encoder and data is not None:
         out += [reconstructions(posterior, ladder, data[:AGAIN], shape), *codes(posterior, ladder, data)]
     return out + traversals(ladder, theta, data, shape)
+
+
+def sentence(posterior: Posterior) -> str:
+    """What the model makes of a row, in words."""
+    ladder, _ = coding.theta_of(posterior, "report")
+    sizes = " and then ".join(counted(layer.size, "latent number") for layer in ladder.layers[1:])
+    return f"The model describes each row of {counted(ladder.visible.size, 'number')} by {sizes}."
 
 
 def picture(size: int, shape: Shape) -> Shape:

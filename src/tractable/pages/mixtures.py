@@ -13,7 +13,7 @@ from scipy import stats
 
 from tractable.core.words import counted
 from tractable.pages.plots import bare, dots, drawing, short, tidy
-from tractable.pages.sections import Cell, Figure, Section, Table, decimals, duration
+from tractable.pages.sections import Cell, Figure, Section, Table, duration, table_of
 from tractable.pages.style import COLOURS, MUTED, PAPER
 from tractable.selection import CRITERIA, Selection
 
@@ -124,16 +124,6 @@ def tried_table(found: Selection, noun: str) -> Table:
     rows = table_of(table.assign(seconds=[duration(each) for each in table["seconds"]])).cells
     rows[found.best][0] = rows[found.best][0]._replace(aside="← chosen")
     return Table(list(table.columns), rows)
-
-
-def table_of(frame: pd.DataFrame) -> Table:
-    """A frame as a table; columns without values are left out, and the numbers of a column have equal decimals."""
-    filled, columns = frame.dropna(axis=1, how="all"), []
-    for values in filled.to_numpy(object).T:
-        whole = all(isinstance(value, str) or value == int(value) for value in values if value == value)
-        form = ",.0f" if whole else f",.{1 + decimals(np.abs(values.astype(float)))}f"
-        columns.append([value if isinstance(value, str) else Cell(float(value), form) for value in values])
-    return Table(list(map(str, filled.columns)), list(zip(*columns, strict=True)))
 
 
 def of_states(states: States, rows: np.ndarray, paths: np.ndarray) -> list[Section]:

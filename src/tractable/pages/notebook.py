@@ -9,7 +9,7 @@ from tractable.diagnostics.report import Report
 from tractable.pages import parameters, render, verdict
 from tractable.pages.comparison import results_table
 from tractable.pages.page import usual_facts
-from tractable.pages.sections import Figure, Part, Section, Table
+from tractable.pages.sections import Figure, Part, Section, Table, table_of
 from tractable.posterior.posterior import Posterior
 from tractable.posterior.predict import Prediction
 
@@ -46,24 +46,15 @@ def _(comparison: Comparison) -> list[Section]:
 
 @parts_of.register(Prediction)
 def _(prediction: Prediction) -> list[Section]:
-    columns = {name: np.asarray(value) for name, value in prediction._asdict().items() if value is not None}
-    count = len(prediction.mean)
-    plain = {name: values for name, values in columns.items() if values.shape == (count,)}
-    for index in range(columns["probabilities"].shape[1] if "probabilities" in columns else 0):
-        plain[f"p({index})"] = columns["probabilities"][:, index]
-    wide = sorted(columns.keys() - plain.keys() - {"probabilities"}, key=list(columns).index)
-    rows = [[str(row), *(values[row] for values in plain.values())] for row in range(min(count, ROWS))]
-    more = [f"Rows not shown: {count - ROWS:,}."] * (count > ROWS)
-    more += [f"{name} has shape {columns[name].shape}." for name in wide]
-    return [Section("", [*([Table(["row", *plain], rows)] if plain else []), *more])]
+    if np.ndim(prediction.mean) > 2:
+        return [Section("", [f"Predictions of shape {np.shape(prediction.mean)}."])]
+    frame = prediction.to_frame()
+    table = table_of(frame.head(ROWS).rename_axis("row").reset_index())
+    return [Section("", [table, *[f"Rows not shown: {len(frame) - ROWS:,}."] * (len(frame) > ROWS)])]
 
 
 @parts_of.register(Figure)
 @parts_of.register(Table)
-def _(part: Part) -> list[Section]:
-    return [Section("", [part])]
-
-
 @parts_of.register(Section)
-def _(section: Section) -> list[Section]:
-    return [section]
+def _(part: Part) -> list[Section]:
+    return [part if isinstance(part, Section) else Section("", [part])]

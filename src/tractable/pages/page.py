@@ -69,6 +69,7 @@ def sections_of(
         answer = own.pop(0).note
     if sections is None and is_ladder:
         own, theirs = ladders.sections(posterior, shape), [parameters.numbers(posterior)]
+        answer = ladders.sentence(posterior)
     elif sections is None:
         own = predictive.sections(posterior, encoder)
         theirs = [parameters.numbers(posterior), *parameters.of_groups(posterior), *networks.members(posterior),

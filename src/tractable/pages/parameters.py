@@ -100,7 +100,7 @@ def numbers(posterior: Posterior) -> Section:
     table, by_name = summary(posterior), listed(posterior.model)
     by_name = np.append(by_name, np.ones(len(table) - len(by_name), bool))  # derived quantities are listed too
     table, inside = table.loc[by_name], int(np.sum(~by_name))
-    of_network = "weights of a network, which are shown by layer below"
+    of_network = "weights of a network, which are shown by layer"
     what = of_network if posterior.model.network_weights else "effects of groups"
     notes = [f"There are also {inside:,} {what}." if len(table) else f"There are {inside:,} {what}."] * bool(inside)
     if not len(table):

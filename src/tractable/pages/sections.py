@@ -127,3 +127,13 @@ def duration(seconds: float | int) -> str:
     if not math.isfinite(seconds) or seconds >= 3600:
         return f"{seconds / 3600:.1f} h" if math.isfinite(seconds) else "–"
     return f"{seconds:.2g} s" if seconds < 10 else f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
+
+
+def table_of(frame: "pd.DataFrame") -> Table:
+    """A frame as a table; columns without values are left out, and the numbers of a column have equal decimals."""
+    filled, columns = frame.dropna(axis=1, how="all"), []
+    for values in filled.to_numpy(object).T:
+        whole = all(isinstance(value, str) or not math.isfinite(value) or value == int(value) for value in values)
+        form = ",.0f" if whole else f",.{1 + decimals(np.abs(values.astype(float)))}f"
+        columns.append([value if isinstance(value, str) else Cell(float(value), form) for value in values])
+    return Table(list(map(str, filled.columns)), list(zip(*columns, strict=True)))
