@@ -1,4 +1,4 @@
-.PHONY: demo quick test laws lint clean
+.PHONY: demo quick test laws docs lint clean
 .DEFAULT_GOAL := demo
 
 PYTHONS ?= python3.11 python3.12 python3.13 python3.14 python3 python
@@ -23,13 +23,19 @@ laws: $(VENV)/.ready-dev
 	$(BIN)/python tests/suite.py laws $(if $(SHARD),--shard $(SHARD)) $(if $(CHANGED),--changed $(CHANGED)) \
 	  $(if $(ROTATE),--rotate $(ROTATE)) $(if $(BUDGET),--budget $(BUDGET))
 
+# The site, from the pages and docstrings; warnings are errors.
+docs: $(VENV)/.ready
+	$(PIP) install -c constraints.txt -e '.[docs]'
+	$(BIN)/python -m sphinx -W -q -b html docs docs/_build/html
+	@echo "The site is in docs/_build/html/index.html; open it in a browser."
+
 lint: $(VENV)/.ready-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright
 
 clean:
-	rm -rf $(VENV) runs build dist .cache .laws .pytest_cache .ruff_cache examples/out
+	rm -rf $(VENV) runs build dist .cache .laws .pytest_cache .ruff_cache examples/out docs/_build docs/reference
 	find src tests examples benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 
 # Each name is run, not only looked up: version managers leave names behind which start nothing,

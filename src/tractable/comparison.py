@@ -167,6 +167,7 @@ def compare(
 
     Returns:
         A Comparison, whose table has the columns
+
             seconds      wall time without compiling and without verification;
             compiling    seconds spent tracing and compiling;
             gradients    number of gradients of the log density over all rows, by all chains: minibatches count by their

@@ -52,7 +52,7 @@ class Through:
 
     Attributes:
         predictor: ``(params, x) -> η``, an array.
-        observe: ``(params, η) -> `` the distribution of one datum.
+        observe: ``(params, η) -> distribution`` of one datum.
     """
 
     predictor: Callable

@@ -37,8 +37,8 @@ class Family(NamedTuple):
 
     Attributes:
         name: the name in messages and reports.
-        width: ``n -> `` the length of η for n units.
-        distribution: ``η (…, width(n)) -> `` the distribution of a layer, batch shape (…).
+        width: ``n -> length of η`` for n units.
+        distribution: ``η -> distribution`` of a layer; η is (…, width(n)), and the batch shape (…).
         features: ``h -> (…, m)``, the input that h gives to a neighbouring layer's network.
         seen: ``n -> m``, the number of features of n units.
         levels: number of values of a unit; 0 for a continuous unit or infinitely many values.

@@ -105,7 +105,7 @@ def online_em(
         step_size: γ in (0, 1], or a schedule ``t -> γ_t``; (1 + t)^−0.6 by default. For θ to converge, Σ γ_t must
             diverge and Σ γ_t² must converge: ``schedules.polynomial(t0**κ, t0, κ)`` is (1 + t/t0)^−κ.
         patience: ≥ 1, batches before the first M-step: the statistics of few rows may have no maximum.
-        example: a batch, or its ``jax.ShapeDtypeStruct``s, whose shapes determine those of the statistics.
+        example: a batch of arrays or of ``jax.ShapeDtypeStruct``; its shapes determine those of the statistics.
         log_prior: as for ``em``.
 
     Raises:
