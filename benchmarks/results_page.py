@@ -136,7 +136,8 @@ def refresh(text: str, found: dict[str, dict[str, Any]]) -> str:
 
 def pages() -> list[Path]:
     """The pages that may quote figures."""
-    return [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    folders = (ROOT / "docs", ROOT / "docs" / "decisions")
+    return [ROOT / "README.md", *(page for folder in folders for page in sorted(folder.glob("*.md")))]
 
 
 def main() -> None:

@@ -2,6 +2,7 @@
 
 import importlib.metadata
 import inspect
+import os
 import re
 import sys
 from pathlib import Path
@@ -15,12 +16,11 @@ copyright = "the tractable authors"
 release = importlib.metadata.version("tractable")
 
 extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_copybutton"]
-exclude_patterns = ["_build", "reference.md"]
+exclude_patterns = ["_build"]
 nb_execution_mode = "off"  # outputs are committed, and the laws run the pages again
 myst_enable_extensions = ["dollarmath", "colon_fence", "deflist", "attrs_block"]
 myst_heading_anchors = 3
-# Files outside of this folder, such as benchmarks/RESULTS.md, are linked as they lie in the repository.
-suppress_warnings = ["myst.xref_missing", "ref.python"]
+suppress_warnings = ["ref.python"]
 
 toc_object_entries = False
 highlight_language = "none"  # indented blocks are equations
@@ -39,6 +39,41 @@ HEADS = {
     "kernels": "Kernels", "objectives": "Objectives", "approximations": "Approximations", "gradients": "Gradients",
     "schedules": "Schedules", "errors": "Errors",
 }  # fmt: skip
+
+
+# Pages of the repository that the site shows too, and the site's own page for README.
+PAGES = {
+    "reference/measured": "benchmarks/RESULTS.md",
+    "reference/contributing": "CONTRIBUTING.md",
+    "reference/changelog": "CHANGELOG.md",
+}
+PLACES = {HERE.parent / path: HERE / f"{name}.md" for name, path in {**PAGES, "index": "README.md"}.items()}
+
+
+def relink(text: str, old: Path, new: Path) -> str:
+    """The text of a page that moves from the folder ``old`` to ``new``, with links between pages of the site."""
+
+    def link(found: re.Match[str]) -> str:
+        target, mark, anchor = found[1].partition("#")
+        if not target or "://" in target:
+            return found[0]
+        path = Path(os.path.normpath(old / target))
+        return f"]({os.path.relpath(PLACES.get(path, path), new)}{mark}{anchor})"
+
+    return re.sub(r"\]\(([^()\s]+)\)", link, text)
+
+
+def copy_pages(app: Any) -> None:
+    """Copy the pages of the repository that lie outside of this folder."""
+    for name, path in PAGES.items():
+        source, page = HERE.parent / path, HERE / f"{name}.md"
+        _write(page, relink(source.read_text(encoding="utf-8"), source.parent, page.parent))
+
+
+def relink_page(app: Any, name: str, source: list[str]) -> None:
+    """Turn a page's links to files of the repository into links to the site's pages."""
+    folder = (HERE / name).parent
+    source[0] = relink(source[0], folder, folder)
 
 
 def escape(text: str) -> str:
@@ -103,7 +138,7 @@ def write_reference(app: Any) -> None:
             parts += [""] if hidden else ["   :members:", ""]
         text = "\n".join(parts)
         _write(folder / f"{group}.rst", text)
-    pages = "\n".join(f"   {group}" for group in groups)
+    pages = "\n".join(f"   {page}" for page in (*groups, "/reference"))
     _write(folder / "index.rst", f"Reference\n=========\n\n.. toctree::\n   :maxdepth: 1\n\n{pages}\n")
 
 
@@ -114,5 +149,7 @@ def _write(page: Path, text: str) -> None:
 
 
 def setup(app: Any) -> None:
-    app.connect("builder-inited", write_reference)
+    app.connect("builder-inited", write_reference)  # the first makes the folder
+    app.connect("builder-inited", copy_pages)
+    app.connect("source-read", relink_page)
     app.connect("autodoc-process-docstring", as_markup, priority=400)  # before napoleon reads the sections
