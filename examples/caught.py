@@ -46,7 +46,7 @@ print(f"\nThe exact posterior has {missed:.0f} % of its mass above 9; of the dra
 
 # The picture: what the user of one sampler sees, and what the verdict says of it.
 plt.rcParams.update({"axes.spines.top": False, "axes.spines.right": False, "axes.spines.left": False})
-figure, panels = plt.subplots(1, 2, figsize=(9.6, 3.1), layout="constrained", width_ratios=(1.15, 1))
+figure, panels = plt.subplots(1, 2, figsize=(9.6, 3.5), layout="constrained", width_ratios=(1.15, 1))
 panels[0].hist(np.ravel(posterior.draws["level"]), 40, density=True, color="#1b5e8c", alpha=0.55)
 panels[0].fill_between(grid, density, color="#d1495b", alpha=0.25, linewidth=0)
 panels[0].plot(grid, density, color="#d1495b", linewidth=1.2)

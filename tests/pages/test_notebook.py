@@ -104,14 +104,18 @@ def test_an_activation_of_ones_own_has_no_recipe():
 
 @pytest.mark.quick
 def test_a_notebook_has_a_bar(monkeypatch, capsys):
-    """Where there is no terminal progress is silent, but in a notebook it goes where cells show what is printed."""
-    for kernel in (False, True):
+    """Where there is no terminal progress is silent, but in a notebook it goes where cells show what is printed.
+
+    Without ipywidgets rich would warn in every cell, so there is no bar.
+    """
+    for kernel, widgets in ((False, True), (True, False), (True, True)):
         if kernel:
             monkeypatch.setitem(sys.modules, "ipykernel", sys)
+        monkeypatch.setattr("importlib.util.find_spec", lambda name, widgets=widgets: sys if widgets else None)
         with progress_of(None) as say:
             say("drawing", 1, 2)
         seen = capsys.readouterr()
-        assert bool(seen.out) == kernel and not seen.err
+        assert bool(seen.out) == (kernel and widgets) and not seen.err
 
 
 @pytest.mark.quick

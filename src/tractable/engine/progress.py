@@ -1,6 +1,7 @@
 """Shows the progress of a run as a bar on a terminal or in a notebook."""
 
 import contextlib
+import importlib.util
 import inspect
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -13,12 +14,13 @@ def progress_of(choice: bool | Say | None) -> Iterator[Say]:
     """The progress function for a user's choice.
 
     A function is used as it is, but a function of only three arguments is called without the values. True shows a bar,
-    False shows nothing, and None shows a bar on a terminal or in a notebook only.
+    False shows nothing, and None shows a bar on a terminal, or in a notebook with ipywidgets, only.
     """
     if callable(choice):
         yield choice if _takes_values(choice) else lambda phase, done, of, values=None: choice(phase, done, of)
         return
-    notebook = "ipykernel" in sys.modules
+    # Without ipywidgets a notebook has no bar: rich would show nothing, and warn in every cell.
+    notebook = "ipykernel" in sys.modules and importlib.util.find_spec("ipywidgets") is not None
     if choice is False or (choice is None and not (notebook or sys.stderr.isatty())):
         yield lambda phase, done, of, values=None: None
         return
@@ -28,7 +30,7 @@ def progress_of(choice: bool | Say | None) -> Iterator[Say]:
 
     columns = TextColumn("{task.description:>10}"), BarColumn(), MofNCompleteColumn()
     times = TimeElapsedColumn(), TimeRemainingColumn(), TextColumn("{task.fields[curve]}")
-    with Bar(*columns, *times, console=Console(stderr=not notebook), transient=True) as bar:
+    with Bar(*columns, *times, console=Console(stderr=not notebook, force_jupyter=None if notebook else False), transient=True) as bar:
         tasks: dict[str, TaskID] = {}
 
         def say(phase: str, done: int, of: int, values: Mapping[str, float] | None = None) -> None:

@@ -1,0 +1,67 @@
+"""Notebooks of the site: run again, cells print what they printed when ``docs/execute.py`` stored their outputs."""
+
+import json
+import re
+import runpy
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytestmark = pytest.mark.laws
+
+DOCS = Path(__file__).parents[1] / "docs"
+NOTEBOOKS = sorted((DOCS / "tutorials").glob("*.ipynb"))
+NUMBER = r"-?\d[\d,]*\.?\d*(?:e[-+]?\d+)?|-?inf|nan"
+
+
+def printed(cell: Any) -> str:
+    """What a cell printed, or the text of its value."""
+    texts = [output.get("text") or output.get("data", {}).get("text/plain", "") for output in cell.get("outputs", [])]
+    return "".join(text if isinstance(text, str) else "".join(text) for text in texts)
+
+
+def differs(stored: str, now: str) -> bool:
+    """Whether texts differ in words, or in numbers by more than random numbers of another machine may."""
+    if " ".join(re.sub(NUMBER, "#", stored).split()) != " ".join(re.sub(NUMBER, "#", now).split()):
+        return True
+    first, second = (np.array([float(x.replace(",", "")) for x in re.findall(NUMBER, text)]) for text in (stored, now))
+    finite = np.isfinite(first) & np.isfinite(second)
+    close = np.abs(first - second)[finite] <= 0.1 + 0.4 * np.maximum(np.abs(first), np.abs(second))[finite]
+    return not bool(np.all(close))
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize(
+    ("stored", "now", "expected"),
+    [
+        ("trust R-hat 1.002", "trust R-hat 1.004", False),
+        ("trust R-hat 1.002", "reject R-hat 1.002", True),
+        ("ESS of 3,359", "ESS of 2,900", False),
+        ("71 % of draws", "7 % of draws", True),
+        ("tails -inf", "tails -1e+05", False),
+    ],
+)
+def test_texts_are_compared(stored, now, expected):
+    assert differs(stored, now) == expected
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_every_cell_has_run(path):
+    """Every code cell has an output or none to show, and nothing names a path of the machine that ran it."""
+    text = path.read_text(encoding="utf-8")
+    cells = json.loads(text)["cells"]
+    assert any(printed(cell) for cell in cells) and not re.search(r"/(home|root|work|tmp)/|Traceback", text)
+    assert all(printed(cell) for cell in cells if "print(" in "".join(cell["source"]) and cell["cell_type"] == "code")
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_prints_what_it_printed(path):
+    again = runpy.run_path(str(DOCS / "execute.py"))["execute"](path)
+    for stored, now in zip(json.loads(path.read_text(encoding="utf-8"))["cells"], again.cells, strict=True):
+        if differs(printed(stored), printed(now)):
+            pytest.fail(
+                f"{path.name} prints now:\n{printed(now)}\nand printed:\n{printed(stored)}\npython {DOCS}/execute.py"
+            )
