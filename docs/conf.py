@@ -26,7 +26,8 @@ toc_object_entries = False
 highlight_language = "none"  # indented blocks are equations
 html_theme = "pydata_sphinx_theme"
 html_title = f"tractable {release}"
-html_static_path = []
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
 html_theme_options = {"show_toc_level": 2, "navigation_with_keys": False}
 
 autodoc_typehints = "none"
