@@ -28,8 +28,8 @@ def differs(stored: str, now: str) -> bool:
         return True
     first, second = (np.array([float(x.replace(",", "")) for x in re.findall(NUMBER, text)]) for text in (stored, now))
     finite = np.isfinite(first) & np.isfinite(second)
-    close = np.abs(first - second)[finite] <= 0.1 + 0.4 * np.maximum(np.abs(first), np.abs(second))[finite]
-    return not bool(np.all(close))
+    first, second = first[finite], second[finite]
+    return bool(np.any(np.abs(first - second) > 0.1 + 0.4 * np.maximum(np.abs(first), np.abs(second))))
 
 
 @pytest.mark.quick

@@ -108,6 +108,7 @@ def test_a_notebook_has_a_bar(monkeypatch, capsys):
 
     Without ipywidgets rich would warn in every cell, so there is no bar.
     """
+    monkeypatch.delitem(sys.modules, "ipykernel", raising=False)
     for kernel, widgets in ((False, True), (True, False), (True, True)):
         if kernel:
             monkeypatch.setitem(sys.modules, "ipykernel", sys)

@@ -30,7 +30,8 @@ def progress_of(choice: bool | Say | None) -> Iterator[Say]:
 
     columns = TextColumn("{task.description:>10}"), BarColumn(), MofNCompleteColumn()
     times = TimeElapsedColumn(), TimeRemainingColumn(), TextColumn("{task.fields[curve]}")
-    with Bar(*columns, *times, console=Console(stderr=not notebook, force_jupyter=None if notebook else False), transient=True) as bar:
+    console = Console(stderr=not notebook, force_jupyter=None if notebook else False)
+    with Bar(*columns, *times, console=console, transient=True) as bar:
         tasks: dict[str, TaskID] = {}
 
         def say(phase: str, done: int, of: int, values: Mapping[str, float] | None = None) -> None:
