@@ -142,6 +142,16 @@ def test_density_of_a_table_is_that_of_its_weights():
     other = log_density(sparse, data, jacobian=False)(sparse.unconstrain(given))
     other -= sparse.prior["sparse"].log_prob(given["sparse"])
     np.testing.assert_allclose(one, other, rtol=1e-5)
+    # Text has more effects than weights; they are those of the same weights under the usual prior.
+    names, effects = zip(*((model.table.view.names, model.table.view) for model in (usual, sparse)), strict=True)
+    assert names[1] == (names[0][0], "scale of weights", *names[0][1:])
+    order = [usual.names.index("intercept"), *(usual.names.index(f"weights[{name}]") for name in encoder.features)]
+    flat = np.zeros(len(usual.names))
+    flat[order] = [0.3, *weights]
+    both = np.zeros(len(sparse.names))
+    both[[sparse.names.index(each) for each in ("intercept", "scale of weights")]] = 0.3, 0.2
+    both[[sparse.names.index(f"weights[{name}]") for name in encoder.features]] = weights
+    np.testing.assert_allclose(np.delete(effects[1].values(both), 1), effects[0].values(flat), rtol=1e-6)
 
 
 @pytest.mark.test

@@ -173,8 +173,8 @@ def _part(
         names = [name.of_part(prefix + label) for name in names for label in classes]
         return names, unit * sparse.csr_array(sparse.kron(matrix, np.eye(len(classes)))), np.zeros(len(names))
     if key == "sparse":
-        names, matrix = encoder.effects
-        return [SCALE, *names], unit * sparse.csr_array(sparse.block_diag([np.ones((1, 1)), matrix])), np.zeros(size)
+        names, matrix = [SCALE, *encoder.effects[0]], sparse.block_diag([np.ones((1, 1)), encoder.effects[1]])
+        return names, unit * sparse.csr_array(matrix), np.zeros(len(names))
     if labels is None and key == "intercept" and leaf.shape:
         labels = [Label(f"{label}.intercept") for label in encoder.target.classes]
     names = [as_label(name) for name in labels or tree.names({tree.path_name(path): np.zeros(leaf.shape)})]
