@@ -18,7 +18,7 @@ from tractable.engine.programs import fingerprint, trace
 from tractable.ladders.ladder import Ladder, ladder_of
 from tractable.mcmc.metropolis import Point, Proposal
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"  # the only place: pyproject.toml reads it
 UNKNOWN = "cannot be traced"  # first words of an entry for a function without a fingerprint
 
 
