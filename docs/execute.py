@@ -11,7 +11,7 @@ import nbformat
 from nbclient import NotebookClient
 
 HERE = Path(__file__).parent
-NOTEBOOKS = sorted((HERE / "tutorials").glob("*.ipynb"))
+NOTEBOOKS = sorted(HERE.glob("*/*.ipynb"))
 
 
 def execute(path: Path) -> nbformat.NotebookNode:

@@ -1,10 +1,9 @@
-"""docs/reference.md, as the docstrings and the command line's help have it: ``python tests/reference.py`` writes it."""
+"""The site's page with a line for every public name and option, from docstrings and the command line's help."""
 
 import dataclasses
 import functools
 import inspect
 import re
-from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
 
@@ -14,13 +13,12 @@ import tractable as tr
 from tractable.cli.app import app
 from tractable.core.bits import CachedProperty
 
-PAGE = Path(__file__).parents[1] / "docs" / "reference.md"
 SHELL: Any = typer.main.get_command(app)
 PARTS = (tr.models, tr.estimators, tr.objectives, tr.approximations, tr.kernels, tr.gradients, tr.schedules, tr.errors)
 HEAD = """# Names and options
 
 A line for each public function, method and value, for what a value has and says of itself, and for each option of the
-command line; `python tests/reference.py` writes this page from docstrings and help.
+command line, from docstrings and help.
 `help(tr.NUTS)` shows a docstring whole: equation, fields, ranges, errors and source.
 """
 
@@ -120,7 +118,3 @@ def text() -> str:
         lines += ["", f"### `tractable {name}`", "", f"{first(command.callback)}.", ""]
         lines += [option(each) for each in command.params if not getattr(each, "hidden", False)]
     return "\n".join(lines) + "\n"
-
-
-if __name__ == "__main__":
-    PAGE.write_text(text(), encoding="utf-8")

@@ -50,7 +50,7 @@ def test_an_address_is_seen():
 
 ROWS = np.random.default_rng(1).normal(size=(40, 2))
 MEAN = tr.Model({"m": dist.Normal(0.0, 1.0)}, lambda params: dist.Normal(params["m"], 1.0))
-PAGE = reference.PAGE.read_text(encoding="utf-8")
+PAGE = reference.text()
 KINDS = {name: it for name, it in reference.public(tr.estimators).items() if isinstance(it, type)}
 
 

@@ -12,7 +12,7 @@ import pytest
 pytestmark = pytest.mark.laws
 
 DOCS = Path(__file__).parents[1] / "docs"
-NOTEBOOKS = sorted((DOCS / "tutorials").glob("*.ipynb"))
+NOTEBOOKS = sorted(DOCS.glob("*/*.ipynb"))
 NUMBER = r"-?\d[\d,]*\.?\d*(?:e[-+]?\d+)?|-?inf|nan"
 
 
