@@ -132,7 +132,6 @@ RETURNED_BY = {
     "Posterior": r"tr\.(infer|fit)\(",
     "Report": r"\.report\(",
     "Prediction": r"\.predict\(",
-    "Batch": r"\bBatch\(",
     "Comparison": r"tr\.compare\(",
     "Evidence": r"log_evidence\(",
     "Selection": r"tr\.select\(",
@@ -144,12 +143,9 @@ RETURNED_BY = {
     "Layer": r"models\.layer\(",
     "Recognition": r"models\.bottom_up\(",
     "Censored": r"with_censoring\(|censored\(",
-    "Family": r"models\.regression\(",
     "Objective": r"objectives\.\w+\(",
     "Approximation": r"approximations\.\w+\(",
     "Method": r"tr\.NUTS\(",
-    "Proposal": r"kernels\.random_walk\(",
-    "TractableError": r"errors\.DataError",
 }
 
 
