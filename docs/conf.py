@@ -155,7 +155,7 @@ def uses(full_name: str, pages: dict[str, str]) -> list[str]:
     short = "tr" if module == "tractable" else module.rpartition(".")[2]
     direct = rf"\b{short}\.{name}\b" + (rf"|\b{name}\(" if name[0].isupper() else "")
     found = [page for page, code in pages.items() if re.search(direct, code)]
-    return found or [page for page, code in pages.items() if re.search(RETURNED_BY.get(name, "$^"), code)]
+    return found or [page for page, code in pages.items() if re.search(RETURNED_BY.get(name, "(?!)"), code)]
 
 
 def public_names() -> dict[str, dict[str, Any]]:

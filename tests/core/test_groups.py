@@ -71,6 +71,31 @@ def test_normal_groups_are_integrated_exactly():
             np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-7)
 
 
+@pytest.mark.parametrize("tau", [1e-4, 1e-9, 1e-18, 1e-27])
+@pytest.mark.parametrize(
+    "prior",
+    [
+        dist.Normal,
+        partial(dist.StudentT, 7.0),
+        lambda mu, tau: dist.Normal(mu, tau).expand([1]).to_event(1),
+        lambda mu, tau: dist.MultivariateNormal(mu * jnp.ones(1), scale_tril=tau * jnp.eye(1)),
+    ],
+)
+def test_integrals_are_exact_where_the_scale_is_below_rounding(prior, tau):
+    """Without spread between groups y ~ N(μ + X w, I), and the derivative by τ is 0; in single precision too."""
+    model = tr.Model(PRIOR, lambda p, x: dist.Normal(jnp.sum(p["a"]) + x @ p["w"], 1.0), local=lambda p: {"a": prior(p["mu"], p["tau"])})  # fmt: skip
+    theta = {**THETA, "mu": jnp.array(70.0), "tau": jnp.array(tau)}
+    theta, rows = jax.tree.map(lambda a: a.astype(np.float32), (theta, DATA.arrays()))
+
+    def log_likelihood(theta, rows):
+        return jnp.sum(model.log_likelihoods(theta, rows))
+
+    found, slopes = jax.jit(jax.value_and_grad(log_likelihood))(theta, rows)
+    wanted = stats.norm(70 + X @ np.array([0.4, -0.8])).logpdf(Y).sum()
+    np.testing.assert_allclose(found, wanted, rtol=1e-5)
+    assert abs(slopes["tau"] * theta["tau"]) < 1e-2
+
+
 def test_rows_of_a_group_lie_anywhere_and_padding_counts_nothing():
     order = np.random.default_rng(0).permutation(16)
     shuffled = tr.Data(Y[order], given=X[order], group=LABELS[GROUP][order])

@@ -104,6 +104,16 @@ def test_streamed_batches_are_the_resident_ones(tmp_path):
     np.testing.assert_array_equal(streamed, drawn(NOISY, tr.Data(Y)))
 
 
+def test_control_variates_anchor_at_all_rows_on_file(tmp_path):
+    np.save(tmp_path / "y.npy", Y)
+    method = tr.SGLD(chains=2, draws=400, warmup=100, batch_size=10, gradient="control_variates")
+    on_file, in_memory = (
+        tr.infer(MODEL, data, method, verify=None) for data in (tr.Data(tmp_path / "y.npy", resident=False), tr.Data(Y))
+    )
+    assert abs(on_file.mean()["mu"] - in_memory.mean()["mu"]) < 0.5 * in_memory.sd()["mu"]
+    np.testing.assert_allclose(on_file.sd()["mu"], in_memory.sd()["mu"], rtol=0.4)
+
+
 @pytest.mark.test
 def test_streaming_is_refused_where_all_rows_are_looked_at(tmp_path):
     np.save(tmp_path / "y.npy", Y)

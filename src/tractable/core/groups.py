@@ -13,7 +13,7 @@ from tractable.core.density import log_density, needed_likelihood
 from tractable.core.errors import ModelError
 from tractable.core.integrals import MOST, around, rule
 from tractable.core.prior import Prior
-from tractable.core.priors import is_distribution
+from tractable.core.priors import is_distribution, standard_form
 from tractable.core.sums import Sums
 from tractable.core.tree import PyTree
 from tractable.core.words import nearest
@@ -37,7 +37,7 @@ class Grouped(Prior):
 
     def _log_prob_of_groups(self, params: PyTree, rows: tuple[PyTree, Members]) -> jax.Array:
         """log p(y_g | θ) of each group, (groups,)."""
-        return self.over_groups(lambda own, nodes, logs: jax.nn.logsumexp(logs), params, rows)
+        return self.over_groups(lambda z, logs: jax.nn.logsumexp(logs), params, rows)
 
     def given(self, params: PyTree) -> Prior:
         """The model of one group's z given θ, with the prior ``local(params)``."""
@@ -47,25 +47,45 @@ class Grouped(Prior):
         model = cast(Any, type(self))
         return model(local(params), lambda z, *x: likelihood({**params, **z}, *x))
 
+    def _standard(self, params: PyTree) -> tuple[Prior, Callable]:
+        """The model of one group's u given θ, and the function u ↦ z, such as z = μ + σ u for z ~ N(μ, σ²).
+
+        Integrals over u stay exact where σ is smaller than the rounding errors of z.
+        """
+        own = self.given(params)
+        leaves, structure = jax.tree.flatten(own.prior, is_leaf=is_distribution)
+        forms = [standard_form(d) for d in leaves]
+
+        def local(u: PyTree) -> PyTree:
+            values = structure.flatten_up_to(u)
+            return jax.tree.unflatten(structure, [f(value) for (_, f), value in zip(forms, values, strict=True)])
+
+        likelihood = needed_likelihood(own)
+        standard = cast(Any, type(self))(
+            jax.tree.unflatten(structure, [d for d, _ in forms]), lambda u, *x: likelihood(local(u), *x)
+        )
+        return standard, local
+
     def over_groups(
         self, function: Callable, params: PyTree, rows: tuple[PyTree, Members], nodes: Callable | None = None
     ) -> PyTree:
-        """``function(own, places, logs)`` of each group, with leading axis (groups,).
+        """``function(z, logs)`` of each group, with leading axis (groups,).
 
         Args:
-            function: takes the model of the group's z, J unconstrained quadrature nodes (J, k), and the logarithms of
-                the nodes' contributions to p(y_g | θ), (J,).
+            function: takes the local parameters at J quadrature nodes, leaves (J, ...), and the logarithms of the
+                nodes' contributions to p(y_g | θ), (J,).
             nodes: ``g -> (x (J, k), log weights (J,))``, the rule for the g-th group; by default ``integrals.rule``.
         """
         fixed = rule(self.given(params).space.size)
 
         def one(g: jax.Array, row: tuple[PyTree, Members]) -> PyTree:
             y, (x, counts) = row
-            own, constant = self.given(params), self.given(jax.lax.stop_gradient(params))
+            (own, local), (constant, _) = self._standard(params), self._standard(jax.lax.stop_gradient(params))
             group, (nodes_of_group, log_weights) = Weighted(y, x, counts), fixed if nodes is None else nodes(g)
             density = log_density(constant, group, flat=True)
             places, log_weights = around(density, prior_centre(constant), nodes_of_group, log_weights)
-            return function(own, places, log_weights + jax.vmap(log_density(own, group, flat=True))(places))
+            logs = log_weights + jax.vmap(log_density(own, group, flat=True))(places)
+            return function(jax.vmap(lambda place: local(own.params(place)))(places), logs)
 
         groups, members = rows[1].counts.shape
         at_once = max(1, PARALLEL // (members * len(fixed[1])))

@@ -1,5 +1,6 @@
 """Checks and draws of a prior that is a pytree of numpyro distributions."""
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -16,6 +17,8 @@ from tractable.core.tree import PyTree
 
 # A number of Dirichlet(α) is below 1.2e-38, the smallest one in single precision, with probability ≈ e^(−87 α).
 POINTED = (dist.Beta, dist.Dirichlet, dist.Gamma, dist.InverseGamma, dist.Weibull)
+# Distributions of z = loc + scale · u, where u has the same distribution with loc 0 and scale 1.
+LOCATED = (dist.Cauchy, dist.Gumbel, dist.Laplace, dist.Logistic, dist.Normal, dist.StudentT)
 LEAST = 0.1  # α below which that probability, 1.6e-4, matters
 
 
@@ -55,6 +58,28 @@ def base_of(distribution: object) -> Any:
     while isinstance(distribution, Independent | ExpandedDistribution):
         distribution = distribution.base_dist
     return distribution
+
+
+def standard_form(distribution: Any) -> tuple[Distribution, Callable]:
+    """A distribution of u with location 0 and scale 1, and the function u ↦ z that gives z this distribution.
+
+    It is the distribution itself, with z = u, if it is no family of locations and scales.
+    """
+    if isinstance(distribution, Independent):
+        base, function = standard_form(distribution.base_dist)
+        return base.to_event(distribution.reinterpreted_batch_ndims), function
+    if isinstance(distribution, ExpandedDistribution):
+        base, function = standard_form(distribution.base_dist)
+        return base.expand(distribution.batch_shape), function
+    if type(distribution) is dist.MultivariateNormal:
+        loc, root = distribution.loc, distribution.scale_tril
+        standard = dist.Normal().expand(distribution.batch_shape + distribution.event_shape).to_event(1)
+        return standard, lambda u: loc + (root @ u[..., None])[..., 0]
+    if type(distribution) not in LOCATED:
+        return distribution, lambda u: u
+    loc, scale, shape = distribution.loc, distribution.scale, distribution.batch_shape
+    others = {n: getattr(distribution, n) for n in distribution.arg_constraints if n not in ("loc", "scale")}
+    return type(distribution)(**others, loc=jnp.zeros(shape), scale=jnp.ones(shape)), lambda u: loc + scale * u
 
 
 def in_words(distribution: Distribution) -> str:

@@ -45,7 +45,7 @@ def _errors(model: Model, positions: jax.Array, rows: tuple[jax.Array, Members])
         params = model.params(position)
         fine_rule = rule(model.given(params).space.size, finer=True)
         values = [
-            model.over_groups(lambda own, places, logs: jax.nn.logsumexp(logs), params, rows, nodes)
+            model.over_groups(lambda z, logs: jax.nn.logsumexp(logs), params, rows, nodes)
             for nodes in (None, lambda g: fine_rule)
         ]
         return values[1] - values[0]

@@ -273,7 +273,7 @@ class Gibbs(Drawing):
             what = f"acceptance {name.removeprefix('acceptance_')}"
             out.append(check_share(what, float(np.mean(info[name])), 0.05, 0.9999, "of the block's own kernel"))
         if "divergent" in info and np.any(info["divergent"]):
-            out.append(divergences(posterior, "reparametrise, or raise a block's target"))
+            out.append(divergences(posterior, "raise the block's target, or use other parameters"))
         latent = latent_model(model)
         if latent is not None and latent.symmetry.permute is not None and data is not None:
             out.append(_switching(latent, data.arrays(), positions))

@@ -22,6 +22,7 @@ from tractable.engine.method import Check, Program, Session
 from tractable.engine.stopping import wait_for
 from tractable.mcmc import hamiltonian
 
+REMEDY = "raise target, such as target=0.95; if some remain, write each parameter of a learnt scale as mu + tau * u"
 FEW = 0.01  # share of divergent trajectories below which they are few
 
 
@@ -35,7 +36,7 @@ def divergences(posterior: Learnt, remedy: str) -> Check:
     share = float(np.mean(divergent)) if divergent.size else 0.0
     few = share < FEW or was_compared(posterior.verification)
     verdict = "trust" if share == 0 else "caution" if few else "reject"
-    sentence = f"trajectories whose numerical error was too large to follow the density; {remedy}"
+    sentence = "trajectories whose numerical error was too large to follow the density" + f"; {remedy}" * (share > 0)
     return Check("divergences", float(np.sum(divergent) * posterior.thin), verdict, sentence)
 
 
@@ -104,7 +105,7 @@ class NUTS(Drawing):
     def checks(self, posterior: Learnt) -> list[Check]:
         info = posterior.info
         out = chain_checks(posterior)
-        out.append(divergences(posterior, "reparametrise (non-centred), or raise target"))
+        out.append(divergences(posterior, REMEDY))
         energies = info["energy"]
         if energies.shape[1] > 1 and np.all(energies.var(1) > 0):
             bfmi = float(np.min(np.square(np.diff(energies, axis=1)).mean(1) / energies.var(1)))

@@ -221,8 +221,9 @@ def _in_chunks(function: Callable, data: Data, draws: int) -> Any:
 def _moments(model: Model, params: PyTree, weights: jax.Array, rows: PyTree) -> tuple[jax.Array, jax.Array]:
     """Mean and sd of each group's z, (groups, k) each."""
 
-    def of_group(local: Model, places: jax.Array, logs: jax.Array) -> tuple[jax.Array, jax.Array]:
-        shares, values = jax.nn.softmax(logs), jax.vmap(local.values)(places)
+    def of_group(z: PyTree, logs: jax.Array) -> tuple[jax.Array, jax.Array]:
+        values = jnp.concatenate([leaf.reshape(len(logs), -1) for leaf in jax.tree.leaves(z)], 1)
+        shares = jax.nn.softmax(logs)
         mean = shares @ values
         return mean, shares @ jnp.square(values - mean)
 
@@ -257,10 +258,7 @@ def _draw_given_rows(model: Model, params: PyTree, rows: PyTree, key: jax.Array)
             log_ratio = (1 - WIDER**2) * jnp.square(x) / 2 + math.log(WIDER)
             return WIDER * x, jnp.sum(log_ratio, 1) - math.log(PROPOSED)
 
-        def of_group(local: Model, places: jax.Array, logs: jax.Array) -> tuple[PyTree, jax.Array]:
-            return jax.vmap(local.params)(places), logs
-
-        values, logs = model.over_groups(of_group, theta, rows, nodes)
+        values, logs = model.over_groups(lambda z, logs: (z, logs), theta, rows, nodes)
         index = jax.random.categorical(choice_key, logs)  # (groups,)
         return jax.tree.map(lambda a: jax.vmap(lambda proposals, j: proposals[j])(a, index), values)
 

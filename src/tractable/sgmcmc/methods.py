@@ -26,7 +26,7 @@ from tractable.engine import run as loop
 from tractable.engine.drawing import Drawing, WarmUp
 from tractable.engine.method import Program, Session, plan_batches
 from tractable.engine.preflight import value_and_slope
-from tractable.engine.search import modes
+from tractable.engine.search import modes, total_of
 from tractable.sgmcmc import bias, gradients, preconditioners
 from tractable.sgmcmc.sghmc import sghmc
 from tractable.sgmcmc.sgld import sgld
@@ -161,7 +161,8 @@ class SGLD(Drawing):
         if self.gradient == "control_variates":
             part = whole(data.arrays() if data.resident else data.first(10_000))
             best = positions[int(np.argmax([float(value_and_slope(model, p, part)[0]) for p in positions]))]
-            tuned = {"anchor": best, "anchor_gradient": value_and_slope(model, best, whole(data.arrays()))[1]}
+            slope = total_of(model, best, data, jacobian=True)[1]  # over all rows, on file too
+            tuned = {"anchor": best, "anchor_gradient": jnp.asarray(slope, dtype)}
         measurement = self._measure(session, positions, tuned)
         if self.start == "mode":
             root = (
