@@ -136,6 +136,7 @@ RETURNED_BY = {
     "Evidence": r"log_evidence\(",
     "Selection": r"tr\.select\(",
     "Calibration": r"tr\.calibrate\(",
+    "Family": r"models\.categorical\(",
     "Regression": r"models\.regression\(",
     "Ladder": r"(belief_network|latent_gaussian)\(",
     "HiddenMarkov": r"hidden_markov\(",

@@ -1,5 +1,7 @@
-"""Notebooks of the site: run again, cells print what they printed when ``docs/execute.py`` stored their outputs."""
+"""Pages of the site that run: notebooks print what they printed when their outputs were stored, and so do recipes."""
 
+import contextlib
+import io
 import json
 import re
 import runpy
@@ -14,6 +16,8 @@ pytestmark = pytest.mark.laws
 DOCS = Path(__file__).parents[1] / "docs"
 NOTEBOOKS = sorted(DOCS.glob("*/*.ipynb"))
 RERUN = [path for path in NOTEBOOKS if path.stem == "trust"]  # the others take minutes, or ran on one seed only
+RECIPES = sorted((DOCS / "how-to").glob("*.md"))
+BLOCK = re.compile(r"```python\n(.*?)```\n(?:\n```text\n(.*?)```\n)?", re.DOTALL)  # code, and what it prints
 NUMBER = r"-?\d[\d,]*\.?\d*(?:e[-+]?\d+)?|-?inf|nan"
 
 
@@ -66,3 +70,23 @@ def test_a_notebook_prints_what_it_printed(path):
             pytest.fail(
                 f"{path.name} prints now:\n{printed(now)}\nand printed:\n{printed(stored)}\npython {DOCS}/execute.py"
             )
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
+def test_recipes_answer_questions(path):
+    """Every heading is a question, and every recipe has a block of code."""
+    recipes = re.split(r"^## ", path.read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]
+    assert recipes and all(recipe.split("\n")[0].endswith("?") and "```" in recipe for recipe in recipes)
+
+
+@pytest.mark.filterwarnings("ignore::tractable.core.errors.TractableWarning")
+@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
+def test_recipes_print_what_they_printed(path, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    for code, stored in BLOCK.findall(path.read_text(encoding="utf-8")):
+        text = io.StringIO()
+        with contextlib.redirect_stdout(text):
+            exec(compile(code, path.name, "exec"), names)
+        assert not differs(stored, text.getvalue()), f"{code}\nprints now:\n{text.getvalue()}"

@@ -125,7 +125,7 @@ class BayesianCountRegression(BayesianRegressor):
 
     Args:
         family: "negative-binomial" or "poisson", also after "zero-inflated-" or "hurdle-" for counts that are 0 for
-            reasons of their own (``models.generalised_linear``).
+            reasons of their own (``models.linear.generalised_linear``).
         weight_scale, intercept_scale, level, calibration, random_state, verify: as for ``BayesianLinearRegression``.
         priors: as for ``BayesianLinearRegression``, for "weights", "intercept" and "dispersion".
         method: "auto" chooses as for ``BayesianLinearRegression``; here ``INLA`` is an approximation.

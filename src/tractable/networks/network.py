@@ -142,7 +142,7 @@ def neural_network(
         poisson:          y ~ Poisson(e^f(x))                      f: () or (1,)
 
     and "lognormal", "gamma", "weibull", "exponential", "beta" and "negative-binomial" with η = f(x) as in
-    ``models.generalised_linear``.
+    ``models.linear.generalised_linear``.
 
     Standardise x, and y if it is a measurement.
 
