@@ -156,4 +156,7 @@ def test_progress_is_told_from_beginning_to_end():
     said: list[tuple] = []
     drawn(WALK, progress=lambda *now: said.append(now))
     assert said[-1] == ("drawing", 150, 150) and [done for _, done, _ in said] == sorted(d for _, d, _ in said)
+    values: list[dict] = []
+    drawn(WALK, progress=lambda phase, done, of, newest: values.append(newest))
+    assert values and not any(values)  # chains have no curve
     assert jnp.result_type(float) == jnp.float64

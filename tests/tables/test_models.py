@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from commands import run
-from scipy.special import logit
+from scipy.special import expit, logit
 
 import tractable as tr
 from tractable.core.errors import ArgumentError, DataError, SettingsError, TractableWarning
@@ -73,6 +73,33 @@ def test_effects_are_what_they_say(family):
         np.testing.assert_allclose(moved, wanted, rtol=1e-3, atol=1e-4 * unit, err_msg=name)
     levels = [told[f"{'a.' if family == 'categorical' else ''}town[{level}]"] for level in ("Bern", "Rom", "Ulm")]
     np.testing.assert_allclose(sum(levels), 0.0, atol=1e-6 * np.abs(levels).max())
+
+
+@pytest.mark.parametrize("family", ["normal", "student-t", "lognormal", "gamma", "weibull", "exponential", "beta"])
+def test_densities_are_those_of_the_tables_units(family):
+    """They integrate to 1 over the target, which the model itself scales."""
+    posterior, frame, _ = point(family)
+    t = np.linspace(-25.0, 15.0, 4001)
+    grid = {"normal": 100 + 100 * t, "student-t": 100 + 100 * t, "beta": expit(t[np.abs(t) < 15])}.get(family, np.exp(t))
+    rows = pd.concat([frame.head(1)] * len(grid)).assign(y=grid)
+    density = np.exp(np.float64(posterior.log_predictive(posterior.model.table.data(rows))))
+    np.testing.assert_allclose(np.trapezoid(density, grid), 1.0, rtol=0.02)
+
+
+def test_leave_one_out_is_in_the_tables_units():
+    """A target in other units has densities in these units, and the same fit; a bounded row's probability has none."""
+    frame = pd.DataFrame({"x": TABLE["size"], "y": Y["lognormal"], "died": np.arange(N) % 4 > 0})
+    for settings in ({}, {"event": "died", "family": "weibull"}):
+        loos, likelihoods = [], []
+        for unit in (1.0, 1000.0):
+            table = frame.assign(y=unit * frame["y"])[["x", "y", *(["died"] if settings else [])]]
+            posterior = tr.fit(table, "y", method="laplace", progress=False, verify=None, **settings)
+            loos.append(posterior.loo())
+            likelihoods.append(posterior.log_likelihood(draws=10))
+        moved = np.log(1000.0) * (frame["died"].to_numpy() if settings else np.ones(N))
+        np.testing.assert_allclose(loos[0].pointwise - loos[1].pointwise, moved, atol=1e-3)
+        np.testing.assert_allclose(loos[0].elpd - loos[1].elpd, moved.sum() + 0 * loos[0].elpd, rtol=1e-4)  # NaN if a k-hat is large
+        np.testing.assert_allclose(likelihoods[0] - likelihoods[1], moved * np.ones_like(likelihoods[0]), atol=1e-2)
 
 
 @pytest.mark.parametrize("family", ["normal", "poisson", "bernoulli"])

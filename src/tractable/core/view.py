@@ -92,4 +92,5 @@ class Table(NamedTuple):
     inputs: Callable[[Any], Any]  # from a table, with or without the target, to the likelihood's x
     data: Callable[[Any], Any]  # from a table with the target to Data
     in_units: Callable[[Any], Any]  # from a Prediction to one in the table's units
+    log_units: Callable[[Any], Any]  # y -> (n,) nats by which log densities exceed those in the table's units
     view: View | None = None  # None if the parameters have the table's names and units

@@ -22,6 +22,7 @@ from joblib.parallel import MultiprocessingBackend, get_active_backend
 from tractable.core.errors import DataError, SettingsError, TractableError, TractableWarning
 from tractable.core.settings import Jobs, expect
 from tractable.core.words import tell
+from tractable.engine.progress import as_say
 from tractable.engine.stopping import ending, interruptible
 
 # JAX settings on which a process's results depend; another process gets the same values.
@@ -51,11 +52,11 @@ class Heard:
     """Wraps a user's progress function for one of many fits; ``raised`` is true if that function raised an error."""
 
     def __init__(self, progress: Callable, prefix: str) -> None:
-        self.progress, self.prefix, self.raised = progress, prefix, False
+        self.progress, self.prefix, self.raised = as_say(progress), prefix, False
 
-    def __call__(self, phase: str, done: int, of: int) -> None:
+    def __call__(self, phase: str, done: int, of: int, values: Mapping[str, float] | None = None) -> None:
         self.raised = True
-        self.progress(self.prefix + phase, done, of)
+        self.progress(self.prefix + phase, done, of, values)
         self.raised = False
 
 

@@ -17,7 +17,7 @@ def progress_of(choice: bool | Say | None) -> Iterator[Say]:
     False shows nothing, and None shows a bar on a terminal, or in a notebook with ipywidgets, only.
     """
     if callable(choice):
-        yield choice if _takes_values(choice) else lambda phase, done, of, values=None: choice(phase, done, of)
+        yield as_say(choice)
         return
     # Without ipywidgets a notebook has no bar: rich would show nothing, and warn in every cell.
     notebook = "ipykernel" in sys.modules and importlib.util.find_spec("ipywidgets") is not None
@@ -43,9 +43,18 @@ def progress_of(choice: bool | Say | None) -> Iterator[Say]:
         yield say
 
 
-def _takes_values(function: Say) -> bool:
+def as_say(function: Callable) -> Say:
+    """A user's function of three or four arguments as a progress function, whose last argument may be left out."""
+    if not _takes(function, ("", 0, 0, {})):
+        return lambda phase, done, of, values=None: function(phase, done, of)
+    if _takes(function, ("", 0, 0)):
+        return function
+    return lambda phase, done, of, values=None: function(phase, done, of, values or {})
+
+
+def _takes(function: Callable, arguments: tuple) -> bool:
     try:
-        inspect.signature(function).bind("", 0, 0, {})
+        inspect.signature(function).bind(*arguments)
     except (TypeError, ValueError) as error:
         return isinstance(error, ValueError)  # a builtin function may have no signature; it is called with all four
     return True

@@ -63,7 +63,7 @@ def held_out_scores(
     distinguishes them from the held-out rows.
     """
     # A density depends on the units: p(y) = p(standardised y) / sd.
-    densities = np.asarray(posterior.log_predictive(data), np.float64) - log_units(encoder, data.y)
+    densities = np.asarray(posterior.log_predictive(data), np.float64)
     log = calibration.log_score(densities)
     scores = [Score("log predictive", log.mean, f"± {log.error:.2g}; mean log predictive density of a row, in nats")]
     try:
@@ -205,18 +205,6 @@ def follows(below: np.ndarray, times: np.ndarray, name: str) -> str:
         "times, are less certain than reported. Give the target's previous value as a column, or fit a model of "
         "sequences."
     )
-
-
-def log_units(encoder: Encoder | None, y: PyTree) -> np.ndarray:
-    """By how many nats a row's log density in the model's units exceeds the one in the table's units, (n,) or (1,).
-
-    It is 0 for a row of which only bounds are known, as its probability has no units. A nat is the unit of the natural
-    logarithm.
-    """
-    if encoder is None:
-        return np.zeros(1)
-    total = float(np.sum(np.log(unit_of(encoder))))
-    return total * (seen(y).astype(float) if encoder.target.censoring else np.ones(1))
 
 
 def unit_of(encoder: Encoder | None) -> Any:

@@ -13,7 +13,7 @@ from tractable.core.censoring import censors, datum_of
 from tractable.core.errors import TractableError
 from tractable.core.words import counted
 from tractable.diagnostics.censoring import distribution
-from tractable.pages.held_out import log_units, pit
+from tractable.pages.held_out import pit
 from tractable.pages.parameters import few_groups, listed
 from tractable.pages.plots import drawing, short, tidy
 from tractable.pages.sections import Cell, Figure, Part, Section, Table
@@ -58,8 +58,7 @@ def sections(posterior: Posterior, encoder: Encoder | None = None) -> list[Secti
     loo = None  # stays None if leave-one-out does not apply
     with contextlib.suppress(TractableError):
         loo = posterior.loo(draws=affordable(posterior.model, posterior.data), rows=2 * ROWS)
-    # A density depends on the units: p(y) = p(standardised y) / sd.
-    facts = {} if loo is None else leave_one_out(loo, log_units_of(posterior, encoder))
+    facts = {} if loo is None else leave_one_out(loo)
     if (moved := moved_by_prior(posterior)) is not None:
         facts["sensitive to the prior"] = moved
     shown = replications(posterior, encoder)
@@ -68,26 +67,15 @@ def sections(posterior: Posterior, encoder: Encoder | None = None) -> list[Secti
     return [Section("Predictive checks", [*([facts] if facts else []), *shown], note)] if shown or facts else []
 
 
-def log_units_of(posterior: Posterior, encoder: Encoder | None) -> float:
-    """By how many nats the rows' log density in the model's units exceeds the one in the table's units.
-
-    A nat is the unit of the natural logarithm.
-    """
-    data = posterior.data
-    units = log_units(encoder, None if data is None else data.y)
-    counts = np.mean(units) * posterior.rows if data is None or data.weights is None else np.sum(data.weights * units)
-    return float(counts)
-
-
-def leave_one_out(loo: Loo, units: float = 0.0) -> dict[str, Any]:
-    """Facts of leave-one-out prediction, with ``units`` nats subtracted from the log density."""
+def leave_one_out(loo: Loo) -> dict[str, Any]:
+    """Facts of leave-one-out prediction."""
     worst = Cell(loo.khat, ".2f", f"good up to {loo.limit:.2f}", poor=bool(len(loo.failed)))
     if len(loo.failed):
         many = f"{counted(len(loo.failed), loo.unit)} of {len(loo.index):,}"
         reason = f"{many} cannot be left out: too much influence on the posterior"
         return {"elpd_loo": Cell("not known", aside=reason), "largest k-hat": worst}
     return {
-        "elpd_loo": Cell(loo.elpd - units, ",.1f", f"± {loo.se:.1f} nats, leaving out each {loo.unit}"),
+        "elpd_loo": Cell(loo.elpd, ",.1f", f"± {loo.se:.1f} nats, leaving out each {loo.unit}"),
         "p_loo": Cell(loo.p, ".1f", "effective number of parameters"),
         "largest k-hat": worst,
     }

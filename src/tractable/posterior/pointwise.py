@@ -237,13 +237,14 @@ def concatenate_chunks(parts: Sequence[Left]) -> Left:
 
 
 def loo(
-    model: Model, params: PyTree, log_weights: np.ndarray, data: Data, efficiency: float = 1.0, rows: int | None = None
-) -> Loo:
+    model: Model, params: PyTree, log_weights: np.ndarray, data: Data, efficiency: float = 1.0,
+    rows: int | None = None, units: np.ndarray | None = None,
+) -> Loo:  # fmt: skip
     """Leave-one-out cross-validation from s draws, for at most ``rows`` rows of positive weight.
 
     Of N rows, m are drawn with equal probability, and elpd = Σ_N w l + N/m Σ_m w (log p(y_n | y without n) − l) with
-    l = log p(y_n | y). This is the difference estimator of Magnusson et al. 2020, which is exact if m = N. The other
-    arguments are those of ``left_out``.
+    l = log p(y_n | y). This is the difference estimator of Magnusson et al. 2020, which is exact if m = N. ``units``,
+    (N,) nats, are subtracted from the rows' log densities. The other arguments are those of ``left_out``.
 
     Raises:
         RunError: fewer than ``FEWEST`` draws.
@@ -261,11 +262,14 @@ def loo(
     ]
     pointwise, joint, khats = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
     weights, size = count[index], len(positive)
+    units = np.zeros(data.size) if units is None else units
+    pointwise, joint = pointwise - units[index], joint - units[index]
     losses, scale = weights * (joint - pointwise), size / len(index)
     log_densities, spread = joint, pointwise
     if len(index) < size:  # the standard error over rows is estimated from l, which is computed for all rows
         weights = count[positive]
         spread = log_predictive(model, params, np.exp(log_shares), data.take(positive)).astype(np.float64)
+        spread -= units[positive]
         log_densities = spread
     total, p = weights @ log_densities, scale * losses.sum()
     variance = weights @ np.square(spread - np.average(spread, weights=weights))

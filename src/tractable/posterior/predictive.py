@@ -142,7 +142,8 @@ class Predictive(Learnt):
         if self.data is not None and self.model.local is None:
             prediction.check_inputs(self.data, data.given, "log_predictive(data)")
         preflight.check_shapes(self.model, data)
-        return prediction.log_predictive(self.predictive, *self.spread(draws), data, over_rows(mesh))
+        terms = prediction.log_predictive(self.predictive, *self.spread(draws), data, over_rows(mesh))
+        return terms - self._log_units(data).astype(terms.dtype)
 
     def log_likelihood(
         self, data: Data | PyTree = None, *, draws: int | None = None, mesh: int | str | Mesh | None = None
@@ -162,7 +163,10 @@ class Predictive(Learnt):
         values, params = self._each(draws)
         if mesh is not None and self.model.local is not None:
             raise SettingsError("log_likelihood(mesh=...) expects independent rows, without groups: leave it out.")
-        terms = pointwise.log_likelihoods(self.predictive, params, self._rows_or(data), over_rows(mesh))
+        data = self._rows_or(data)
+        terms = pointwise.log_likelihoods(self.predictive, params, data, over_rows(mesh))
+        units = self._log_units(data)
+        terms -= (units if data.weights is None else data.weights * units).astype(terms.dtype)
         return terms.reshape(*values.shape[:2], -1)
 
     def loo(self, *, draws: int = 4000, rows: int | None = None) -> pointwise.Loo:
@@ -181,7 +185,8 @@ class Predictive(Learnt):
             RunError: a point estimate, or fewer than 100 draws.
             DataError: there are no rows.
         """
-        return pointwise.loo(self.predictive, *self._leaving(draws), rows=rows)
+        inputs = self._leaving(draws)
+        return pointwise.loo(self.predictive, *inputs, rows=rows, units=self._log_units(inputs[2]))
 
     def pit(self, *, draws: int = 1000, rows: int | None = None, seed: int = 0) -> np.ndarray:
         """Leave-one-out probability integral transforms Pr(y* < y_n | y without n) of rows with one number, (n,).
@@ -290,6 +295,11 @@ class Predictive(Learnt):
             return prediction.rows_of(x)
         data = self._rows_or()
         return data.given, data.size
+
+    def _log_units(self, data: Data) -> np.ndarray:
+        """(n,) nats by which log densities exceed those in a table's units, as p(y) = p(standardised y) / sd."""
+        table = self.model.table
+        return np.zeros(data.size) if table is None else np.broadcast_to(table.log_units(data.y), data.size)
 
     def _leaving(self, draws: int) -> tuple[PyTree, np.ndarray, Data, float]:
         """For leave-one-out: draws, their log weights, the rows, and the effective sample size per draw."""

@@ -12,6 +12,7 @@ from scipy import sparse
 
 from tractable.core import tree
 from tractable.core.arrays import columns_of
+from tractable.core.censored import seen
 from tractable.core.censoring import with_censoring
 from tractable.core.errors import SettingsError
 from tractable.core.model import Data, Model, PyTree
@@ -108,7 +109,8 @@ def _leaves(model: Model) -> list[tuple[Any, Any]]:
 
 def table_of(encoder: Encoder, view: View | None) -> Table:
     """What a model knows about the table of an encoder."""
-    return Table(partial(inputs_of, encoder), partial(data_of, encoder), partial(in_units, encoder), view)
+    functions = (partial(function, encoder) for function in (inputs_of, data_of, in_units, log_units))
+    return Table(*functions, view)
 
 
 def inputs_of(encoder: Encoder, table: object) -> PyTree:
@@ -134,6 +136,16 @@ def in_units(encoder: Encoder, prediction: Prediction) -> Prediction:
     decoders |= dict.fromkeys(("sd", "aleatoric", "epistemic"), decode_sd)
     numbers = {name: of(encoder, getattr(prediction, name)) for name, of in decoders.items()}
     return prediction._replace(**numbers, labels=tuple(aim.name for aim in encoder.targets) if encoder.others else None)
+
+
+def log_units(encoder: Encoder, y: PyTree) -> np.ndarray:
+    """By how many nats a row's log density in the model's units exceeds the one in the table's units, (n,) or (1,).
+
+    It is 0 for a row of which only bounds are known, as its probability has no units. A nat is the unit of the natural
+    logarithm.
+    """
+    total = float(np.sum(np.log(encoder.units[0])))
+    return total * (seen(y).astype(float) if encoder.target.censoring else np.ones(1))
 
 
 def view_of(encoder: Encoder, model: Model) -> View:
