@@ -14,7 +14,7 @@ pytestmark = pytest.mark.quick
 DOCS = Path(__file__).parents[1] / "docs"
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def conf() -> dict:
     return runpy.run_path(str(DOCS / "conf.py"))
 
@@ -27,6 +27,13 @@ def test_every_public_name_is_in_the_reference(conf, tmp_path):
         for name, it in reference.public(of).items():
             if callable(it):
                 assert pages.count(f":: {of.__name__}.{name}\n") == 1, name
+
+
+def test_every_public_name_has_an_example(conf):
+    """Some page of the site or some script uses it, or uses a call that returns it."""
+    pages = conf["sources"]()
+    names = [name for group in conf["public_names"]().values() for name in group]
+    assert not [name for name in names if not conf["uses"](name, pages)]
 
 
 @pytest.mark.parametrize(

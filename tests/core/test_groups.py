@@ -83,7 +83,11 @@ def test_normal_groups_are_integrated_exactly():
 )
 def test_integrals_are_exact_where_the_scale_is_below_rounding(prior, tau):
     """Without spread between groups y ~ N(μ + X w, I), and the derivative by τ is 0; in single precision too."""
-    model = tr.Model(PRIOR, lambda p, x: dist.Normal(jnp.sum(p["a"]) + x @ p["w"], 1.0), local=lambda p: {"a": prior(p["mu"], p["tau"])})  # fmt: skip
+    model = tr.Model(
+        PRIOR,
+        lambda p, x: dist.Normal(jnp.sum(p["a"]) + x @ p["w"], 1.0),
+        local=lambda p: {"a": prior(p["mu"], p["tau"])},
+    )
     theta = {**THETA, "mu": jnp.array(70.0), "tau": jnp.array(tau)}
     theta, rows = jax.tree.map(lambda a: a.astype(np.float32), (theta, DATA.arrays()))
 

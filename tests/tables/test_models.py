@@ -80,7 +80,9 @@ def test_densities_are_those_of_the_tables_units(family):
     """They integrate to 1 over the target, which the model itself scales."""
     posterior, frame, _ = point(family)
     t = np.linspace(-25.0, 15.0, 4001)
-    grid = {"normal": 100 + 100 * t, "student-t": 100 + 100 * t, "beta": expit(t[np.abs(t) < 15])}.get(family, np.exp(t))
+    grid = {"normal": 100 + 100 * t, "student-t": 100 + 100 * t, "beta": expit(t[np.abs(t) < 15])}.get(
+        family, np.exp(t)
+    )
     rows = pd.concat([frame.head(1)] * len(grid)).assign(y=grid)
     density = np.exp(np.float64(posterior.log_predictive(posterior.model.table.data(rows))))
     np.testing.assert_allclose(np.trapezoid(density, grid), 1.0, rtol=0.02)
@@ -98,7 +100,9 @@ def test_leave_one_out_is_in_the_tables_units():
             likelihoods.append(posterior.log_likelihood(draws=10))
         moved = np.log(1000.0) * (frame["died"].to_numpy() if settings else np.ones(N))
         np.testing.assert_allclose(loos[0].pointwise - loos[1].pointwise, moved, atol=1e-3)
-        np.testing.assert_allclose(loos[0].elpd - loos[1].elpd, moved.sum() + 0 * loos[0].elpd, rtol=1e-4)  # NaN if a k-hat is large
+        np.testing.assert_allclose(
+            loos[0].elpd - loos[1].elpd, moved.sum() + 0 * loos[0].elpd, rtol=1e-4
+        )  # NaN if a k-hat is large
         np.testing.assert_allclose(likelihoods[0] - likelihoods[1], moved * np.ones_like(likelihoods[0]), atol=1e-2)
 
 

@@ -109,8 +109,8 @@ def _leaves(model: Model) -> list[tuple[Any, Any]]:
 
 def table_of(encoder: Encoder, view: View | None) -> Table:
     """What a model knows about the table of an encoder."""
-    functions = (partial(function, encoder) for function in (inputs_of, data_of, in_units, log_units))
-    return Table(*functions, view)
+    inputs, data, units = partial(inputs_of, encoder), partial(data_of, encoder), partial(in_units, encoder)
+    return Table(inputs, data, units, partial(log_units, encoder), view)
 
 
 def inputs_of(encoder: Encoder, table: object) -> PyTree:
