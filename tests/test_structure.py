@@ -74,7 +74,7 @@ BUDGETS = {
     "latent": 4_442,
     "ladders": 1_912,
     "glm": 1_079,
-    "diagnostics": 2_634,
+    "diagnostics": 2_640,
     "evidence": 954,
     "posterior": 2_251,
     "calibration": 381,

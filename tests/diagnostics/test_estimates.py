@@ -28,6 +28,7 @@ from tractable.diagnostics import (
 from tractable.diagnostics import modes as mode_checks
 from tractable.diagnostics.learnt import Learnt
 from tractable.diagnostics.reweighed import FREEDOM, Proposal, Reweighed
+from tractable.diagnostics.shape import _level_variances
 from tractable.diagnostics.target import Target
 from tractable.engine import preflight
 from tractable.ladders import checks as ladders
@@ -436,3 +437,18 @@ def test_effective_draws_are_counted_by_chain(value, verdict, tail):
 def test_the_gradients_that_verification_takes():
     """60 a climb, two a screened place, and in each of four rounds a third of one for a density."""
     assert view.Size(2, 30, 600, 9).gradients == pytest.approx(120 + 60 + 800)
+
+
+def test_a_level_is_as_uncertain_as_its_weights_make_it():
+    """The variance of the mass below a quantile, over repeated samples from a proposal with short tails."""
+    generator, sd, repeats, p = np.random.default_rng(0), 1.3, 2000, np.array([[0.05], [0.5], [0.95]])
+    quantiles = stats.norm(0, sd).ppf(p)
+    places = generator.normal(size=(repeats, 400))
+    weights = np.exp(stats.norm(0, sd).logpdf(places) - stats.norm.logpdf(places))
+    weights /= weights.sum(1, keepdims=True)
+    below = np.sum(weights * (places <= quantiles[:, :, None]), -1)  # (3, repeats)
+    claimed = np.mean(
+        [_level_variances(x[:, None], w, quantiles, p)[:, 0] for x, w in zip(places, weights, strict=True)], 0
+    )
+    np.testing.assert_allclose(claimed, below.var(1), rtol=0.2)
+    assert claimed[0] > 1.5 * 0.05 * 0.95 * np.mean(np.sum(weights**2, 1))  # far out it is more than p(1 − p)/ESS

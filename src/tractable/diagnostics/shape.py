@@ -255,11 +255,23 @@ def compare_quantiles(learnt: Learnt, values: np.ndarray, weights: np.ndarray | 
     steps = [0.02, 0.08, 0.47, 0.53, 0.92, 0.98]
     nearby = weighted_quantiles(flat, steps, own_weights)
     slope = np.stack([(nearby[i + 1] - nearby[i]) / (steps[i + 1] - steps[i]) for i in (0, 2, 4)]) / half
-    sds = np.sqrt(np.array([0.05, 0.5, 0.95]) * np.array([0.95, 0.5, 0.05]))[:, None] * slope
-    chances = sds.max(0) * np.sqrt(1 / np.maximum(count, 1) + 1 / ess) / MEANS_OFF
+    p = np.array([0.05, 0.5, 0.95])[:, None]
+    variances = p * (1 - p) / np.maximum(count, 1) + (
+        p * (1 - p) / ess if weights is None else _level_variances(values[:, moving], weights, other_quantiles[::2], p)
+    )
+    chances = (slope * np.sqrt(variances)).max(0) / MEANS_OFF
     names = [learnt.names[i] for i in np.flatnonzero(moving)]
     ratios = (own_quantiles[3] - own_quantiles[1]) / 2 / half
     return Compared.worst(error / MEANS_OFF, chances, names, error, ratios)._replace(tails=True)
+
+
+def _level_variances(values: np.ndarray, weights: np.ndarray, quantiles: np.ndarray, p: np.ndarray) -> np.ndarray:
+    """Variances (3, k) of the mass below estimated quantiles (3, k) at levels p (3, 1), Σ w² (1[x ≤ q] − p)².
+
+    One place of large weight far out makes its level uncertain, however large the effective sample size is.
+    """
+    w = weights / weights.sum()
+    return np.stack([w**2 @ np.square((values <= q) - level) for q, level in zip(quantiles, p, strict=True)])
 
 
 def has_heavy_tails(learnt: Learnt) -> bool:
