@@ -71,7 +71,9 @@ def fit(
             (``tractable.regression``).
         method: a method or its name. By default ``INLA`` if it can integrate over the weights, else ``NUTS``; for a
             network ``BayesByBackprop``.
-        family: the target's family, a name of ``glm.families.FAMILIES``.
+        family: the target's family: "normal", "student-t", "lognormal", "gamma", "weibull", "exponential", "beta",
+            "poisson", "negative-binomial" (both also after "zero-inflated-" or "hurdle-"), "bernoulli", "categorical"
+            or "ordered". By default it is guessed from the values; a normal target is not mentioned.
         exclude: columns to leave out.
         missing: "raise", "drop" (leave out rows with missing values) or "impute" (fill in missing inputs).
         weights: a column of numbers ≥ 0, how often each row counts.
@@ -84,13 +86,14 @@ def fit(
         prior: "normal", or "horseshoe" if most inputs may have no effect, which needs ``NUTS``; for a network the prior
             of its weights, as for ``models.neural_network``. By default "normal", and "scaled" for a network.
         held_out: the share of rows, in [0, 1), that the fit does not use and that ``report()`` compares with their
-            predictions. By default 0, and 0.2 for a network.
+            predictions: the same rows for every seed. By default 0, and 0.2 for a network.
         seed, verify, progress: as for ``infer``.
 
     Returns:
         A Posterior in the table's names and units: ``summary()`` lists the effect of one more unit of each number, of
-        True, and of each level of text against the mean level; ``predict(table)`` takes tables, and its ``to_frame()``
-        gives a data frame; ``to_arviz()`` has a variable for each column.
+        True, and of each level of text against the mean level, and as "intercept" η of a row of mean inputs;
+        ``predict(table)`` takes tables, and its ``to_frame()`` gives a data frame; ``to_arviz()`` has a variable for
+        each column.
 
     Raises:
         DataError: the table cannot be read, a column does not exist, values are missing, or the family does not suit.
