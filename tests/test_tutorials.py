@@ -80,9 +80,10 @@ def test_a_notebook_prints_what_it_printed(path):
 @pytest.mark.quick
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
 def test_recipes_answer_questions(path):
-    """Every heading is a question, and every recipe has a block of code."""
+    """Every heading is a question, and nearly every recipe has code that runs."""
     recipes = re.split(r"^## ", path.read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]
-    assert recipes and all(recipe.split("\n")[0].endswith("?") and "```" in recipe for recipe in recipes)
+    assert recipes and all(recipe.split("\n")[0].endswith("?") for recipe in recipes)
+    assert sum("```python" in recipe for recipe in recipes) >= len(recipes) - 1
 
 
 # Runs blocks of code in a process of its own, in single precision, and writes what each of them printed.
