@@ -70,7 +70,7 @@ BUDGETS = {
     "sgmcmc": 612,
     "points": 445,
     "vi": 698,
-    "networks": 994,
+    "networks": 996,
     "latent": 4_442,
     "ladders": 1_912,
     "glm": 1_079,

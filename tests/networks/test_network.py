@@ -1,5 +1,6 @@
 """Networks: every likelihood against scipy, every prior by hand, starts by their laws, faults by their sentences."""
 
+import json
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -16,6 +17,7 @@ from scipy import integrate, special, stats
 
 import tractable as tr
 from tractable.core.errors import ModelError, SettingsError
+from tractable.core.shared import made_again, recipe
 from tractable.models import mlp, neural_network, scale_mixture
 from tractable.networks import network
 
@@ -666,3 +668,12 @@ def test_flax():
         from_nnx(Perceptron(nnx.Rngs(0), nnx.Dropout(0.5, rngs=nnx.Rngs(0))))
     with pytest.raises(ModelError, match=r"expects a flax.nnx.Module; got int"):
         from_nnx(3)
+
+
+@pytest.mark.test
+@pytest.mark.parametrize("example", [np.zeros(4, np.float32), jnp.ones(4)])
+def test_a_model_with_an_example_is_made_again(example):
+    """A folder holds an array as a list: it is one row of four numbers, and no list of four inputs."""
+    written = json.loads(json.dumps(recipe(neural_network(mlp(4, (3,), 2), "categorical", example=example))))
+    again: Any = made_again(written)
+    assert again.space.size == 4 * 3 + 3 + 3 * 2 + 2 and recipe(again) == written

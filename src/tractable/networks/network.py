@@ -188,6 +188,8 @@ def neural_network(
     >>> model.names[:4]
     ['noise', 'weights.layer0.bias[0]', 'weights.layer0.bias[1]', 'weights.layer0.weight[0, 0]']
     """
+    if isinstance(example, list) and all(isinstance(number, float | int) for number in jax.tree.leaves(example)):
+        example = np.asarray(example, np.float64)  # a row that was written as numbers, as ``save`` writes it
     network = as_network(network, example)
     positive(df=df)
     if isinstance(likelihood, str):
