@@ -358,7 +358,8 @@ def test_scores_of_a_known_prediction():
     np.testing.assert_allclose(value["sharpness"], 2 * 1.645 * np.sqrt(1.25), rtol=0.05)
 
     encoder = tables.fit_encoder(pd.DataFrame({"x": [0.0, 1.0], "y": [2.0, 8.0]}), "y", family="normal")  # sd 3
-    other = {score.name: score.value for score in held_out.held_out_scores(posterior, held, encoder).scores}
+    of_table = Posterior(dataclasses.replace(model, table=table_of(encoder, None)), None, NUTS(), 0, posterior.belief)
+    other = {score.name: score.value for score in held_out.held_out_scores(of_table, held, encoder).scores}
     for name in ("RMSE", "CRPS", "sharpness"):
         np.testing.assert_allclose(other[name], 3 * value[name], rtol=1e-6)
     np.testing.assert_allclose(other["log predictive"], value["log predictive"] - np.log(3), atol=1e-6)
