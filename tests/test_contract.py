@@ -120,7 +120,7 @@ def test_stochastic(name):
 @pytest.mark.test("rejection", "random walk", "hmc", "mala")
 @pytest.mark.parametrize("name", EXACT)
 def test_exact(name):
-    check_kernel(EXACT[name], mixed=name != "nuts")  # BlackJAX's tree mixes its types then
+    check_kernel(EXACT[name])
 
 
 def test_every_kernel_is_here():

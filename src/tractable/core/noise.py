@@ -64,7 +64,19 @@ def log_uniform(key: jax.Array, shape: tuple[int, ...], dtype: DTypeLike | None 
     """log u with u uniform in (0, 1); in single precision u is the middle of one of 2²⁴ equal intervals, so never 0."""
     if not cheap(key, shape, dtype):
         return -jax.random.exponential(key, shape, dtype)
-    return jnp.log((bits(key, shape) >> 8).astype(jnp.float32) * 2.0**-24 + 2.0**-25)
+    return _log_of(bits(key, shape))
+
+
+def _log_of(words: jax.Array) -> jax.Array:
+    return jnp.log((words >> 8).astype(jnp.float32) * 2.0**-24 + 2.0**-25)
+
+
+def log_uniform_at(key: jax.Array, place: jax.Array, dtype: DTypeLike | None = None) -> jax.Array:
+    """The logarithm of one uniform number, at a place in [0, 2³²) of those that ``key`` gives."""
+    if not cheap(key, (), dtype):
+        return log_uniform(jax.random.fold_in(key, place), (), dtype)
+    left, right = threefry(jax.random.key_data(key), jnp.asarray(place, jnp.uint32))
+    return _log_of(left ^ right)
 
 
 def cheap(key: jax.Array, shape: tuple[int, ...], dtype: DTypeLike | None) -> bool:

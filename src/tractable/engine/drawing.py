@@ -66,6 +66,7 @@ class Drawing(Method):
     chained: ClassVar[bool] = True
     verified: ClassVar[bool] = True
     long: ClassVar[bool] = False  # whether compiling a step with all optimisations takes longer than a run on few rows
+    unsaved: ClassVar[tuple[str, ...]] = ()  # traces that only the warm-up reads
     outside: ClassVar[tuple[str, ...]] = ("chains", "draws")
     chains: Count = 4
     draws: Count = 1000
@@ -138,6 +139,7 @@ class Drawing(Method):
         every = 1 if saver is None else max(1, min(shape.capacity, groups // PARTS))
 
         def on_segment(drawn, info, states, done, moments):
+            info = {name: trace for name, trace in info.items() if name not in self.unsaved}
             self.watch(info, states, session)
             if saver is not None:
                 now = chains._replace(groups=done, states=states, moments=moments, surplus={})
@@ -168,7 +170,8 @@ class Drawing(Method):
             totals = None if moments.weight is None else np.asarray(moments.weight)
             belief = Moments(counts=counts, means=means, squares=squares, totals=totals, thin=chains.thin)
             return Outcome(belief, chains.found, seconds, result.interrupted, chains)
-        new = {POSITION: result.draws, **result.info} if result.draws is not None else {}
+        traces = {name: trace for name, trace in result.info.items() if name not in self.unsaved}
+        new = {POSITION: result.draws, **traces} if result.draws is not None else {}
         traces = saver.drawn() if saver is not None else concatenate_traces(before or {}, new)
         chains = chains._replace(surplus={name: trace[:, draws:] for name, trace in traces.items()})
         belief = self.belief({name: trace[:, :draws] for name, trace in traces.items()}, session.model, chains.thin)

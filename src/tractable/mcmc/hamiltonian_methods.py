@@ -1,6 +1,6 @@
-"""The methods HMC and NUTS, with BlackJAX's kernels and warm-up."""
+"""The methods HMC and NUTS."""
 
-import functools
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
@@ -9,20 +9,21 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from tractable.core import scaling
 from tractable.core.errors import RunError
 from tractable.core.model import Kernel, Model, PyTree, log_density
 from tractable.core.settings import Count, Range, Share, is_number
-from tractable.core.shared import COMPILE_FAST, compiled
 from tractable.diagnostics.learnt import Learnt
 from tractable.diagnostics.report import chain_checks, check_share
 from tractable.diagnostics.shape import was_compared
 from tractable.engine import run as loop
 from tractable.engine.drawing import Drawing, WarmUp
 from tractable.engine.method import Check, Program, Session
-from tractable.engine.stopping import wait_for
-from tractable.mcmc import hamiltonian
+from tractable.mcmc import adaptation, hamiltonian
 
 REMEDY = "raise target, such as target=0.95; if some remain, write each parameter of a learnt scale as mu + tau * u"
+BLOCK = 25  # steps whose noise is drawn at once
+ROOT = scaling.LowRank._fields  # names of the tuned arrays that are the inverse mass matrix's root
 FEW = 0.01  # share of divergent trajectories below which they are few
 
 
@@ -51,22 +52,26 @@ class NUTS(Drawing):
         dense: adapt a full mass matrix instead of a diagonal one.
         max_depth: largest number of doublings of a trajectory.
 
-    Stan's windowed warm-up finds a step size and a mass matrix for each chain. All chains then use the median step size
-    and the mean matrix.
+    The warm-up finds a step size and a mass matrix that all chains share (``mcmc.adaptation``).
     """
 
     label: ClassVar[str] = "nuts"
     cross_check_method: ClassVar[str] = "hmc"
-    algorithm: ClassVar[str] = "nuts"
     summands: ClassVar[bool] = False
     sums_rows: ClassVar[bool] = True
     long: ClassVar[bool] = True
+    unsaved: ClassVar[tuple[str, ...]] = ("gradient",)
     target: Share = 0.8
     dense: bool = False
     max_depth: Count = 10
 
     def kernel(self, model: Model, rows: PyTree, tuned: PyTree) -> Kernel:
-        return self.on(log_density(model, rows, flat=True), tuned)
+        density, root = log_density(model, rows, flat=True), scaling.LowRank(*(tuned[name] for name in ROOT))
+
+        def plain(step_size: jax.Array) -> Kernel:
+            return self.on(density, {"step_size": step_size, "inverse_mass": root})
+
+        return adaptation.adaptive(plain, tuned, self.target)
 
     def aim(self, size: int) -> float:
         """The acceptance probability for which the step size is tuned."""
@@ -80,27 +85,52 @@ class NUTS(Drawing):
         """The kernel for a log density of position vectors."""
         return hamiltonian.nuts(density, tuned["step_size"], tuned["inverse_mass"], self.max_depth)
 
+    def shape(self, session: Session, program: Program, thin: int, draws: int | None = None) -> loop.Shape:
+        """The loop's shape, whose blocks divide the warm-up; without thinning it serves warm-up and main run."""
+        shape = super().shape(session, program, thin, draws)
+        most = max(1, min(BLOCK, loop.BLOCK_NUMBERS // session.model.space.size))
+        block = next(k for k in range(most, 0, -1) if self.warmup % k == 0)
+        return shape if thin > 1 else shape._replace(block=block, capacity=-(-shape.capacity * shape.block // block))
+
     def warm_up(self, session: Session, program: Program, keys: jax.Array, positions: jax.Array) -> WarmUp:
         size, dtype = session.model.space.size, jnp.result_type(float)
+        rank = adaptation.rank(size, self.dense)
+
+        def tuned(root: scaling.LowRank, step: float, adapts: bool) -> dict[str, jax.Array]:
+            values = dict(zip(ROOT, root, strict=True)) | {"step_size": step, "adapts": float(adapts)}
+            return {name: jnp.asarray(value, dtype) for name, value in values.items()}
+
+        root, step = adaptation.first_root(size, rank), 0.1
         if not self.warmup:
-            mass = jnp.eye(size, dtype=dtype) if self.dense else jnp.ones(size, dtype)
-            return WarmUp(positions, {"step_size": jnp.asarray(0.1, dtype), "inverse_mass": mass}, {}, self.thin)
-        rows = loop.rows_of(program, session.data, None)
+            return WarmUp(positions, tuned(root, step, False), {}, self.thin)
+        shape = self.shape(session._replace(moments=False), program, 1)
+        step, groups, gradients = self.first_step(size), self.warmup // shape.group, 0.0
+        states = loop.begin(program, tuned(root, step, True), loop.rows_of(program, session.data, None), keys, positions)
+        root = adaptation.first_root(size, rank, np.asarray(session.placement.collect(states.point.gradient)))
+        compiled_loop = loop.Loop(program, shape, None, self.long)
         session.say("warm-up", 0, self.warmup)
-        warm_up = functools.partial(_warm_up, program)
-        new_positions, steps, masses = program.placement.run(warm_up, rows, keys, positions)
-        # With many processes, ``session.stop`` makes all of them stop together, so all of them wait for the result.
-        if session.stop() if program.placement.many_processes else not wait_for(steps, session.stop):
-            return WarmUp(positions, {}, {}, self.thin)
-        session.say("warm-up", self.warmup, self.warmup)
-        step = np.median(np.asarray(steps))
-        tuned = {"step_size": jnp.asarray(step), "inverse_mass": jnp.mean(masses, 0)}
-        if not (np.isfinite(step) and step > 0):
-            raise RunError(
-                f"Warm-up ended with the step size {step}, since the log density or its gradient is not finite where "
-                "the chains went. Look for parameters whose prior is far wider than the data allow."
-            )
-        return WarmUp(new_positions, tuned, {"step_size": float(step)}, self.thin)
+        ends = adaptation.windows(groups)
+        for begin, end in itertools.pairwise([0, *ends]):
+            window = adaptation.Window(rank, (end - begin) * shape.group * self.chains * size)
+            result = loop.run(
+                compiled_loop, session.data, tuned(root, step, True), keys, loop.Start(states, begin), end,
+                loop.Host(window.add, session.stop), ("info",),
+            )  # fmt: skip
+            if session.stop():  # an interrupted warm-up is discarded
+                return WarmUp(positions, {}, {}, self.thin)
+            gradients += float(result.info["gradients"].sum())
+            step = adaptation.step_size(np.asarray(session.placement.collect(result.states.averaging)))
+            if not (np.isfinite(step) and step > 0):
+                raise RunError(
+                    f"Warm-up ended with the step size {step}, since the log density or its gradient is not finite "
+                    "where the chains went. Look for parameters whose prior is far wider than the data allow."
+                )
+            states = result.states._replace(averaging=jnp.zeros_like(result.states.averaging))
+            if end < groups:
+                root = window.root(root, self.dense)
+            session.say("warm-up", end * shape.group, self.warmup)
+        found = {"step_size": step, "metric": adaptation.describe(root), "gradients of warm-up": gradients}
+        return WarmUp(states.point.position, tuned(root, step, False), found, self.thin)
 
     def checks(self, posterior: Learnt) -> list[Check]:
         info = posterior.info
@@ -131,26 +161,8 @@ class HMC(NUTS):
     """
 
     label: ClassVar[str] = "hmc"
-    algorithm: ClassVar[str] = "hmc"
     leapfrogs: Count = 10
     jitter: Annotated[float | int, Range("a number in [0, 1)", lambda j: is_number(j) and 0 <= j < 1)] = 0.2
 
     def on(self, density: Callable, tuned: PyTree) -> Kernel:
         return hamiltonian.hmc(density, tuned["step_size"], tuned["inverse_mass"], self.leapfrogs, self.jitter)
-
-
-@compiled("program", if_few=COMPILE_FAST)
-def _warm_up(program: Program, rows: PyTree, keys: jax.Array, positions: jax.Array) -> tuple:
-    method: Any = program.method
-
-    length = method.leapfrogs if method.algorithm == "hmc" else method.max_depth
-    settings = hamiltonian.Adaptation(method.algorithm, length, method.warmup, method.target, method.dense)
-
-    def chain(rows: PyTree, key: jax.Array, begin: tuple) -> tuple:
-        position, *first = begin
-        return hamiltonian.warm_up(settings, log_density(program.model, rows, flat=True), key, position, tuple(first))
-
-    chains, size = positions.shape
-    mass = jnp.eye(size, dtype=positions.dtype) if method.dense else jnp.ones(size, positions.dtype)
-    first = jnp.ones(chains, positions.dtype), jnp.broadcast_to(mass, (chains, *mass.shape))
-    return program.placement.over_chains(chain)(rows, keys, (positions, *first))
