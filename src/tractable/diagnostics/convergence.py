@@ -61,11 +61,12 @@ def _diagnosed(draws: np.ndarray) -> np.ndarray:
         rhat = np.maximum(*(_rhat(_normal_scores(each)) for each in (pieces, distance)))
         quantiles = np.quantile(draws, [0.05, 0.95], axis=(1, 2), keepdims=True)
         tail = np.minimum(*(effective(_halves(draws <= quantile)) for quantile in quantiles))
-        ess = effective(halves)
         square = np.square(draws - draws.mean((1, 2), keepdims=True))
         variance = square.mean((1, 2))
         variance_of_square = np.square(square).mean((1, 2)) - variance**2
-        mean, sd = draws.std((1, 2), ddof=1) / np.sqrt(ess), np.sqrt(variance_of_square / ess / variance / 4)
+        mean = draws.std((1, 2), ddof=1) / np.sqrt(effective(halves))
+        # Trajectories that end opposite to their start give independent draws, but the same squares again and again.
+        sd = np.sqrt(variance_of_square / effective(_halves(square)) / variance / 4)
         columns = np.stack([rhat, effective(normal), tail, mean, sd])
     return np.where(np.isnan(draws).any((1, 2)), np.nan, columns)
 

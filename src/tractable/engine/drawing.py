@@ -191,7 +191,8 @@ class Drawing(Method):
 
     def cost(self, belief: Belief, found: dict[str, Any], data: Data | None) -> Cost:
         if "gradients" in belief.info:  # the info of a draw is a mean over its ``thin`` steps
-            return Cost(float(np.sum(belief.info["gradients"], dtype=np.float64) * belief.thin), 0.0)
+            gradients = float(np.sum(belief.info["gradients"], dtype=np.float64) * belief.thin)
+            return Cost(gradients + found.get("gradients of warm-up", 0.0), 0.0)
         # With control variates every batch is evaluated twice: at the position, and at a fixed point, the anchor.
         evaluations = 2 if getattr(self, "gradient", "") == "control_variates" else 1
         return Cost(self.steps(belief) * self.share(data) * evaluations, 0.0)

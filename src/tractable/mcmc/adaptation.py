@@ -20,6 +20,7 @@ RATE, DELAY, DECAY = 0.05, 10, 0.75  # γ, t₀ and κ of Hoffman & Gelman
 FULL = 32  # up to this many parameters, L may stretch every direction
 MOST = 1000  # beyond this many parameters, L is diagonal
 NUMBERS = 1 << 24  # largest number of numbers of a window's draws that are kept
+RIDGE = 1e-9  # share of the diagonal that is added to a covariance of draws, which makes it definite
 CUTOFF = 2.0  # directions are stretched if this changes their variance by more than this factor
 
 
@@ -81,9 +82,9 @@ def _average(averaging: jax.Array, miss: jax.Array, centre: jax.Array) -> jax.Ar
     return jnp.stack([gap, mean, time])
 
 
-def step_size(averaging: np.ndarray) -> float:
-    """The median over chains of the averaged step sizes, from the state (chain, 3) of dual averaging."""
-    return float(np.exp(np.median(averaging[:, 1])))
+def common_step(averaging: np.ndarray) -> float:
+    """The geometric mean over chains of the averaged step sizes, from the state (chain, 3) of dual averaging."""
+    return float(np.exp(np.mean(averaging[:, 1])))
 
 
 def windows(groups: int) -> list[int]:
@@ -91,7 +92,7 @@ def windows(groups: int) -> list[int]:
 
     Each window is twice as long as the one before. Its draws give the mass matrix of the next window.
     """
-    last = max(1, round(0.05 * groups)) if groups > 1 else 1
+    last = max(1, round(0.1 * groups))
     ends, length = [], 1
     while (end := sum(ends[-1:]) + length) <= groups - last:
         ends.append(end if end + 2 * length <= groups - last else groups - last)
@@ -138,8 +139,8 @@ class Window:
         in which the geometric mean of the covariance of the draws and of the inverse covariance of the gradients is
         largest or smallest; without ``dense``, only those that change the variance by more than a factor of CUTOFF.
         """
-        draws, gradients = (_centre(np.concatenate(parts, 1)) for parts in (self.draws, self.gradients))
         with np.errstate(all="ignore"):
+            draws, gradients = (_centre(np.concatenate(parts, 1)) for parts in (self.draws, self.gradients))
             scales = (draws.var(1) / gradients.var(1)) ** 0.25  # (chain, d)
             scales[~((scales > 1e-10) & (scales < 1e10))] = np.nan  # a chain that did not move
         known = np.isfinite(scales).any(0)
@@ -149,13 +150,15 @@ class Window:
         if not self.rank:
             return root
         try:
-            directions, variances = _directions(draws / scale, gradients * scale, self.rank)
+            vectors, variances, others = _directions(draws / scale, gradients * scale, self.rank)
         except np.linalg.LinAlgError:
             return root
-        if not (np.all(np.isfinite(variances)) and np.all(variances > 0)):
+        if not (np.all(np.isfinite([*variances, others])) and min(*variances, others) > 0):
             return root
-        variances = variances if dense else np.where(np.abs(np.log(variances)) > np.log(CUTOFF), variances, 1.0)
-        return root._replace(directions=directions * (variances != 1), stretch=np.sqrt(variances))
+        stretch = np.sqrt(variances / others)
+        if not dense:
+            stretch[np.abs(np.log(stretch)) < 0.5 * np.log(CUTOFF)] = 1.0
+        return scaling.LowRank(scale * np.sqrt(others), vectors * (stretch != 1), stretch)
 
 
 def _centre(draws: np.ndarray) -> np.ndarray:
@@ -163,28 +166,28 @@ def _centre(draws: np.ndarray) -> np.ndarray:
     return draws - draws.mean(1, keepdims=True)
 
 
-def _directions(draws: np.ndarray, gradients: np.ndarray, rank: int) -> tuple[np.ndarray, np.ndarray]:
-    """Orthonormal directions (d, k), and the variance of the draws along each.
+def _directions(draws: np.ndarray, gradients: np.ndarray, rank: int) -> tuple[np.ndarray, np.ndarray, float]:
+    """Orthonormal directions (d, k), the variance of the draws along each, and their typical variance along others.
 
     Args:
         draws, gradients: (chain, draw, d), centred and in units of the diagonal of L.
     """
     x, g = (each.reshape(-1, each.shape[-1]) / np.sqrt(each.shape[0] * each.shape[1]) for each in (draws, gradients))
-    size = x.shape[1]
-    basis = np.eye(size)
-    if rank < size:  # the directions of the largest and of the smallest variances
-        most = [np.linalg.svd(each, full_matrices=False)[2][: rank // 2] for each in (x, g)]
-        basis = np.linalg.qr(np.concatenate(most).T)[0]
+    basis = np.eye(x.shape[1])
+    if rank < len(basis):  # the directions of the largest and of the smallest variances
+        extremes = [np.linalg.svd(each, full_matrices=False)[2][: rank // 2] for each in (x, g)]
+        basis = np.linalg.qr(np.concatenate(extremes).T)[0]
+    if len(x) < 3 * basis.shape[1]:
+        raise np.linalg.LinAlgError("too few draws")
     covariance, information = ((each @ basis).T @ (each @ basis) for each in (x, g))
-    # A little of the diagonal alone makes both matrices definite, and directions that few draws show less extreme.
-    little = 0.1 * basis.shape[1] / len(x)
-    covariance, information = (
-        (each + little * np.diag(np.diag(each))) / (1 + little) for each in (covariance, information)
+    variances, vectors = np.linalg.eigh(
+        _geometric_mean(*(a + RIDGE * np.diag(np.diag(a)) for a in (covariance, information)))
     )
-    variances, vectors = np.linalg.eigh(_geometric_mean(covariance, information))
-    directions = np.zeros((size, rank))
-    directions[:, : basis.shape[1]] = basis @ vectors
-    return directions, np.concatenate([variances, np.ones(rank - basis.shape[1])])
+    others = float(np.median(variances))
+    if rank < len(x[0]):
+        others = float(np.sqrt((np.sum(x**2) - np.trace(covariance)) / (np.sum(g**2) - np.trace(information))))
+    padding = rank - basis.shape[1]
+    return np.pad(basis @ vectors, ((0, 0), (0, padding))), np.append(variances, np.full(padding, others)), others
 
 
 def _geometric_mean(covariance: np.ndarray, information: np.ndarray) -> np.ndarray:
@@ -199,7 +202,6 @@ def _geometric_mean(covariance: np.ndarray, information: np.ndarray) -> np.ndarr
     return inverse @ (vectors * np.sqrt(values)) @ vectors.T @ inverse
 
 
-def describe(root: scaling.LowRank) -> str:
-    """The kind of mass matrix, for the report."""
-    count = int(np.sum(np.asarray(root.stretch) != 1))
-    return "diagonal" if not count else f"diagonal and {count} direction{'s' * (count > 1)}"
+def directions(root: scaling.LowRank) -> int:
+    """The number of directions that L stretches beyond its diagonal."""
+    return int(np.sum(np.asarray(root.stretch) != 1))

@@ -3,7 +3,7 @@
 import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -105,7 +105,9 @@ class NUTS(Drawing):
             return WarmUp(positions, tuned(root, step, False), {}, self.thin)
         shape = self.shape(session._replace(moments=False), program, 1)
         step, groups, gradients = self.first_step(size), self.warmup // shape.group, 0.0
-        states = loop.begin(program, tuned(root, step, True), loop.rows_of(program, session.data, None), keys, positions)
+        states = loop.begin(
+            program, tuned(root, step, True), loop.rows_of(program, session.data, None), keys, positions
+        )
         root = adaptation.first_root(size, rank, np.asarray(session.placement.collect(states.point.gradient)))
         compiled_loop = loop.Loop(program, shape, None, self.long)
         session.say("warm-up", 0, self.warmup)
@@ -119,7 +121,7 @@ class NUTS(Drawing):
             if session.stop():  # an interrupted warm-up is discarded
                 return WarmUp(positions, {}, {}, self.thin)
             gradients += float(result.info["gradients"].sum())
-            step = adaptation.step_size(np.asarray(session.placement.collect(result.states.averaging)))
+            step = adaptation.common_step(np.asarray(session.placement.collect(result.states.averaging)))
             if not (np.isfinite(step) and step > 0):
                 raise RunError(
                     f"Warm-up ended with the step size {step}, since the log density or its gradient is not finite "
@@ -129,7 +131,7 @@ class NUTS(Drawing):
             if end < groups:
                 root = window.root(root, self.dense)
             session.say("warm-up", end * shape.group, self.warmup)
-        found = {"step_size": step, "metric": adaptation.describe(root), "gradients of warm-up": gradients}
+        found = {"step_size": step, "directions": adaptation.directions(root), "gradients of warm-up": gradients}
         return WarmUp(states.point.position, tuned(root, step, False), found, self.thin)
 
     def checks(self, posterior: Learnt) -> list[Check]:
@@ -145,6 +147,9 @@ class NUTS(Drawing):
         if saturated > 0:
             verdict = "caution" if saturated > 0.01 else "trust"
             out.append(Check("depth", saturated, verdict, "share of trajectories that max_depth ended"))
+        if "directions" in posterior.found:
+            sentence = "directions that the mass matrix stretches beyond its diagonal, as warm-up chose"
+            out.append(Check("mass matrix", posterior.found["directions"], "trust", sentence))
         rate = float(np.mean(info["acceptance"]))
         out.append(check_share("acceptance", rate, 0.4, 0.9999, "mean acceptance probability"))
         return out
