@@ -16,9 +16,10 @@ from tractable.core.words import nearest, spelt, tell
 from tractable.diagnostics.verify import Verify
 from tractable.engine import preflight
 from tractable.engine.abilities import needs, placement_of
-from tractable.engine.method import ALIASES, METHODS, Method, Outcome
+from tractable.engine.method import ALIASES, Outcome
 from tractable.engine.session import open_session
 from tractable.engine.stopping import ending
+from tractable.methods import METHODS, Method
 from tractable.posterior.posterior import Posterior
 from tractable.posterior.run_identity import check_resumable, identity
 from tractable.posterior.saving import RunFolder, check_room, open_folder

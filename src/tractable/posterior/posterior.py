@@ -37,12 +37,12 @@ from tractable.engine import preflight
 from tractable.engine.abilities import needs, placement_of
 from tractable.engine.identity import density_trace, kinds_of, saved_kinds
 from tractable.engine.locks import lock
-from tractable.engine.method import Method, named
 from tractable.engine.session import open_session
 from tractable.engine.stopping import ending
 from tractable.ladders import encoding as coding
 from tractable.ladders import imputing
 from tractable.mcmc.rejection_method import evidence
+from tractable.methods import Method, named
 from tractable.posterior import pointwise
 from tractable.posterior.exchange import GROUPS, as_kind, to_tree
 from tractable.posterior.folder import RESULT, discard_draws, refuse_others, write
