@@ -45,7 +45,7 @@ class Outcome(NamedTuple):
 
     belief: Belief
     found: dict[str, Any]  # the settings that warm-up chose, and other results for the report
-    seconds: dict[str, float]  # time of each phase
+    seconds: dict[str, float]  # of each phase, by ``work_time``
     interrupted: bool = False
     run_state: PyTree = None  # the run's state, for methods whose runs can be extended
 
