@@ -187,8 +187,8 @@ def commands(peers: str | None, data: str | None, folder: pathlib.Path) -> dict[
     found = {f"tractable {ask}": [[tool, *ask.split()]] * 3 for ask in ("--help", "report nosuch")}
     for job, numbers in JOBS.items():
         for who, code in CODES[job].items():
-            python = sys.executable if importlib.util.find_spec(who) else peers
-            if python is None or subprocess.call([python, "-c", f"import {who}"], stderr=subprocess.DEVNULL):
+            python = sys.executable if importlib.util.find_spec(who) else peers or ""
+            if not python or subprocess.call([python, "-c", f"import {who}"], stderr=subprocess.DEVNULL):
                 continue
             name = job if job == "network" else f"{job} by {BY[who]}"
             found[name] = [[python, "-c", SEED + numbers + code, seed] for seed in "001"]
