@@ -1,103 +1,141 @@
-"""How long until the first answer: importing, whole jobs beside peers, and a second fit of the same model?
+"""How long until the first answer, and on what is it spent?
 
-A job is a whole process, with interpreter and imports: it runs once with an empty cache of compiled programs, and once
-more with the cache that the first run filled. All candidates use JAX's own settings for the cache. The import is that
-of all modules that ``infer`` needs. Both wall seconds and processor seconds (user and system) are shown; the latter
-depend less on other work on the machine. Python's bytecode exists already, as after any second start.
+A job is a process from its start to its answer, with interpreter and imports. It runs three times: with an empty cache
+of compiled programs, with the cache that the first run filled, and with that cache and other numbers of the same shape.
+The phases are those that the library tells (``posterior.seconds``, and the last line of ``tractable fit``). Processor
+seconds (user and system) depend less on other work on the machine than wall seconds. All candidates use JAX's own
+settings for the cache, and run in turn. Python's bytecode exists already, as after any second start.
 
-Predicted, on an idle machine: the import takes at most 1.1 times as long as NumPyro's. Help and errors take 1 s. The
-coin by NUTS takes 5 s, and 2.5 s the second time; NUTS on a table of 1,000 rows takes 10 s and 4 s. ``tractable fit``
-of a small table uses less than 450 MB. A second ``infer`` of the same model compiles nothing.
+Predicted, on an idle machine: the import takes at most 1.1 times as long as NumPyro's. Help and errors take 0.8 s. The
+coin by NUTS takes no longer than by NumPyro. A second ``infer`` of the same model compiles nothing.
 
-    python benchmarks/start_up.py [--quick]
+    python benchmarks/start_up.py [--repeats N] [--jobs NAMES] [--data DIR] [--peers PYTHON]
 """
 
-import argparse
 import compileall
 import importlib.util
-import json
 import os
 import pathlib
+import re
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-import warnings
 
 from measuring import arguments, record, table
 
 import tractable
 
 ALL = "import tractable as tr; tr.infer, tr.models, tr.NUTS"
-TABLE = """
-import numpy as np
-draw = np.random.default_rng(0)
+# Each job's numbers, drawn with the seed that is the process's argument.
+COIN = "y = draw.binomial(1, 0.6, 100)"
+SCHOOLS = """
+sd = np.array([15.0, 10, 16, 11, 9, 11, 10, 18])
+y = np.array([28.0, 8, -3, 7, -1, 1, 18, 12]) + (seed > 0) * draw.normal(size=8)
+"""
+ROWS = """
 x = draw.normal(size=(1000, 5)).astype(np.float32)
 y = (draw.random(1000) < 1 / (1 + np.exp(-x @ np.arange(5) / 3))).astype(np.int32)
 """
-COIN = "import numpy as np; y = np.tile([1, 0, 1, 1, 1, 0, 1, 1, 0, 1], 10)"
+CURVE = """
+x = draw.uniform(-1, 1, size=(200, 1)).astype(np.float32)
+y = np.sin(3 * x[:, 0]) + draw.normal(0, 0.1, 200).astype(np.float32)
+"""
+SEED = "import sys, numpy as np; seed = int(sys.argv[1]); draw = np.random.default_rng(seed)\n"
 OURS = """
 import numpyro.distributions as dist, tractable as tr
-model = tr.Model(prior={prior}, likelihood={likelihood})
-posterior = tr.infer(model, tr.Data(y{given}), tr.NUTS(), progress=False)
+from tractable.core.clock import Stopwatch
+watch = Stopwatch(whole_process=True)
+tr.infer, tr.models, tr.NUTS
+imported = watch.phases({{}}, "importing")
+model = {model}
+posterior = tr.infer(model, {data}, {method}, progress=False)
 print(posterior.summary(), posterior.report().verdict)
+phases = watch.phases(imported | posterior.seconds, "showing")
+print("(" + ", ".join(f"{{name}} {{seconds:.3f}}" for name, seconds in phases.items()) + ")")
 """
 NUMPYRO = """
 import jax, numpyro, numpyro.distributions as dist
 from numpyro.infer import MCMC, NUTS
+s = numpyro.sample
 def model(): {body}
 sizes = dict(num_warmup=1000, num_samples=1000, num_chains=4)
 chains = MCMC(NUTS(model), chain_method="vectorized", progress_bar=False, **sizes)
 chains.run(jax.random.key(0))
 chains.print_summary()
 """
-BLACKJAX = """
-import blackjax, jax, jax.numpy as jnp
-def chain(key):
-    warm, draw = jax.random.split(key)
-    adapt = blackjax.window_adaptation(blackjax.nuts, log_density, adaptation_info_fn=lambda *_: ())
-    (state, parameters), _ = adapt.run(warm, start, num_steps=1000)
-    step = blackjax.nuts(log_density, **parameters).step
-    def once(state, key):
-        state, _ = step(key, state)
-        return state, state.position
-    return jax.lax.scan(once, state, jax.random.split(draw, 1000))[1]
-{density}
-draws = jax.jit(jax.vmap(chain))(jax.random.split(jax.random.key(0), 4))
-print(draws.mean((0, 1)), draws.std((0, 1)), blackjax.diagnostics.potential_scale_reduction(draws))
+NUTPIE = """
+import nutpie, pymc as pm
+with pm.Model() as model:
+    {body}
+print(nutpie.sample(nutpie.compile_pymc_model(model), tune=1000, draws=1000, chains=4, seed=0, progress_bar=False))
+"""
+STANLI = """
+import stanli
+model = stanli.Model(stan_code="data {{ {data} }} parameters {{ {parameters} }} model {{ {body} }}", data={given})
+print(model.sample(seed=1, chains=4, warmup=1000, samples=1000, refresh=0).summary())
 """
 JOBS = {
+    "coin": COIN, "eight schools": SCHOOLS, "1,000 rows": ROWS, "network": CURVE,
+}  # fmt: skip
+CODES = {
     "coin": {
-        "tractable": COIN + OURS.format(
-            prior='{"p": dist.Beta(5, 5)}', likelihood='lambda t: dist.Bernoulli(t["p"])', given=""
+        "tractable": OURS.format(
+            model='tr.Model({"p": dist.Beta(5, 5)}, lambda t: dist.Bernoulli(t["p"]))', data="tr.Data(y)",
+            method="tr.NUTS()",
         ),
-        "numpyro": COIN + NUMPYRO.format(
-            body='numpyro.sample("y", dist.Bernoulli(numpyro.sample("p", dist.Beta(5, 5))), obs=y)'
+        "numpyro": NUMPYRO.format(body='s("y", dist.Bernoulli(s("p", dist.Beta(5, 5))), obs=y)'),
+        "nutpie": NUTPIE.format(body='pm.Bernoulli("y", pm.Beta("p", 5, 5), observed=y)'),
+        "stanli": STANLI.format(
+            data="array[100] int y;", parameters="real<lower=0, upper=1> p;", body="p ~ beta(5, 5); y ~ bernoulli(p);",
+            given='{"y": y}',
         ),
-        "blackjax": COIN + BLACKJAX.format(density="""
-log_density = lambda z: jnp.sum(y * jax.nn.log_sigmoid(z) + (1 - y) * jax.nn.log_sigmoid(-z)) + 5 * (
-    jax.nn.log_sigmoid(z) + jax.nn.log_sigmoid(-z))
-start = jnp.zeros(())
-"""),
+    },
+    "eight schools": {
+        "tractable": OURS.format(
+            model='tr.Model({"mu": dist.Normal(0, 5), "tau": dist.HalfCauchy(5), '
+            '"z": dist.Normal(0, 1).expand([8]).to_event(1)}, '
+            'lambda t, x: dist.Normal(t["mu"] + t["tau"] * t["z"][x["school"]], x["sd"]))',
+            data='tr.Data(y, given={"school": np.arange(8), "sd": sd})', method="tr.NUTS()",
+        ),
+        "numpyro": NUMPYRO.format(
+            body='s("y", dist.Normal(s("mu", dist.Normal(0, 5)) + s("tau", dist.HalfCauchy(5)) * '
+            's("z", dist.Normal(0, 1).expand([8])), sd), obs=y)'
+        ),
+        "nutpie": NUTPIE.format(
+            body='pm.Normal("y", pm.Normal("mu", 0, 5) + pm.HalfCauchy("tau", 5) * pm.Normal("z", shape=8), sd, '
+            'observed=y)'
+        ),
+        "stanli": STANLI.format(
+            data="vector[8] y; vector[8] sd;", parameters="real mu; real<lower=0> tau; vector[8] z;",
+            body="mu ~ normal(0, 5); tau ~ cauchy(0, 5); z ~ std_normal(); y ~ normal(mu + tau * z, sd);",
+            given='{"y": y, "sd": sd}',
+        ),
     },
     "1,000 rows": {
-        "tractable": TABLE + OURS.format(
-            prior='{"w": dist.Normal(0, 1).expand([5]).to_event(1)}', given=", given=x",
-            likelihood='lambda t, x: dist.Bernoulli(logits=x @ t["w"])',
+        "tractable": OURS.format(
+            model='tr.Model({"w": dist.Normal(0, 1).expand([5]).to_event(1)}, '
+            'lambda t, x: dist.Bernoulli(logits=x @ t["w"]))', data="tr.Data(y, given=x)", method="tr.NUTS()",
         ),
-        "numpyro": TABLE + NUMPYRO.format(
-            body='w = numpyro.sample("w", dist.Normal(0, 1).expand([5]).to_event(1)); '
-            'numpyro.sample("y", dist.Bernoulli(logits=x @ w), obs=y)'
+        "numpyro": NUMPYRO.format(
+            body='s("y", dist.Bernoulli(logits=x @ s("w", dist.Normal(0, 1).expand([5]).to_event(1))), obs=y)'
         ),
-        "blackjax": TABLE + BLACKJAX.format(density="""
-log_density = lambda w: jnp.sum(y * (x @ w) - jnp.logaddexp(0.0, x @ w)) - 0.5 * w @ w
-start = jnp.zeros(5)
-"""),
+        "nutpie": NUTPIE.format(body='pm.Bernoulli("y", logit_p=x @ pm.Normal("w", shape=5), observed=y)'),
+        "stanli": STANLI.format(
+            data="array[1000] int y; matrix[1000, 5] x;", parameters="vector[5] w;",
+            body="w ~ std_normal(); y ~ bernoulli_logit(x * w);", given='{"y": y, "x": x}',
+        ),
+    },
+    "network": {
+        "tractable": OURS.format(
+            model="tr.models.neural_network(tr.models.mlp(1, (20,), 1))", data="tr.Data(y, given=x)",
+            method="tr.BayesByBackprop()",
+        ),
     },
 }  # fmt: skip
-BY = {"tractable": "NUTS", "numpyro": "NumPyro", "blackjax": "BlackJAX"}
-METHODS = {"map": {}, "rejection": {}, "mala": {}, "nuts": {}, "sgld": {}}
+BY = {"tractable": "NUTS", "numpyro": "NumPyro", "nutpie": "nutpie", "stanli": "stanli"}
+RUNS = ("first", "second", "other numbers")
 
 
 def fresh(code: str) -> tuple[float, float]:
@@ -108,16 +146,23 @@ def fresh(code: str) -> tuple[float, float]:
     return float(said[-2]), float(said[-1])
 
 
-def whole(command: list[str], cache: str) -> tuple[float, float, float]:
-    """Wall seconds, processor seconds and peak MB of a whole process, whose programs are kept in ``cache``."""
+def whole(command: list[str], cache: str) -> tuple[float, float, dict[str, float]]:
+    """Wall and processor seconds of a whole process, whose programs are kept in ``cache``, and the phases it tells."""
     keep = {
         "JAX_COMPILATION_CACHE_DIR": cache, "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
         "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
     }  # fmt: skip
-    began = time.perf_counter()
-    process = subprocess.Popen(command, env=os.environ | keep, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    _, _, used = os.wait4(process.pid, 0)
-    return time.perf_counter() - began, used.ru_utime + used.ru_stime, used.ru_maxrss / 1024
+    with tempfile.TemporaryFile("w+") as out:
+        began = time.perf_counter()
+        process = subprocess.Popen(command, env=os.environ | keep, stdout=out, stderr=subprocess.DEVNULL)
+        _, status, used = os.wait4(process.pid, 0)
+        took = time.perf_counter() - began
+        out.seek(0)
+        told = re.findall(r"\((importing [^()]*)\)", out.read())
+    if status and "nosuch" not in command:
+        raise RuntimeError(f"This process failed: {command}")
+    pairs = re.findall(r"([a-z-]+) ([\d.]+)", told[-1]) if told else []
+    return took, used.ru_utime + used.ru_stime, {name: float(number) for name, number in pairs}
 
 
 def imports(repeats: int) -> None:
@@ -136,112 +181,69 @@ def imports(repeats: int) -> None:
     print()
 
 
-def jobs(repeats: int) -> None:
-    """Whole jobs, the candidates in turn."""
-    rows, small = [], pathlib.Path(tempfile.mkdtemp()) / "small.csv"
-    exec(TABLE, numbers := {})
-    lines = [",".join([*map(str, row), str(y)]) for row, y in zip(numbers["x"][:200], numbers["y"], strict=False)]
-    small.write_text("\n".join(["a,b,c,d,e,y", *lines]))
+def commands(peers: str | None, data: str | None, folder: pathlib.Path) -> dict[str, list[list[str]]]:
+    """By job and candidate, the commands of the three runs; ``folder`` gets the tables of ``tractable fit``."""
     tool = str(pathlib.Path(sys.executable).with_name("tractable"))
-    commands = {"tractable --help": [tool, "--help"], "tractable report nosuch": [tool, "report", "nosuch"]}
-    fit = [tool, "fit", str(small), "--target", "y", "--out"]
-    commands |= {"tractable fit of 200 rows": fit}
-    for job, codes in JOBS.items():
-        there = {who: code for who, code in codes.items() if importlib.util.find_spec(who)}
-        commands |= {f"{job} by {BY[who]}": [sys.executable, "-c", code] for who, code in there.items()}
-    found: dict[str, list[list[float]]] = {name: [] for name in commands}
-    for _ in range(repeats):
-        for name, command in commands.items():
-            with tempfile.TemporaryDirectory() as cache:
-                out = [[str(pathlib.Path(cache) / f"run{i}")] if command is fit else [] for i in range(2)]
-                first, second = (whole(command + out[i], cache + "/programs") for i in range(2))
-                found[name].append([*first[:2], *second[:2], first[2]])
-    rows = [[name, *map(statistics.median, zip(*taken, strict=True))] for name, taken in found.items()]
-    print("### Whole jobs: processes from start to end\n")
-    head = ["job", "first, s", "first, CPU s", "second, s", "second, CPU s", "MB at most"]
-    table(head, rows)
-    record(__file__, head, rows)
-    print()
+    found = {f"tractable {ask}": [[tool, *ask.split()]] * 3 for ask in ("--help", "report nosuch")}
+    for job, numbers in JOBS.items():
+        for who, code in CODES[job].items():
+            python = sys.executable if importlib.util.find_spec(who) else peers or ""
+            if not python or subprocess.call([python, "-c", f"import {who}"], stderr=subprocess.DEVNULL):
+                continue
+            name = job if job == "network" else f"{job} by {BY[who]}"
+            found[name] = [[python, "-c", SEED + numbers + code, seed] for seed in "001"]
+    if data is not None and (path := pathlib.Path(data) / "tables" / "customers.csv").exists():
+        import pandas as pd
 
-
-def child(method: str) -> None:
-    """Cold: import, build, infer, verdict; then again, counting what is compiled."""
-    began = time.perf_counter()
-    import jax
-
-    import tractable as tr
-    from tractable.engine import run as loop
-    from tractable.gallery.models import example
-    from tractable.methods import from_settings
-
-    ready = time.perf_counter()
-    compiled = []
-    jax.monitoring.register_event_duration_secs_listener(
-        lambda event, *_, **__: compiled.append(event) if event.endswith("backend_compile_duration") else None
-    )
-    warnings.simplefilter("ignore")
-    times, counts, traces = [], [], []
-    for seed in (0, 0, 1):
-        model, data, _ = example("beta-bernoulli").build()
-        before, traced, start = len(compiled), loop.traces, time.perf_counter()
-        posterior = tr.infer(model, data, from_settings({"method": method}), seed=seed, progress=False)
-        verdict = posterior.report().verdict
-        times.append(time.perf_counter() - start)
-        counts.append(len(compiled) - before)
-        traces.append(loop.traces - traced)
-    print(json.dumps([ready - began, times, counts, traces, verdict]))
-
-
-def answers(repeats: int) -> None:
-    rows = []
-    for method in METHODS:
-        command = [sys.executable, __file__, "--child", method]
-        runs = [
-            json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()[-1])
-            for _ in range(repeats)
+        frame = pd.read_csv(path)
+        frame["tickets"] = frame["tickets"].sample(frac=1, random_state=0).to_numpy()
+        frame.to_csv(other := folder / "other.csv", index=False)
+        fit = [tool, "fit", "--target", "tickets", "--missing", "impute", "--out"]
+        found["tractable fit of 720 rows"] = [
+            [*fit, str(folder / f"run{i}"), str(rows)] for i, rows in enumerate((path, path, other))
         ]
-        imports_, first, second = (
-            statistics.median(values)
-            for values in ([r[0] for r in runs], [r[1][0] for r in runs], [r[1][1] for r in runs])
-        )
-        _, _, counts, traces, verdict = runs[0]
-        rows.append(
-            [
-                method,
-                imports_,
-                first,
-                imports_ + first,
-                second,
-                counts[0],
-                counts[1],
-                counts[2],
-                traces[1] + traces[2],
-                verdict,
-            ]
-        )
-    print("### The coin example in a fresh process: seconds, and programs compiled\n")
+    return found
+
+
+def jobs(repeats: int, chosen: str | None, peers: str | None, data: str | None) -> None:
+    """Whole jobs, the candidates in turn."""
+    found: dict[str, list[list[tuple[float, float, dict[str, float]]]]] = {}
+    for _ in range(repeats):
+        with tempfile.TemporaryDirectory() as folder:
+            for name, runs in commands(peers, data, pathlib.Path(folder)).items():
+                if chosen is None or any(name.startswith(start) for start in chosen.split(";")):
+                    cache = str(pathlib.Path(folder) / f"programs of {name}")
+                    found.setdefault(name, []).append([whole(command, cache) for command in runs])
+    head = ["job", *(f"{run}, {unit}" for run in RUNS for unit in ("s", "CPU s"))]
+    median = {
+        name: [[statistics.median(of) for of in zip(*(take[i][:2] for take in taken), strict=True)] for i in range(3)]
+        for name, taken in found.items()
+    }
+    rows = [[name, *(value for run in runs for value in run)] for name, runs in median.items()]
+    print("### Whole jobs: processes from start to end\n")
+    table(head, rows)
+    told = {name: taken for name, taken in found.items() if taken[0][0][2]}
+    names = list(dict.fromkeys(phase for taken in told.values() for run in taken[0] for phase in run[2]))
+    print("\n### What the time was spent on, s\n")
     table(
-        ["method", "import", "first fit", "cold answer", "second fit", "compiled by the first", "by the second",
-         "by a third, another seed", "loop traces after the first", "verdict"],
-        rows,
+        ["job", "run", *names],
+        [[name, run, *(statistics.median(take[i][2].get(phase, 0.0) for take in taken) for phase in names)]
+         for name, taken in told.items() for i, run in enumerate(RUNS)],
     )  # fmt: skip
+    record(__file__, head, rows)
 
 
 def main() -> None:
-    parser = arguments(__doc__)
-    parser.add_argument("--child", help=argparse.SUPPRESS)
+    parser = arguments(__doc__, data=True)
+    parser.add_argument("--repeats", type=int, default=5, help="runs of each job, the jobs in turn")
+    parser.add_argument("--jobs", metavar="NAMES", help="beginnings of jobs' names, with semicolons between them")
+    parser.add_argument("--peers", metavar="PYTHON", help="a Python with nutpie and PyMC, or with stanli")
     args = parser.parse_args()
-    if args.child:
-        child(args.child)
-        return
+    repeats = 1 if args.quick else args.repeats
     compileall.compile_dir(tractable.__path__[0], quiet=1)
     print("## How long until the first answer?\n")
-    if args.quick:
-        global METHODS
-        METHODS = {"map": {}}
-    imports(1 if args.quick else 7)
-    jobs(1 if args.quick else 5)
-    answers(1 if args.quick else 3)
+    imports(repeats)
+    jobs(repeats, "coin by NUTS" if args.quick else args.jobs, args.peers, args.data)
 
 
 if __name__ == "__main__":

@@ -3,13 +3,12 @@
 import inspect
 import sys
 
-import jax
 import numpy as np
 import numpyro.distributions as dist
 import pytest
 
 from tractable import MALA, MAP, MLE, NUTS, SGLD, Data, Model, Posterior, RandomWalk, Rejection, compare
-from tractable.comparison import COLUMNS, as_reference, interesting, labels, stopwatch
+from tractable.comparison import COLUMNS, as_reference, interesting, labels
 from tractable.core.errors import SettingsError, TractableWarning
 from tractable.diagnostics.belief import Draws
 from tractable.gallery.models import example
@@ -215,11 +214,8 @@ def test_faults(coin):
 
 
 @pytest.mark.test
-def test_labels_and_stopwatch():
+def test_labels():
     assert labels([MAP(), NUTS(), MAP(), MAP(starts=2)]) == ["map", "nuts", "map-2", "map-3"]
-    with stopwatch() as clock:
-        jax.jit(lambda x: jax.numpy.sin(x) * 3.21)(1.0).block_until_ready()
-    assert clock["compiling"] > 0 and clock["seconds"] >= 0
 
 
 def test_a_reference_is_run_where_it_is_cheap_or_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,11 +4,10 @@
 error, for example because a file does not exist, need not wait until JAX is imported.
 """
 
-import lazy_loader
-
 from tractable.core import shown
+from tractable.core.lazy import lazy_names
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__getattr__, __dir__, __all__ = lazy_names(__name__, __file__)
 
 
 def _html(result: object) -> str:

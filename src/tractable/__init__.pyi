@@ -1,17 +1,17 @@
 """Approximate Bayesian inference in JAX, with posteriors that say how far they can be trusted."""
 
-from . import estimators, kernels, models, objectives
-from .calibration.calibrate import Calibration, calibrate
-from .comparison import Comparison, compare
-from .core import approximations, errors, schedules
-from .core.latent import LatentModel
-from .core.model import Batch, Data, Kernel, Model, Through, log_density, log_posterior
-from .diagnostics.report import Report
-from .engine.cache import cache
-from .evidence.estimate import Evidence, log_evidence
-from .inference import infer
-from .ladders.variance import gradient_variance
-from .methods import (
+from tractable import estimators, kernels, models, objectives
+from tractable.calibration.calibrate import Calibration, calibrate
+from tractable.comparison import Comparison, compare
+from tractable.core import approximations, errors, schedules
+from tractable.core.latent import LatentModel
+from tractable.core.model import Batch, Data, Kernel, Model, Through, log_density, log_posterior
+from tractable.diagnostics.report import Report
+from tractable.engine.cache import cache
+from tractable.evidence.estimate import Evidence, log_evidence
+from tractable.inference import infer
+from tractable.ladders.variance import gradient_variance
+from tractable.methods import (
     EM,
     HMC,
     INLA,
@@ -41,14 +41,14 @@ from .methods import (
     ReweightedWakeSleep,
     WakeSleep,
 )
-from .posterior.loading import load
-from .posterior.posterior import Posterior
-from .posterior.predict import Prediction
-from .posterior.run_identity import __version__
-from .selection import Selection, select
-from .sgmcmc import gradients
-from .tables.fit import fit
-from .tables.packing import pack
+from tractable.posterior.loading import load
+from tractable.posterior.posterior import Posterior
+from tractable.posterior.predict import Prediction
+from tractable.posterior.run_identity import __version__
+from tractable.selection import Selection, select
+from tractable.sgmcmc import gradients
+from tractable.tables.fit import fit
+from tractable.tables.packing import pack
 
 __all__ = [
     "EM", "HMC", "INLA", "MALA", "MAP", "MLE", "NUTS", "NVIL", "SGHMC", "SGLD", "VIMCO", "AutoEncoding", "Batch",

@@ -4,16 +4,15 @@ import contextlib
 import functools
 import itertools
 import json
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import jax.monitoring
 import numpy as np
 
 from tractable.core import tree
+from tractable.core.clock import COMPILING
 from tractable.core.errors import SettingsError, TractableError
 from tractable.core.model import Data, Model, PyTree, as_data
 from tractable.core.settings import members, seeded
@@ -267,10 +266,9 @@ def _fit(
     report_progress = Heard(progress, f"{name}: ") if callable(progress) else progress
     own_folder = None if folder is None else folder / (name or UNNAMED)
     try:
-        with stopwatch() as clock:
-            unverified = infer(
-                model, data, method, seed=seed, progress=report_progress, verify=None, checkpoint=own_folder
-            )
+        unverified = infer(model, data, method, seed=seed, progress=report_progress, verify=None, checkpoint=own_folder)
+        compiling = unverified.seconds[COMPILING]
+        clock = {COMPILING: compiling, "seconds": sum(unverified.seconds.values()) - compiling}
         posterior = verify_and_improve(unverified, "auto")
         if posterior.interrupted and not (posterior.is_point or posterior.count):
             return Fit({"verdict": posterior.report().verdict}, posterior)
@@ -379,33 +377,6 @@ def as_text(table: "pd.DataFrame") -> "pd.DataFrame":
     filled = table.dropna(axis=1, how="all")
     cells = {name: ["–" if pd.isna(v) else format(v, FORMS.get(name, "")) for v in filled[name]] for name in filled}
     return pd.DataFrame(cells, index=filled.index, dtype=object)
-
-
-@contextlib.contextmanager
-def stopwatch() -> Iterator[dict[str, float]]:
-    """Measure "compiling", the time that the with-block spends compiling, and "seconds", its remaining time."""
-    spans: list[tuple[float, float]] = []
-
-    def listen(event: str, duration_secs: float, **_: Any) -> None:
-        if event.startswith("/jax/core/compile/"):
-            now = time.perf_counter()
-            spans.append((now - duration_secs, now))
-
-    clock: dict[str, float] = {}
-    jax.monitoring.register_event_duration_secs_listener(listen)
-    start_time = time.perf_counter()
-    try:
-        yield clock
-    finally:
-        total = time.perf_counter() - start_time
-        jax.monitoring.unregister_event_duration_listener(listen)
-        # The length of the spans' union, since tracing a function includes tracing the functions that it calls.
-        compiling, end = 0.0, -np.inf
-        for low, high in sorted(spans):
-            compiling += max(0.0, high - max(low, end))
-            end = max(end, high)
-        clock["compiling"] = float(compiling)
-        clock["seconds"] = max(total - clock["compiling"], 0.0)
 
 
 def interesting(comparison: Comparison, most: int = PANELS) -> list[int]:

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from jax.sharding import Mesh
 
 from tractable.core.bits import in_double, need_double
+from tractable.core.clock import Stopwatch
 from tractable.core.errors import CheckpointError, DataError, SettingsError
 from tractable.core.model import Data, Model, PyTree, as_data
 from tractable.core.priors import exceeds_single
@@ -16,9 +17,10 @@ from tractable.core.words import nearest, spelt, tell
 from tractable.diagnostics.verify import Verify
 from tractable.engine import preflight
 from tractable.engine.abilities import needs, placement_of
-from tractable.engine.method import ALIASES, METHODS, Method, Outcome
+from tractable.engine.method import ALIASES, Outcome
 from tractable.engine.session import open_session
 from tractable.engine.stopping import ending
+from tractable.methods import METHODS, Method
 from tractable.posterior.posterior import Posterior
 from tractable.posterior.run_identity import check_resumable, identity
 from tractable.posterior.saving import RunFolder, check_room, open_folder
@@ -88,15 +90,18 @@ def infer(
         CheckpointError: a checkpoint that is damaged or belongs to another run; a folder that another run is writing,
             or that can no longer be written (the error's ``partial`` is then the posterior so far).
     """
+    watch = Stopwatch()
     expect("infer(verify)", verify, Verify)
     problem = check(model, data, method, seed, held_out)
     with in_double(problem.double), _open_folder(problem, draws, checkpoint, mesh, reproducible) as folder:
         posterior = learn(problem, folder, progress, moments=draws == "moments")
         posterior = verify_and_improve(posterior, verify, problem.held_out, progress, folder.saver)
+        posterior.seconds = watch.phases(posterior.seconds)
         folder.write(posterior, streamed=method.chained)
     if posterior.interrupted:
         kept_draws = f"{posterior.count} of {method.settings().get('draws')} draws a chain were kept"
         tell(f"The run was interrupted: {kept_draws if method.chained else 'the result is its last state'}.")
+    posterior.seconds = watch.phases(posterior.seconds)  # the time of writing the folder too
     return posterior
 
 
@@ -143,10 +148,11 @@ def learn(problem: Problem, folder: RunFolder, progress: bool | Callable | None,
 
     If the folder cannot be written, the error's ``partial`` is the posterior so far.
     """
-    model, data, method, seed, held_out, double = problem
+    (model, data, method, seed, held_out, double), watch = problem, Stopwatch()
     try:
         with open_session(model, data, seed, progress, folder.placement, folder.saver, moments) as session:
             outcome = method.learn(session._replace(held_out=held_out))
+        outcome = outcome._replace(seconds=watch.phases(outcome.seconds))
     except CheckpointError as error:
         if error.partial is not None:
             error.partial = problem.posterior(error.partial)

@@ -1,30 +1,19 @@
-"""The public methods: frozen dataclasses of settings. Users see lists of methods in the order of these imports."""
+"""The public methods: frozen dataclasses of settings. ``methods.pyi`` lists them; each is imported at its first use."""
 
-# isort: off
-from tractable.points.points import MAP, MLE
-from tractable.points.laplace import Laplace
-from tractable.glm.inla import INLA
-from tractable.mcmc.rejection_method import Rejection
-from tractable.mcmc.metropolis_methods import MALA, RandomWalk
-from tractable.mcmc.hamiltonian_methods import HMC, NUTS
-from tractable.mcmc.gibbs_method import Gibbs
-from tractable.sgmcmc.methods import SGHMC, SGLD
-from tractable.vi.methods import FullRank, LowRank, MeanField
-from tractable.networks.bayes_by_backprop_method import BayesByBackprop
-from tractable.points.ensemble import DeepEnsemble
-from tractable.latent.em_method import EM
-from tractable.latent.online_em import OnlineEM
-from tractable.latent.monte_carlo_em_method import MonteCarloEM
-from tractable.latent.coordinate_ascent import CoordinateAscent
-from tractable.ladders.autoencoding import AutoEncoding, ImportanceWeighted
-from tractable.ladders.nvil_methods import NVIL, VIMCO
-from tractable.ladders.wake_sleep_methods import ReweightedWakeSleep, WakeSleep
-from tractable.engine.method import METHODS, Method, from_settings, named
-# isort: on
+from tractable.core.lazy import lazy_names
+from tractable.engine.method import METHODS
 
-__all__ = [
-    "EM", "HMC", "INLA", "MALA", "MAP", "METHODS", "MLE", "NUTS", "NVIL", "SGHMC", "SGLD", "VIMCO", "AutoEncoding",
-    "BayesByBackprop", "CoordinateAscent", "DeepEnsemble", "FullRank", "Gibbs", "ImportanceWeighted", "Laplace",
-    "LowRank", "MeanField", "Method", "MonteCarloEM", "OnlineEM", "RandomWalk", "Rejection", "ReweightedWakeSleep",
-    "WakeSleep", "from_settings", "named",
-]  # fmt: skip
+# The modules of all methods, by the methods' labels; users see lists of methods in this order.
+METHODS.modules.update({
+    "map": "points.points", "mle": "points.points", "laplace": "points.laplace", "inla": "glm.inla",
+    "rejection": "mcmc.rejection_method", "random-walk": "mcmc.metropolis_methods", "mala": "mcmc.metropolis_methods",
+    "hmc": "mcmc.hamiltonian_methods", "nuts": "mcmc.hamiltonian_methods", "gibbs": "mcmc.gibbs_method",
+    "sgld": "sgmcmc.methods", "sghmc": "sgmcmc.methods", "meanfield": "vi.methods", "fullrank": "vi.methods",
+    "lowrank": "vi.methods", "bbb": "networks.bayes_by_backprop_method", "ensemble": "points.ensemble",
+    "em": "latent.em_method", "online-em": "latent.online_em", "monte-carlo-em": "latent.monte_carlo_em_method",
+    "cavi": "latent.coordinate_ascent", "autoencoding": "ladders.autoencoding",
+    "importance-weighted": "ladders.autoencoding", "nvil": "ladders.nvil_methods", "vimco": "ladders.nvil_methods",
+    "wake-sleep": "ladders.wake_sleep_methods", "reweighted-wake-sleep": "ladders.wake_sleep_methods",
+})  # fmt: skip
+
+__getattr__, __dir__, __all__ = lazy_names(__name__, __file__)

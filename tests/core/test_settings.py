@@ -27,8 +27,8 @@ from tractable.core.settings import (
     is_whole,
     range_of,
 )
-from tractable.engine.method import METHODS
 from tractable.evidence import settings as evidence
+from tractable.methods import METHODS
 
 pytestmark = pytest.mark.quick
 

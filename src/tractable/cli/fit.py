@@ -1,7 +1,7 @@
 """The commands ``fit``, ``report`` and ``predict``, for every kind of model."""
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,6 +15,7 @@ from tractable.cli.settings import settings_of
 from tractable.cli.task import Arguments, Result, Task
 from tractable.cli.terminal import COLUMNS, ROWS, end, line, say, show_result, verdict
 from tractable.core.check import Check
+from tractable.core.clock import PREPARING, Stopwatch
 from tractable.core.errors import CheckpointError, DataError, SettingsError
 from tractable.core.settings import Jobs, expect
 from tractable.core.writing import write_table
@@ -22,10 +23,13 @@ from tractable.engine.abilities import placement_of
 from tractable.engine.locks import lock
 from tractable.methods import Method
 from tractable.pages.comparison import results_table
-from tractable.pages.page import sections_of
-from tractable.pages.render import write
-from tractable.pages.sections import Section
+from tractable.pages.page import sections_of, usual_facts
+from tractable.pages.render import drawn, write
+from tractable.pages.sections import Section, duration
 from tractable.pages.terminal import to_terminal
+from tractable.pages.verdict import settings
+
+SHOWING = "showing"  # the phase of the page, and of the tables for the terminal
 
 
 class Request(NamedTuple):
@@ -44,16 +48,19 @@ class Request(NamedTuple):
 
 def fit(given: Arguments, mesh: int | str | None, leads: bool) -> None:
     """Fit a model and write posterior, page and tables into a folder; only the process with ``leads`` true writes."""
-    quiet = given["quiet"] or not leads
+    quiet, watch = given["quiet"] or not leads, Stopwatch(whole_process=True)
+    seconds = watch.phases({}, "importing")
     with contextlib.ExitStack() as stack:
         request = agree(lambda: read_request(given, mesh, leads))
         folder = agree(lambda: run_folder(request, given, leads, stack))  # after every process has read the request
+        seconds = watch.phases(seconds, "reading")
         # All independent fits of a kind (for each number of components, for each member of an ensemble) use this
         # configuration.
         with joblib.parallel_config(n_jobs=given["jobs"]):
             progress = False if quiet else None
             result = request.task.kind.learn(request.task, request.method, request.seed, folder, progress)
-        agree(lambda: conclude(request, result, folder, given["quiet"], leads))
+        seconds = watch.phases(seconds | result.seconds, "fitting" if result.selection else PREPARING)
+        agree(lambda: conclude(request, result, folder, given["quiet"], leads, lambda: watch.phases(seconds, SHOWING)))
 
 
 def read_request(given: Arguments, mesh: int | str | None, leads: bool) -> Request:
@@ -120,19 +127,31 @@ def run_folder(request: Request, given: Arguments, leads: bool, stack: contextli
     return folder
 
 
-def conclude(request: Request, result: Result, folder: Path, quiet: bool, leads: bool) -> None:
-    """Write the page, print tables and verdict (or the folder alone), and exit with the run's code."""
-    task, report = request.task, result.posterior.report()
+def conclude(
+    request: Request, result: Result, folder: Path, quiet: bool, leads: bool, seconds: Callable[[], dict[str, float]]
+) -> None:
+    """Write the page, print tables and verdict (or the folder alone), and exit with the run's code.
+
+    ``seconds`` gives the time since the process's start by phase.
+    """
+    task, posterior, report = request.task, result.posterior, result.posterior.report()
     if not leads:
         return end(result.interrupted, "")
     # The run's description is written again, because ``learn`` may have added the chosen number of components.
     folders.write_run(folder, request.entries)
-    sections = sections_of(result.posterior, notes=task.spec["notes"], **task.kind.page(task, result))
+    page = task.kind.page(task, result)
+    facts = page.setdefault("facts", usual_facts(posterior, page.get("encoder")))
+    sections = drawn(sections_of(posterior, notes=task.spec["notes"], **page))
+    # A page cannot say how long its own writing takes: its time ends here, when all is computed and drawn.
+    posterior.seconds = seconds()
+    facts["wall time"] = duration(sum(posterior.seconds.values()))
+    sections[-1] = settings(posterior)
     write(folder, task.kind.title(task, result), sections, type(request.method).__name__)
+    folders.write_run(folder, request.entries | {"seconds": posterior.seconds})
     for remark in result.selection.remarks if result.selection else ():
         say(f"Note: {remark}", "yellow")
     tables = (*terminal_tables(sections[:-1]), verdict(report.verdict, report.checks))
-    show_result(quiet, folder, tables, f"{describe_time(result.seconds)}. Report: {folder / 'report.html'}")
+    show_result(quiet, folder, tables, f"{describe_time(seconds())}. Report: {folder / 'report.html'}")
     end(result.interrupted, report.verdict)
 
 
@@ -148,7 +167,7 @@ def terminal_tables(sections: Sequence[Section]) -> Iterator[Any]:
 
 
 def describe_time(phases: Mapping[str, float]) -> str:
-    """The wall time in seconds, in all and by phase."""
+    """The time in seconds, in all and by phase."""
     parts = ", ".join(f"{name} {value:.1f}" for name, value in phases.items() if value >= 0.05)
     return f"{sum(phases.values()):.1f} s" + (f" ({parts})" if len(phases) > 1 and parts else "")
 
@@ -163,7 +182,7 @@ def report(folder: Path) -> None:
         with folders.sound(folder):
             notes = [f"Note: {note}" for note in entries["problem"].get("notes", ())]
             parts = [verdict(about["verdict"], [Check(**each) for each in about["checks"]])]
-            last = f"{describe_time(about['seconds'])}. "
+            last = f"{describe_time(entries.get('seconds', about['seconds']))}. "
     else:
         raise CheckpointError(
             f"The run in {folder} has no result yet; continue it with tractable fit --resume --out {folder}."

@@ -69,10 +69,8 @@ class Result(NamedTuple):
 
     @property
     def seconds(self) -> dict[str, float]:
-        """Wall time by phase."""
-        if self.selection is None:
-            return self.posterior.seconds
-        return {"fits": float(self.selection.table["seconds"].to_numpy().sum())}
+        """The time of the fit by phase; a selection's fits may run at the same time, and have none in common."""
+        return {} if self.selection else self.posterior.seconds
 
 
 class Kind:
@@ -133,7 +131,7 @@ class Kind:
         # verified after the fit, with its held-out rows.
         later = bool(task.model.network_weights) and task.held_out is not None
         if about is not None and not about["interrupted"] and same:
-            posterior = load(folder, task.model, task.data)
+            posterior = replace(load(folder, task.model, task.data), seconds={})  # this process spends no time on it
         else:
             options: Any = {"seed": seed, "progress": progress, "checkpoint": folder, "mesh": task.mesh}
             posterior = infer(task.model, task.data, method, verify=None if later else verify, **options)

@@ -1,7 +1,6 @@
 """The base of methods that draw chains: starting points, warm-up, the main run, saving and resuming."""
 
 import functools
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, NamedTuple
@@ -11,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
+from tractable.core.clock import work_time
 from tractable.core.errors import CheckpointError, ModelError
 from tractable.core.model import Model, PyTree, whole
 from tractable.core.rows import Data
@@ -92,7 +92,7 @@ class Drawing(Method):
     def learn(self, session: Session) -> Outcome:
         program = self.program(session)
         data, plan = session.data, self.plan(session.data)
-        start_time = time.perf_counter()
+        start_time = work_time()
         if session.resume is not None:
             return self.go_on(session, self.resumed(session, session.resume), self.draws)
         start_key, warm_keys, keys = _keys(session.key, self.chains)
@@ -100,12 +100,12 @@ class Drawing(Method):
         positions, tuned, found, thin = self.warm_up(session, program, warm_keys, positions)
         if session.stop():  # an interrupted warm-up is discarded; a resumed run repeats it
             no_draws = self.belief({}, session.model, thin)
-            return Outcome(no_draws, found, {"warm-up": time.perf_counter() - start_time}, True)
+            return Outcome(no_draws, found, {"warm-up": work_time() - start_time}, True)
         shape = self.shape(session, program, thin)
         rows = None if plan is not None else loop.rows_of(program, data, None)
         states = loop.begin(program, tuned, rows, keys, positions)
         chains = Chains(0, keys, states, tuned, thin, shape.block, found, None, {})
-        return self.go_on(session, chains, self.draws, warmup_seconds=time.perf_counter() - start_time)
+        return self.go_on(session, chains, self.draws, warmup_seconds=work_time() - start_time)
 
     def resumed(self, session: Session, leaves: dict[str, np.ndarray]) -> "Chains":
         """The chains, restored from the arrays that were saved."""
@@ -152,7 +152,7 @@ class Drawing(Method):
                     raise
             session.say("drawing", done * shape.stored, groups * shape.stored)
 
-        in_memory = saver is None and not session.moments
+        in_memory, start_time = saver is None and not session.moments, work_time()
         result = loop.run(
             loop.Loop(program, shape, self.plan(data), self.long), data, chains.tuned, chains.keys,
             loop.Start(chains.states, chains.groups, chains.moments), groups,
@@ -161,8 +161,7 @@ class Drawing(Method):
         chains = chains._replace(groups=result.groups, states=result.states, moments=result.moments, surplus={})
         seconds = {
             "warm-up": warmup_seconds,
-            "drawing": result.seconds - result.compile_seconds,
-            "compiling": result.compile_seconds,
+            "drawing": work_time() - start_time,
         }
         if session.moments:
             moments = result.moments or loop.some_moments()

@@ -2,20 +2,20 @@
 
 import copy
 import dataclasses
-from collections.abc import Mapping
+import importlib
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple
 
 import jax
 import numpy as np
-import optax
 
 from tractable.core.batches import FAR, Plan
 from tractable.core.check import Check
 from tractable.core.errors import ModelError, SettingsError
 from tractable.core.model import Kernel, Model, Objective, PyTree, whole
 from tractable.core.rows import Data
-from tractable.core.settings import Settings
+from tractable.core.settings import Range, Settings
 from tractable.core.words import nearest
 from tractable.diagnostics.belief import Belief, Cost
 from tractable.diagnostics.learnt import Learnt
@@ -24,7 +24,20 @@ from tractable.engine.session import Session
 
 __all__ = ["Check", "Method", "Outcome", "Program", "Session", "plan_batches"]
 
-Optimiser = Annotated[optax.GradientTransformation, "an optax optimiser, such as optax.adam(0.05)"]
+if TYPE_CHECKING:
+    import optax  # importing it takes long, and most methods do without
+
+
+def is_optimiser(value: object) -> bool:
+    """Whether ``value`` is an optimiser of optax."""
+    from optax import GradientTransformation
+
+    return isinstance(value, GradientTransformation)
+
+
+Optimiser = Annotated[
+    "optax.GradientTransformation", Range("an optax optimiser, such as optax.adam(0.05)", is_optimiser)
+]
 
 
 class Outcome(NamedTuple):
@@ -32,7 +45,7 @@ class Outcome(NamedTuple):
 
     belief: Belief
     found: dict[str, Any]  # the settings that warm-up chose, and other results for the report
-    seconds: dict[str, float]  # time of each phase
+    seconds: dict[str, float]  # of each phase, by ``work_time``
     interrupted: bool = False
     run_state: PyTree = None  # the run's state, for methods whose runs can be extended
 
@@ -73,7 +86,26 @@ def not_finite(model: Model, position: jax.Array) -> str:
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
-METHODS: dict[str, type["Method"]] = {}  # the classes of all methods by label, in the order of import
+class Registry(Mapping[str, type]):
+    """The classes of all methods by label; a class is imported when it is first asked for."""
+
+    def __init__(self) -> None:
+        self.classes: dict[str, type[Method]] = {}  # those that were imported
+        self.modules: dict[str, str] = {}  # the modules of the library's methods; ``tractable.methods`` fills it
+
+    def __getitem__(self, label: str) -> type["Method"]:
+        if label not in self.classes:
+            importlib.import_module(f"tractable.{self.modules[label]}")
+        return self.classes[label]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.modules | self.classes)
+
+    def __len__(self) -> int:
+        return len(self.modules | self.classes)
+
+
+METHODS = Registry()
 ALIASES = {"metropolis": "random-walk", "rwm": "random-walk", "mean-field": "meanfield", "full-rank": "fullrank"}
 
 
@@ -98,7 +130,7 @@ class Method(Settings):
     def __init_subclass__(cls) -> None:
         """Registers a subclass that has a label, so that users can name it."""
         if "label" in vars(cls):
-            METHODS[cls.label] = cls
+            METHODS.classes[cls.label] = cls
 
     def split_arrays(self) -> tuple["Method", tuple]:
         """The method for which programs are compiled: its ``outside`` settings are None (see ``core.shared``)."""

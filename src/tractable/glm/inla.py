@@ -5,7 +5,6 @@ Log densities are in nats, the units of the natural logarithm.
 """
 
 import math
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, NamedTuple
@@ -17,6 +16,7 @@ import numpyro.distributions as dist
 import scipy  # its submodules load at first use
 
 from tractable.core.check import Check
+from tractable.core.clock import work_time
 from tractable.core.errors import ModelError, RunError
 from tractable.core.model import Model
 from tractable.core.rows import Data
@@ -102,7 +102,7 @@ class INLA(Method):
     instead: Literal["nuts"] | None = "nuts"
 
     def learn(self, session: Session) -> Outcome:
-        start_time = time.perf_counter()
+        start_time = work_time()
         blocks = suited(session.model, session.data)
         if not blocks:
             raise ModelError(
@@ -112,7 +112,7 @@ class INLA(Method):
         count = Counter(session, "climbing", 64)
         densities = [(Conditional if each.nested else Joint)(*each[:3], count) for each in blocks]
         layers = [self._layers(each, block.pool, session) for each, block in zip(densities, blocks, strict=True)]
-        draw_time = time.perf_counter()
+        draw_time = work_time()
         rng = np.random.default_rng(np.asarray(jax.random.key_data(session.key)).tolist())
         draws = [self._draw(rng, *each) for each in zip(densities, layers, strict=True)]
         positions = np.empty((len(draws[0][0]), session.model.space.size))
@@ -136,7 +136,7 @@ class INLA(Method):
             "left": max(place.left for each in places for place in each),
             "end": min(float(max(logs) - max(logs[0], logs[-1])) for logs in heights),
         }  # fmt: skip
-        seconds = {"climbing": draw_time - start_time, "drawing": time.perf_counter() - draw_time}
+        seconds = {"climbing": draw_time - start_time, "drawing": work_time() - draw_time}
         info = {} if weights is None else {"weight": weights}
         return Outcome(Draws(positions=positions[None], info=info, weights=weights), found, seconds, session.stop())
 

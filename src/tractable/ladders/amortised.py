@@ -1,7 +1,6 @@
 """The optimisation that all methods for ladders share: learn a ladder and its inference network on minibatches."""
 
 import functools
-import time
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, NamedTuple
 
@@ -11,6 +10,7 @@ import numpy as np
 import optax
 
 from tractable.core.batches import Plan
+from tractable.core.clock import work_time
 from tractable.core.errors import DataError, ModelError, SettingsError
 from tractable.core.model import Kernel, Model, Objective, PyTree
 from tractable.core.rows import Data
@@ -133,21 +133,21 @@ class Amortised(Method):
         program, plan, shape, groups, tuned, keys = prepared = self.prepare(session, run_key)
         if data.given is not None:
             raise DataError("A ladder takes no inputs: give Data(x) without given=.")
-        start_time = time.perf_counter()
+        start_time = work_time()
         first = self.initial(ladder, start_key, data.take(slice(0, FIRST_ROWS)).equally_counted().rows[0])
         first = jax.device_put(jax.tree.map(lambda a: np.asarray(a)[None], first))
         at, interrupted = climb(
             Climber(session, "climbing", program, shape, plan, keys), tuned, lambda: prepared.begin(first), [groups],
             None if session.held_out is None else functools.partial(self._score, ladder, session.held_out, look_key),
         )  # fmt: skip
-        end_time = time.perf_counter()
+        end_time = work_time()
         state = jax.device_put(jax.tree.map(lambda a: np.asarray(a)[0], at.states))
         params = {name: state.position[name] for name in LEARNT_PARTS}
         figures = measure_ladder(ladder, params, some_rows(data), look_key, DRAWS)
         figures["gradient signal"] = signal_at_end(program._replace(placement=ONE_DEVICE), plan, data, state, look_key)
         figures |= {"steps": at.groups * shape.group, "settled": self._settled(at.info["objective"])}
         figures |= at.found(shape.group)
-        seconds = {"climbing": end_time - start_time, "weighing": time.perf_counter() - end_time}
+        seconds = {"climbing": end_time - start_time, "weighing": work_time() - end_time}
         point = np.asarray(ladder.space.ravel(state.position["theta"]))
         network = jax.tree.map(np.asarray, state.position["phi"])
         belief = Coded(position=point, info=at.traces(shape.group), network=network)

@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 import math
-import time
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from tractable.core.clock import work_time
 from tractable.core.errors import DataError, ModelError, RunError, TractableWarning
 from tractable.core.latent import LatentModel, latent_model
 from tractable.core.model import Kernel, Model, PyTree
@@ -121,9 +121,9 @@ class EM(Method):
         model = self.needed(session.model).climbed
         data, offset = subtract_mean(model, session.data)
         session = session._replace(data=data)
-        start_time = time.perf_counter()
+        start_time = work_time()
         thetas = self.begin(model, data, session.key)
-        climb_time = time.perf_counter()
+        climb_time = work_time()
         if not data.resident and not self.exact(model):
             raise DataError("An M-step by gradient needs all rows in memory; these are on file. Give an m_step.")
         attempts, bad = SavedAttempts(session, thetas), np.zeros(0, bool)
@@ -140,19 +140,19 @@ class EM(Method):
             if reached.interrupted or attempts.count == RETRIES or is_sound(model, reached, data.total).all():
                 break
             attempts.again(reached)
-        seconds = {"starting": climb_time - start_time, "climbing": time.perf_counter() - climb_time}
+        seconds = {"starting": climb_time - start_time, "climbing": work_time() - climb_time}
         return model, data, offset, reached, seconds
 
     def learn(self, session: Session) -> Outcome:
         model, data, offset, reached, seconds = self.climb(session)
-        end_time = time.perf_counter()
+        end_time = work_time()
         point, info, figures = conclude(self, model, data, reached)
         if not reached.interrupted and not self.exact(model) and self.optimizer != "lbfgs":
             value = self._objective_after_lbfgs(model, session._replace(data=data), point)
             figures["L-BFGS adds"] = value - figures["objective"]
         if offset is not None:
             point = np.asarray(shift_point(model, jnp.asarray(point), offset))
-        seconds |= {"errors": time.perf_counter() - end_time}
+        seconds |= {"errors": work_time() - end_time}
         return Outcome(point_belief(point, info, figures), figures, seconds, reached.interrupted)
 
     def _objective_after_lbfgs(self, model: Any, session: Session, point: np.ndarray) -> float:

@@ -1,12 +1,12 @@
 """Monte-Carlo EM: the E-step draws z where it cannot be exact."""
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
 import jax
 
+from tractable.core.clock import work_time
 from tractable.core.errors import DataError, ModelError, SettingsError
 from tractable.core.latent import LatentModel
 from tractable.core.model import Model, PyTree, whole
@@ -154,10 +154,10 @@ class MonteCarloEM(Method):
                 "Data(..., resident=True) if memory allows."
             )
         rows = observed(whole(data.arrays()))
-        start_time = time.perf_counter()
+        start_time = work_time()
         keys = chain_keys(session.key, self.starts)
         thetas = starting_thetas(self, model, data, session.key)
-        climb_time = time.perf_counter()
+        climb_time = work_time()
         saved, keep = restore_states(self, model, rows, thetas, session.resume), session.keeper()
         ends, done = [], []
         for start in range(self.starts):
@@ -173,10 +173,10 @@ class MonteCarloEM(Method):
                 break
             done.append(state)
             keep(lambda: done, at_once=True)
-        end_time = time.perf_counter()
+        end_time = work_time()
         point, info, figures = conclude(self, model, data, rows, ends)
         seconds = {"starting": climb_time - start_time, "climbing": end_time - climb_time}
-        seconds |= {"errors": time.perf_counter() - end_time}
+        seconds |= {"errors": work_time() - end_time}
         return Outcome(point_belief(point, info, figures), figures, seconds, ends[-1].state.ended == "interrupted")
 
     def checks(self, posterior: Learnt) -> list[Check]:

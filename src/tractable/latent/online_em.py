@@ -1,7 +1,6 @@
 """Online EM: a running average of minibatches' statistics, and the θ that an M-step makes from it."""
 
 import math
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, NamedTuple
@@ -12,6 +11,7 @@ import numpy as np
 
 from tractable.core import schedules
 from tractable.core.batches import Batch, Plan, narrow
+from tractable.core.clock import work_time
 from tractable.core.errors import DataError, ModelError, RunError
 from tractable.core.latent import LatentModel
 from tractable.core.model import Kernel, Model, PyTree
@@ -87,15 +87,15 @@ class OnlineEM(Method):
         model, data = self.needed(session.model).climbed, session.data
         if data.total == 0:
             raise DataError("EM learns from rows: these data have none.")
-        start_time = time.perf_counter()
+        start_time = work_time()
         start_key, run_key = jax.random.split(session.key)
         offset = _offset(model, data)
         thetas = em_method.initial_thetas(model, data, start_key, self.starts)
         if offset is not None:
             thetas = jax.vmap(lambda theta: model.shifted(theta, -offset))(thetas)
-        climb_time = time.perf_counter()
+        climb_time = work_time()
         ends, info, interrupted = run_epochs(self, model, session, thetas, offset, run_key)
-        end_time = time.perf_counter()
+        end_time = work_time()
         end, figures = _judge_ends(self, model, data, offset, ends)
         figures |= {"steps": info["objective"].shape[1], "evaluations": int(info["objective"].size)}
         figures["settled"] = settled(info["objective"])
@@ -108,7 +108,7 @@ class OnlineEM(Method):
         if offset is not None:
             point = np.asarray(em_method.shift_point(model, jax.device_put(end), offset))
         seconds = {"starting": climb_time - start_time, "climbing": end_time - climb_time}
-        seconds |= {"errors": time.perf_counter() - end_time}
+        seconds |= {"errors": work_time() - end_time}
         return Outcome(point_belief(point, info, figures), figures, seconds, interrupted)
 
     def checks(self, posterior: Learnt) -> list[Check]:

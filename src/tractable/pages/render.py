@@ -10,6 +10,7 @@ import re
 import warnings
 from collections.abc import Sequence
 from html import escape
+from typing import Any
 
 import jinja2
 import matplotlib
@@ -18,7 +19,7 @@ from matplotlib.figure import Figure as Canvas
 from matplotlib.image import imsave
 
 from tractable.core.writing import write_atomically
-from tractable.pages.sections import ROWS, Figure, Picture, Section, Value, cell, text
+from tractable.pages.sections import ROWS, Figure, Part, Picture, Section, Value, cell, text
 from tractable.pages.style import MATPLOTLIB, STAND_IN
 from tractable.pages.terms import explainer
 
@@ -59,8 +60,21 @@ def shown(value: Value, form: str | None = None) -> str:
     return text(value, form, "−")
 
 
+def drawn(parts: Sequence[Part]) -> list[Any]:
+    """The parts with figures that were drawn, so that writing them takes no time."""
+
+    def draw(part: Part) -> Part:
+        if isinstance(part, Section):
+            return part._replace(parts=drawn(part.parts))
+        return part._replace(svg=svg(part)) if isinstance(part, Figure) else part
+
+    return list(map(draw, parts))
+
+
 def svg(figure: Figure) -> Markup:
     """A figure as an SVG element without links, ids of its own or fixed colours."""
+    if figure.svg:
+        return Markup(figure.svg)
     out = io.StringIO()
     with matplotlib.rc_context(MATPLOTLIB), warnings.catch_warnings():
         # matplotlib warns of characters that its own font lacks; the font of the page may have them.

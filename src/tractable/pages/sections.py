@@ -71,6 +71,7 @@ class Figure(NamedTuple):
     size: tuple[float, float]  # width and height in inches
     title: str  # a description for readers who cannot see the figure
     caption: str = ""  # the text above the figure
+    svg: str = ""  # the figure as an element of a page, if it was drawn before
     _repr_html_ = as_html
 
 

@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import functools
-import time
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
@@ -12,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from tractable.core.batches import Plan
+from tractable.core.clock import work_time
 from tractable.core.errors import RunError
 from tractable.core.model import Model
 from tractable.core.rows import Data
@@ -76,7 +76,7 @@ class DeepEnsemble(Method):
         return {"method": self.label, "size": self.size, "member": self.member.settings()}
 
     def learn(self, session: Session) -> Outcome:
-        start_time = time.perf_counter()
+        start_time = work_time()
         member = self.member
         if isinstance(member, Drawing):
             member = dataclasses.replace(member, chains=1)  # a member is one chain
@@ -104,7 +104,7 @@ class DeepEnsemble(Method):
             evaluations += outcome.found.get("evaluations", np.nan)
         figures: dict[str, Any] = {f"objective {i}": float(value) for i, value in enumerate(objectives)}
         figures |= {"evaluations": evaluations, "climb": climbs}
-        seconds = {"learning": time.perf_counter() - start_time}
+        seconds = {"learning": work_time() - start_time}
         length = min(len(d) for d in draws)
         positions = np.stack([d[:length] for d in draws])
         return Outcome(Draws(positions=positions), figures, seconds, len(draws) < self.size)

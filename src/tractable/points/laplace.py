@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-import time
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -12,6 +11,7 @@ import numpy as np
 
 from tractable.core import approximations, tree
 from tractable.core.batches import split_weights
+from tractable.core.clock import work_time
 from tractable.core.errors import ModelError, SettingsError
 from tractable.core.model import Model, Objective, PyTree, Through, is_distribution, log_posterior, whole
 from tractable.core.rows import Data
@@ -61,18 +61,18 @@ class Laplace(MAP):
 
     def learn(self, session: Session) -> Outcome:
         model, data = session.model, session.data
-        start_time = time.perf_counter()
+        start_time = work_time()
         # The curvature needs the maximum, so held-out rows do not end this climb early.
         at = self.climbed(session._replace(held_out=None), jacobian=True)
         best, figures = choose_best(at.maxima)
-        mode_time = time.perf_counter()
+        mode_time = work_time()
         family, phi, eigenvalue = self.fit(model, data, jnp.asarray(best.position, jnp.result_type(float)))
         figures |= {"eigenvalue": eigenvalue, "condition": eigenvalue}
         q = approximations.of(family, phi)
         weights = log_weights(model, data, q, phi, jax.random.fold_in(session.key, 1)) if q.whole else None
         draws = approximations.drawn(q, phi, draws_key(session.key), self.draws)
         figures[AWAY] = float(np.std((np.asarray(draws, np.float64) - best.position) @ best.gradient))
-        seconds = {"climbing": mode_time - start_time, "curvature": time.perf_counter() - mode_time}
+        seconds = {"climbing": mode_time - start_time, "curvature": work_time() - mode_time}
         phi = jax.tree.map(np.asarray, phi)
         fitted = Fitted(positions=np.asarray(draws)[None], family=family, phi=phi, log_weights=weights, info=at.info)
         return Outcome(fitted, figures, seconds, at.interrupted)

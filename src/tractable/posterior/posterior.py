@@ -4,7 +4,6 @@ import functools
 import pathlib
 import shutil
 import tempfile
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -16,6 +15,7 @@ from jax.sharding import Mesh
 from tractable.core import approximations, tree
 from tractable.core.bits import as_learnt
 from tractable.core.check import Check
+from tractable.core.clock import Stopwatch, add
 from tractable.core.errors import CheckpointError, RunError, SettingsError
 from tractable.core.latent import LatentModel, latent_model
 from tractable.core.model import Data, PyTree, as_data
@@ -37,12 +37,12 @@ from tractable.engine import preflight
 from tractable.engine.abilities import needs, placement_of
 from tractable.engine.identity import density_trace, kinds_of, saved_kinds
 from tractable.engine.locks import lock
-from tractable.engine.method import Method, named
 from tractable.engine.session import open_session
 from tractable.engine.stopping import ending
 from tractable.ladders import encoding as coding
 from tractable.ladders import imputing
 from tractable.mcmc.rejection_method import evidence
+from tractable.methods import Method, named
 from tractable.posterior import pointwise
 from tractable.posterior.exchange import GROUPS, as_kind, to_tree
 from tractable.posterior.folder import RESULT, discard_draws, refuse_others, write
@@ -62,7 +62,8 @@ class Posterior(Predictive):
         model, data, method, seed: the arguments of ``infer``.
         belief: the approximate posterior: draws, their moments, a point estimate, or a fitted distribution q.
         found: numbers of the run, such as the step size that warm-up chose, or the evidence lower bound.
-        seconds: wall time by phase.
+        seconds: wall time by phase. The phases of ``infer`` add up to what a stopwatch shows; none but "compiling"
+            includes compiling, and "preparing" is what no other phase counts. ``verify`` and ``extend`` add theirs.
         interrupted: whether the run was stopped before its end.
         run_state: the run's state, for ``extend``.
         verification: the checks that ``verify`` made.
@@ -293,11 +294,11 @@ class Posterior(Predictive):
             The same posterior with the new checks.
         """
         expect("verify(how)", how, Verify)
-        start = time.perf_counter()
+        watch = Stopwatch()
         verification = (*verify(self, how, self._again, held_out is not None), *group_integrals(self))
         if held_out is not None:
             verification += tuple(self._held_out(held_out))
-        seconds = self.seconds | {"verifying": time.perf_counter() - start}
+        seconds = add(self.seconds, watch.phases({}, "verifying"))
         belief = self.belief
         if isinstance(belief, Point) and any(check.name == HIDDEN for check in verification):
             belief = replace(belief, covariance=None)
@@ -330,9 +331,10 @@ class Posterior(Predictive):
                 "Only a posterior with draws, made by this process, can be extended; use checkpoint= across processes."
             )
         expect("extend(draws)", draws, Count)
-        placement = placement_of(self.method, self.data, mesh, reproducible)
+        placement, watch = placement_of(self.method, self.data, mesh, reproducible), Stopwatch()
         with open_session(self.model, self.data, self.seed, progress, placement) as session:
             outcome = self.method.extended(session, self.belief, self.run_state, self.count + draws)
+        outcome = outcome._replace(seconds=add(self.seconds, watch.phases(outcome.seconds)))
         if self.found.get("double"):
             outcome = outcome._replace(found=outcome.found | {"double": True})
         return Posterior(self.model, self.data, self.method, self.seed, *outcome).verify(verify, held_out=held_out)

@@ -8,12 +8,11 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import optax
 
 from tractable.core.errors import ModelError, SettingsError
 from tractable.core.model import Data, Kernel, Model, PyTree
 from tractable.engine.identity import density_trace, kinds_of
-from tractable.engine.method import Method
+from tractable.engine.method import Method, is_optimiser
 from tractable.engine.programs import fingerprint, trace
 from tractable.ladders.ladder import Ladder, ladder_of
 from tractable.mcmc.metropolis import Point, Proposal
@@ -101,8 +100,10 @@ def _calls(value: PyTree, model: Model, data: Data | None) -> Iterator[tuple]:
     A setting may be an optimiser, a proposal, a schedule, a kernel or a bound.
     """
     key, position = jax.random.key(0), jnp.zeros(model.space.size)
-    if isinstance(value, optax.GradientTransformation):
-        step = optax.with_extra_args_support(value)
+    if is_optimiser(value):
+        from optax import with_extra_args_support
+
+        step = with_extra_args_support(value)
 
         def update(gradient: PyTree) -> tuple:  # calls init too, because rates may be part of the state
             extra: dict[str, Any] = {"value": jnp.zeros(()), "grad": gradient}

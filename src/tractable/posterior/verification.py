@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Callable
 
 from tractable.core.check import Check
+from tractable.core.clock import add
 from tractable.core.errors import RunError
 from tractable.core.model import Data
 from tractable.diagnostics.subject import BEFORE, subject_of
@@ -76,12 +77,11 @@ def _replace(
         how, held_out: as for ``Posterior.verify``.
         check: says why there was a second run.
     """
-    seconds = first.seconds | {name: first.seconds.get(name, 0.0) + time for name, time in outcome.seconds.items()}
     found = {"double": True} if first.found.get("double") else {}
     found |= outcome.found | {"gradients before": first.cost.gradients, BEFORE: _places(first)}
     again = Posterior(first.model, first.data, method, first.seed, outcome.belief, found, run_state=outcome.run_state)
     again = again.verify(how, held_out=held_out)
-    seconds = {name: seconds.get(name, 0.0) + again.seconds.get(name, 0.0) for name in seconds | again.seconds}
+    seconds = add(add(first.seconds, outcome.seconds), again.seconds)
     return dataclasses.replace(again, verification=(check, *again.verification), seconds=seconds)
 
 

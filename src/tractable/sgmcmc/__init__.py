@@ -8,7 +8,3 @@ Read ``methods.py`` (the methods that users call, and their warm-up), then ``sgl
 SGLD is pSGLD, Li et al. 2016). ``bias.py`` measures curvature and noise, predicts the bias, and finds the largest step
 size that keeps the bias within a tolerance.
 """
-
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach(__name__, submodules=["gradients"])

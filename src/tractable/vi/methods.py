@@ -1,7 +1,6 @@
 """Variational inference: a normal q(z) over the unconstrained parameters, fitted by maximising a bound."""
 
 import math
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
@@ -15,6 +14,7 @@ from jax.typing import ArrayLike
 from tractable.core import approximations
 from tractable.core.approximations import Approximation
 from tractable.core.batches import Batch, Plan
+from tractable.core.clock import work_time
 from tractable.core.errors import ModelError, SettingsError
 from tractable.core.model import Kernel, Model, Objective, PyTree, log_posterior, whole
 from tractable.core.rows import Data
@@ -142,7 +142,7 @@ class Variational(Method):
     def learn(self, session: Session) -> Outcome:
         model, data = session.model, session.data
         q = self.family(model.space.size)
-        start_time = time.perf_counter()
+        start_time = work_time()
         solved = self._solve(session)
         if solved is not None:
             phi, found, values = solved
@@ -151,13 +151,13 @@ class Variational(Method):
             climbed = climb_in_stages(self, session)
             phi, found, interrupted = self.flat(model, climbed.phi), climbed.found, climbed.interrupted
             traces, every = climbed.traces, THIN
-        end_time = time.perf_counter()
+        end_time = work_time()
         weights = log_weights(model, data, q, phi, jax.random.fold_in(session.key, 1))
         if weights is not None:
             estimate = weigh(weights)
             found |= {"elbo": estimate.elbo, "elbo error": estimate.error, "bound": estimate.bound}
         draws = approximations.drawn(q, phi, draws_key(session.key), self.draws)
-        seconds = {"climbing": end_time - start_time, "weighing": time.perf_counter() - end_time}
+        seconds = {"climbing": end_time - start_time, "weighing": work_time() - end_time}
         phi = jax.tree.map(np.asarray, phi)
         fitted = Fitted(
             positions=np.asarray(draws)[None], family=self.kind, phi=phi, log_weights=weights, info=traces, thin=every
