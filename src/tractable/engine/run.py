@@ -123,8 +123,6 @@ class Run(NamedTuple):
     info: dict[str, np.ndarray]  # (chain, draw) each: means over the ``thin`` steps of a draw
     moments: Moments | None  # leading axis (chain,)
     interrupted: bool
-    seconds: float
-    compile_seconds: float
 
 
 def shape(draws: int, thin: int, size: int, chains: int, *, moments: bool = False) -> Shape:
@@ -166,17 +164,15 @@ def run(
             the run up to the last finite state.
     """
     rows, tuned, keys, at, buffer = _prepare(loop, data, tuned, keys, start)
-    pieces, infos, start_time, compile_seconds = [], [], time.perf_counter(), 0.0
+    pieces, infos = [], []
 
     def result(states: PyTree, interrupted: bool) -> Run:
         draws = np.concatenate(pieces, 1) if pieces else None
         info = {name: np.concatenate([i[name] for i in infos], 1) for name in infos[0]} if infos else {}
-        seconds = time.perf_counter() - start_time
-        return Run(states, at.groups, draws, info, at.moments, interrupted, seconds, compile_seconds)
+        return Run(states, at.groups, draws, info, at.moments, interrupted)
 
     for segment in _segments(loop, data, (tuned, rows, keys), at, buffer, groups, host):
         at, draws = segment.reached, segment.draws
-        compile_seconds += segment.compile_seconds
         pieces += [draws] if "draws" in collect and draws is not None else []
         infos += [segment.info] if "info" in collect else []
         if host.on_segment is not None:
@@ -196,7 +192,6 @@ class _Segment(NamedTuple):
     draws: np.ndarray | None  # (chain, draw, d)
     info: dict[str, np.ndarray]  # each (chain, draw)
     is_finite: bool
-    compile_seconds: float
 
 
 def _prepare(
@@ -257,8 +252,8 @@ def _segments(
         elif not wait_for(reached, host.stop):
             return
         at, collected = Start(states, int(reached), moments), placement.collect(states)
-        took, compiles = time.perf_counter() - before, traces > traced
-        if not compiles:
+        took = time.perf_counter() - before
+        if traces == traced:  # the time of a segment that had to be compiled says nothing of the next one
             length = int(np.clip(length * SEGMENT_SECONDS / max(took, 1e-3), 1, 4 * length))
         length = int(placement.gather(length)[0]) if placement.many_processes else length
         count = (at.groups - g) * loop.shape.stored
@@ -267,7 +262,7 @@ def _segments(
         draws, info = jax.tree.map(lambda leaf, n=count: np.array(np.asarray(jnp.copy(leaf))[:n]), buffer)
         draws = None if draws is None else draws.swapaxes(0, 1)
         info = {name: value.swapaxes(0, 1) for name, value in info._asdict().items()}
-        yield _Segment(at, collected, draws, info, bool(is_finite), took if compiles else 0.0)
+        yield _Segment(at, collected, draws, info, bool(is_finite))
 
 
 def rows_of(program: Callable, data: Data | None, plan: Plan | None) -> PyTree:
