@@ -206,7 +206,7 @@ def _unknown() -> frozenset[str]:
 def _are_few(arrays: PyTree) -> bool:
     """Whether the arrays hold few numbers; False on an accelerator and in a trace, where the options do not apply."""
     leaves = jax.tree.leaves(arrays)
-    if jax.default_backend() != "cpu" or any(isinstance(leaf, Tracer) for leaf in (jnp.asarray(0.0), *leaves)):
+    if jax.default_backend() != "cpu" or any(isinstance(leaf, Tracer) for leaf in (jax.device_put(0.0), *leaves)):
         return False
     return sum(np.size(leaf) for leaf in leaves) <= FEW
 

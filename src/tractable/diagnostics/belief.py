@@ -83,8 +83,10 @@ class Belief:
     def sample(self, model: Model, values: np.ndarray, key: jax.Array, n: int) -> np.ndarray:
         """(n, k) draws, resampled with replacement in proportion to their weights; a point is repeated."""
         flat = values.reshape(-1, values.shape[-1])
-        weights = None if self.weights is None else jax.device_put(self.weights.ravel() / self.weights.sum())
-        return flat[np.asarray(jax.random.choice(key, len(flat), (n,), p=weights))]
+        weights = None if self.weights is None else np.asarray(self.weights, np.float64).ravel()
+        weights = None if weights is None else weights / weights.sum()
+        generator = np.random.default_rng(np.asarray(jax.random.key_data(key)))  # NumPy compiles nothing
+        return flat[generator.choice(len(flat), n, p=weights)]
 
     def unconstrained_moments(self) -> Pair | None:
         """Mean and sd of the unconstrained position, (d,) each; None without an sd."""
