@@ -47,7 +47,7 @@ FACTORIES = {
         "variational_regression": "latent.variational_regression",
     }.items()
 }
-FEW = 1 << 14  # on at most this many numbers, a program without a long loop takes less time to run than to compile
+FEW = 1 << 15  # on at most this many numbers, a program without a long loop takes less time to run than to compile
 # XLA options on CPUs. COMPILE_FAST halves the time to compile, and loops run up to a quarter slower. COMPILE_FASTEST
 # takes a fifth of the time to compile and runs at a third of the speed. Both may round differently.
 COMPILE_FAST = {"xla_cpu_use_fusion_emitters": False}

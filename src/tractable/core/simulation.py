@@ -4,12 +4,14 @@ A compiled program computes the parameters of the distributions of all rows and 
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
+from jax.core import Tracer
+from jax.typing import ArrayLike
 from numpy.random import Generator, Philox
 
 from tractable.core.priors import base_of
@@ -27,7 +29,7 @@ class Way(NamedTuple):
         whole: whether values are whole numbers.
     """
 
-    parameters: Callable[[Any], Sequence[Any]]
+    parameters: Callable[..., Sequence[ArrayLike]]
     draw: Callable[..., np.ndarray]
     whole: bool = False
 
@@ -76,8 +78,10 @@ def _below(generator: Generator, probability: np.ndarray) -> np.ndarray:
 
 
 # The ways by the function that draws in JAX, which a subclass shares unless it has a law of its own.
-WAYS: dict[Any, Way] = {
+WAYS: dict[object, Way] = {
     dist.Normal.sample: Way(lambda d: (d.loc, d.scale), lambda g, loc, s: loc + s * g.standard_normal(loc.shape)),
+    dist.HalfNormal.sample: Way(lambda d: (d.scale,), lambda g, s: s * np.abs(g.standard_normal(s.shape))),
+    dist.Uniform.sample: Way(lambda d: (d.low, d.high), lambda g, low, high: low + (high - low) * g.random(low.shape)),
     dist.StudentT.sample: Way(lambda d: (d.df, d.loc, d.scale), _student_t),
     dist.Gamma.sample: Way(lambda d: (d.concentration, d.rate), lambda g, shape, rate: gamma(g, shape) / rate),
     dist.Weibull.sample: Way(
@@ -95,17 +99,17 @@ WAYS: dict[Any, Way] = {
 LOG_NORMAL = Way(lambda d: (d.loc, d.scale), lambda g, loc, scale: np.exp(loc + scale * g.standard_normal(loc.shape)))
 
 
-def way_of(distribution: Any) -> Way | None:
+def way_of(distribution: object) -> Way | None:
     """How NumPy draws from a distribution; None if it cannot."""
     base = base_of(distribution)
     return LOG_NORMAL if type(base) is dist.LogNormal else WAYS.get(getattr(type(base), "sample", None))
 
 
-def parameters_of(way: Way, distribution: Any) -> jax.Array:
+def parameters_of(way: Way, distribution: dist.Distribution) -> ArrayLike:
     """The parameters of a distribution of numbers of shape (…), (parameter, …)."""
-    base, shape = base_of(distribution), distribution.shape()
-    each = (jnp.asarray(p) for p in way.parameters(base))
-    return jnp.stack([jnp.broadcast_to(p, shape + p.shape[len(base.batch_shape) :]) for p in each])
+    base, shape, each = base_of(distribution), distribution.shape(), way.parameters(base_of(distribution))
+    module = jnp if any(isinstance(p, Tracer) for p in each) else np
+    return module.stack([module.broadcast_to(p, shape + np.shape(p)[len(base.batch_shape) :]) for p in each])
 
 
 def simulate(way: Way, parameters: np.ndarray, index: np.ndarray, seed: int, count: int = 1) -> np.ndarray:
@@ -123,3 +127,14 @@ def simulate(way: Way, parameters: np.ndarray, index: np.ndarray, seed: int, cou
         most = min(jnp.iinfo(way.dtype).max, MOST_COUNT)
         drawn = np.nan_to_num(drawn, nan=-1, posinf=most).clip(max=most)
     return drawn.astype(way.dtype)
+
+
+def draws_of(distributions: Sequence[dist.Distribution], count: int, seed: int) -> list[np.ndarray] | None:
+    """``count`` draws (count, …) from each distribution; None if NumPy cannot draw from all of them."""
+    draws = []
+    for number, each in enumerate(distributions):
+        if (way := way_of(each)) is None:
+            return None
+        parameters = np.asarray(parameters_of(way, each))[None, None]
+        draws.append(simulate(way, parameters, np.array([number]), seed, count)[0])
+    return draws

@@ -8,18 +8,20 @@ the tail index of the importance weights.
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec
+from jax.typing import ArrayLike
 
 from tractable.core.censoring import itself
 from tractable.core.errors import DataError, ModelError, RunError
 from tractable.core.model import Data, Model, PyTree, log_density, needed_likelihood, sample_of
 from tractable.core.settings import seeded
 from tractable.core.shared import COMPILE_FASTEST, compiled
+from tractable.core.simulation import Way, parameters_of, simulate, way_of
 from tractable.core.tree import row_shapes
 from tractable.core.words import counted
 from tractable.diagnostics import pareto
@@ -29,9 +31,10 @@ from tractable.engine.placement import ONE_DEVICE, OneDevice
 from tractable.engine.sharding import BY_ROW, ON_ALL, ROWS, chunks
 from tractable.posterior.chunking import fitting
 from tractable.posterior.predict import described, log_predictive
-from tractable.core.simulation import Way, parameters_of, simulate, way_of
 
 PADDED = 500  # fewer rows than this are padded to the next power of two, so that few programs need to be compiled
+# At most MOST rows are evaluated EACH at a time if a draw has at most SMALL numbers, so that one program serves them.
+EACH, MOST, SMALL = 256, 1024, 1000
 BLOCK = 128  # draws per call, so that one program serves any number of draws
 LIMIT = 1 << 31  # maximum size of a result, in bytes
 ABREAST = 16  # number of draws of a block that are computed in parallel
@@ -150,13 +153,13 @@ def replicated(model: Model, params: PyTree, given: PyTree, count: int, seed: in
         raise ModelError("A part of this likelihood is a factor, from which no data can be simulated.")
     fits("A predictive sample", length(params), count, sum(p.size for p in parts), max(p.dtype.itemsize for p in parts))
     seed = seeded("posterior_predictive(seed)", seed)
-    key = None if way else jax.random.key(seed)
+    key = 0 if way else jax.random.key(seed)  # NumPy needs no key
 
     def of_draws(thetas: PyTree, numbers: np.ndarray, chunk: PyTree, index: np.ndarray) -> PyTree:
         return _replicates(model, way, key, thetas, numbers, chunk, index)
 
     def of_draw(theta: PyTree, chunk: PyTree, index: jax.Array) -> PyTree:
-        return _row_values(model, way, None if way else jax.random.key(0), theta, chunk, index)
+        return _row_values(model, way, 0 if way else jax.random.key(0), theta, chunk, index)
 
     parts = []
     for rows, part in _by_chunks(of_draws, of_draw, params, given, count):
@@ -382,7 +385,8 @@ def _by_chunks(
         placement: the devices.
     """
     draws = length(params)
-    padded = max(count, min(PADDED, 1 << (count - 1).bit_length()))
+    size = sum(np.size(a) for a in jax.tree.leaves(params)) // draws
+    padded = max(count, min(PADDED, 1 << (count - 1).bit_length())) if count > MOST or size > SMALL else EACH
     width = fitting(of_draw, params, rows, padded, abreast=ABREAST, answers=draws, placement=placement)
     if width < PADDED and width < padded and not placement.divides_rows:
         width = fitting(of_draw, params, rows, count, abreast=ABREAST, answers=draws)
@@ -398,7 +402,9 @@ def _by_chunks(
         start += real
 
 
-def _row_values(model: Model, way: Way | None, stream: Any, theta: PyTree, chunk: PyTree, index: jax.Array) -> PyTree:
+def _row_values(
+    model: Model, way: Way | None, stream: ArrayLike, theta: PyTree, chunk: PyTree, index: jax.Array
+) -> PyTree:
     """y simulated for each row of a chunk, given θ; row n uses the key ``fold_in(stream, n)``.
 
     If NumPy has a ``way`` to simulate y, the values are the parameters that it needs.
@@ -417,7 +423,7 @@ def _replicates(model, way, key, thetas, numbers, chunk, index) -> PyTree:
 
     def draw(pair: tuple[PyTree, jax.Array]) -> PyTree:
         theta, number = pair
-        return _row_values(model, way, None if way else jax.random.fold_in(key, number), theta, chunk, index)
+        return _row_values(model, way, key if way else jax.random.fold_in(key, number), theta, chunk, index)
 
     return jax.lax.map(draw, (thetas, numbers), batch_size=ABREAST)
 

@@ -24,6 +24,7 @@ from tractable.core.model import Data, Model, as_data, needed_likelihood
 from tractable.core.settings import Share, expect, seeded
 from tractable.core.shared import COMPILE_FASTEST, compiled
 from tractable.core.shown import as_html
+from tractable.core.simulation import MOST_PARAMETERS, Way, parameters_of, simulate, way_of
 from tractable.core.tree import Numbers, PyTree, row_shapes
 from tractable.core.words import nearest, tell
 from tractable.diagnostics.calibration import entropy, split_conformal
@@ -31,7 +32,6 @@ from tractable.engine.placement import ONE_DEVICE, OneDevice
 from tractable.engine.preflight import naming
 from tractable.engine.sharding import BY_ROW, ON_ALL, chunks
 from tractable.posterior.chunking import blocks_of_draws, bytes_per_row, fitting, rows_per_chunk
-from tractable.core.simulation import MOST_PARAMETERS, Way, parameters_of, simulate, way_of
 
 LEAST = 1e-30  # a draw with less than this share of the largest weight is left out: in single precision it may be 0
 # What to do if the whole data set is one row, whose numbers depend on each other.
