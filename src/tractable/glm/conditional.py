@@ -18,7 +18,7 @@ from tractable.core.batches import split_weights
 from tractable.core.causes import log_prob_of
 from tractable.core.model import Model, PyTree, log_density
 from tractable.core.rows import Data
-from tractable.core.shared import COMPILE_FASTEST, compiled
+from tractable.core.shared import COMPILE_FASTEST, ONCE, compiled
 from tractable.engine.session import Counter
 from tractable.vi import quadrature
 from tractable.vi.quadrature import Linear
@@ -190,7 +190,7 @@ def _of_row(model: Model, other: int | None, beta: jax.Array, u: jax.Array) -> A
     return lambda eta, y: log_prob_of(likelihood.observe(params, eta), y)
 
 
-@compiled("model", "other", if_few=COMPILE_FASTEST)
+@compiled("model", "other", if_few=COMPILE_FASTEST, few=ONCE)
 def _sums(model, other, linear, rows, beta, u) -> tuple[jax.Array, ...]:
     """Σ log p (b,) of each block, its gradient (b, d), the smallest and largest −∂²/∂η² (2,), and log p(u)."""
     one = _of_row(model, other, beta, u)
@@ -204,7 +204,7 @@ def _sums(model, other, linear, rows, beta, u) -> tuple[jax.Array, ...]:
     return rows.summed(values), slopes, curved, prior
 
 
-@compiled("model", "other", if_few=COMPILE_FASTEST)
+@compiled("model", "other", if_few=COMPILE_FASTEST, few=ONCE)
 def _curvature(model, other, rows, beta, u) -> jax.Array:
     """(d, d) the curvature Σ (−∂²/∂η²) f fᵀ of the log likelihood in the weights."""
     one = jax.grad(jax.grad(_of_row(model, other, beta, u)))
@@ -218,7 +218,7 @@ def _curvature(model, other, rows, beta, u) -> jax.Array:
     return tree.summed(block, rows)[0]
 
 
-@compiled("model", "other", if_few=COMPILE_FASTEST)
+@compiled("model", "other", if_few=COMPILE_FASTEST, few=ONCE)
 def _log_densities(model, other, linear, rows, positions) -> jax.Array:
     """(draw,) log p(y, u | β) at each position."""
 

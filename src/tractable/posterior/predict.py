@@ -22,7 +22,7 @@ from tractable.core.censoring import itself
 from tractable.core.errors import DataError, ModelError, SettingsError, parsing
 from tractable.core.model import Data, Model, as_data, needed_likelihood
 from tractable.core.settings import Share, expect, seeded
-from tractable.core.shared import COMPILE_FASTEST, compiled
+from tractable.core.shared import COMPILE_FASTEST, ONCE, compiled
 from tractable.core.shown import as_html
 from tractable.core.simulation import MOST_PARAMETERS, Way, parameters_of, simulate, way_of
 from tractable.core.tree import Numbers, PyTree, row_shapes
@@ -311,7 +311,7 @@ def _datum(model: Model, kind: str, theta: PyTree, rows: PyTree, index: jax.Arra
     return jax.vmap(moments)(rows, index)
 
 
-@compiled("task", "placement", if_few=COMPILE_FASTEST)
+@compiled("task", "placement", if_few=COMPILE_FASTEST, few=ONCE)
 def _predict(
     task: _Task, placement: OneDevice, sums: _Sums, draws: Pair, first: int | jax.Array, rows: Pair,
     key: jax.Array,
@@ -466,7 +466,7 @@ def log_predictive(
     return np.concatenate(parts)
 
 
-@compiled("model", "placement", if_few=COMPILE_FASTEST)
+@compiled("model", "placement", if_few=COMPILE_FASTEST, few=ONCE)
 def _log_predictive(model, placement, total, params, log_weights, rows) -> jax.Array:
     """Adds a block of draws to the log predictive densities ``total`` of a chunk of rows."""
 
