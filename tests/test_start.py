@@ -68,6 +68,35 @@ print("late", *({{*{heavy!r}}} - {{"blackjax", "optax"}} & set(sys.modules)))  #
     assert int(programs) <= 24
 
 
+def test_a_fit_of_a_table_compiles_few_programs(tmp_path: Path) -> None:
+    """The number of programs may only fall: what is computed once is computed by NumPy."""
+    generator = np.random.default_rng(0)
+    x, group = generator.normal(size=(300, 2)).round(3), generator.integers(0, 3, 300)
+    y = generator.negative_binomial(2, 2 / (2 + np.exp(1 + 0.5 * x[:, 0] + 0.3 * group)))
+    rows = [f"{a},{b if b < 1.5 else ''},{'abc'[g]},{n}" for (a, b), g, n in zip(x, group, y, strict=True)]
+    (tmp_path / "table.csv").write_text("\n".join(["a,b,group,y", *rows]))
+    code = f"""
+import sys, jax
+from tractable.cli import main
+from tractable.core import shared
+shared._unknown()  # asks XLA for its options, by programs of a number
+programs = []
+jax.monitoring.register_event_duration_secs_listener(
+    lambda event, *_, **about: programs.append(about) if event.endswith("backend_compile_duration") else None
+)
+table, out = {str(tmp_path / "table.csv")!r}, {str(tmp_path / "out")!r}
+sys.argv = ["tractable", "fit", table, "--target", "y", "--missing", "impute", "--out", out]
+try:
+    main()
+except SystemExit:
+    pass
+print("programs", len(programs))
+"""
+    words = said(code, XDG_CACHE_HOME=str(tmp_path))
+    assert "negative-binomial" in " ".join(words) and (tmp_path / "out" / "report.html").exists()
+    assert int(words[-1]) <= 15
+
+
 @pytest.mark.test
 def test_options_that_xla_no_longer_knows_are_left_out(monkeypatch) -> None:
     """JAX 0.12 refuses one that 0.11.0 has, and with it every program that asked for it."""

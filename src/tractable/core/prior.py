@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 from numpyro.distributions import biject_to, constraints
-from numpyro.distributions.transforms import IdentityTransform, IndependentTransform, Transform
+from numpyro.distributions.transforms import ExpTransform, IdentityTransform, IndependentTransform, Transform
 
 from tractable.core import tree
 from tractable.core.bits import CachedProperty
@@ -18,6 +18,9 @@ from tractable.core.errors import DataError, ModelError
 from tractable.core.priors import is_distribution, is_improper, sample_of
 from tractable.core.tree import PyTree
 from tractable.core.words import listing
+
+# For each bijection of single numbers, NumPy's function and its inverse, which need no compiled program.
+NUMPY: dict[type, tuple[Callable, Callable]] = {IdentityTransform: (np.array, np.array), ExpTransform: (np.exp, np.log)}
 
 
 class Space(NamedTuple):
@@ -32,6 +35,13 @@ class Space(NamedTuple):
     def names(self) -> list[str]:
         """Names of the d unconstrained numbers."""
         return tree.names(self.shapes)
+
+
+def _base_transform(bijection: Transform) -> Transform:
+    """The bijection of a single number."""
+    while isinstance(bijection, IndependentTransform):
+        bijection = bijection.base_transform
+    return bijection
 
 
 class Prior:
@@ -80,10 +90,13 @@ class Prior:
     def unbounded(self) -> list[bool]:
         """For each leaf, whether its support is all reals: the parameter then equals its unconstrained value."""
 
-        def identity(b: Transform) -> bool:
-            return identity(b.base_transform) if isinstance(b, IndependentTransform) else type(b) is IdentityTransform
+        return [type(_base_transform(b)) is IdentityTransform for b in self.bijectors]
 
-        return [identity(b) for b in self.bijectors]
+    @property
+    def numpy_bijections(self) -> list[tuple[Callable, Callable]] | None:
+        """NumPy's bijection of each leaf, and its inverse; None if NumPy lacks one."""
+        found = [NUMPY.get(type(_base_transform(b))) for b in self.bijectors]
+        return [each for each in found if each] if all(found) else None
 
     @property
     def real(self) -> np.ndarray:

@@ -122,7 +122,7 @@ def _check_parameters(name: str, distribution: Distribution) -> None:
         if value is None or isinstance(value, Tracer) or getattr(constraint, "is_discrete", False):
             continue
         try:
-            valid = bool(np.all(np.asarray(constraint(value))))
+            valid = bool(np.all(np.asarray(constraint(np.asarray(value)))))
         except (TypeError, ValueError, NotImplementedError):
             continue
         if not valid:

@@ -15,9 +15,9 @@ from tractable.core.tree import PyTree
 class LowRank(NamedTuple):
     """L = S (I + U (Λ − I) Uᵀ), which stretches k orthonormal directions beyond a diagonal S; it has no ``solve``."""
 
-    scale: jax.Array  # (d,) the diagonal of S
-    directions: jax.Array  # (d, k) U; a column of zeros stretches nothing
-    stretch: jax.Array  # (k,) the diagonal of Λ
+    scale: jax.Array | np.ndarray  # (d,) the diagonal of S
+    directions: jax.Array | np.ndarray  # (d, k) U; a column of zeros stretches nothing
+    stretch: jax.Array | np.ndarray  # (k,) the diagonal of Λ
 
 
 def is_matrix(scale: PyTree) -> bool:

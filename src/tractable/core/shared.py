@@ -48,6 +48,7 @@ FACTORIES = {
     }.items()
 }
 FEW = 1 << 14  # on at most this many numbers, a program without a long loop takes less time to run than to compile
+ONCE = 1 << 17  # the same for a program that is called a few times only
 # XLA options on CPUs. COMPILE_FAST takes a quarter of the time to compile, and loops over few numbers run as fast.
 # COMPILE_FASTEST takes a tenth and runs at a third of the speed. Both may round differently.
 COMPILE_FAST = {
@@ -140,8 +141,9 @@ class Compiled(Generic[T]):
     """
 
     def __init__(
-        self, function: Callable[..., T], static: tuple[str, ...], donate: tuple[str, ...], if_few: dict[str, Any]
-    ) -> None:
+        self, function: Callable[..., T], static: tuple[str, ...], donate: tuple[str, ...], if_few: dict[str, Any],
+        few: int,
+    ) -> None:  # fmt: skip
         functools.update_wrapper(self, function)
         self._signature, self._static, self._room = inspect.signature(function), static, (*static, *donate)
 
@@ -151,14 +153,14 @@ class Compiled(Generic[T]):
         program.__name__ = function.__name__
         self._jit = functools.partial(jax.jit, program, static_argnames=static, donate_argnames=donate)
         self._program = self._jit()
-        self._options = if_few
+        self._options, self._few = if_few, few
 
     def __call__(self, *args: object, **kwargs: object) -> T:
         arrays, arguments = self._split(args, kwargs)
         if not self._options or getattr(arguments.get("placement"), "divides_rows", False):
             return self._program(arrays, **arguments)
         given = [arrays, *(argument for name, argument in arguments.items() if name not in self._room)]
-        return (self._if_few if _are_few(given) else self._program)(arrays, **arguments)
+        return (self._if_few if _are_few(given, self._few) else self._program)(arrays, **arguments)
 
     @functools.cached_property
     def _if_few(self) -> Callable[..., T]:
@@ -182,10 +184,13 @@ class Compiled(Generic[T]):
 
 
 def compiled(
-    *static: str, donate: tuple[str, ...] = (), if_few: dict[str, Any] | None = None
+    *static: str, donate: tuple[str, ...] = (), if_few: dict[str, Any] | None = None, few: int = FEW
 ) -> Callable[[Callable[..., T]], Compiled[T]]:
-    """A decorator that turns a function into a ``Compiled`` with the named static arguments."""
-    return lambda function: Compiled(function, static, donate, if_few or {})
+    """A decorator that turns a function into a ``Compiled`` with the named static arguments.
+
+    A program that is called a few times only can have a larger limit ``few`` of numbers, such as ONCE.
+    """
+    return lambda function: Compiled(function, static, donate, if_few or {}, few)
 
 
 @functools.cache
@@ -204,12 +209,15 @@ def _unknown() -> frozenset[str]:
     return frozenset(name for name, value in COMPILE_FASTEST.items() if not accepts(**{name: value}))
 
 
-def _are_few(arrays: PyTree) -> bool:
-    """Whether the arrays hold few numbers; False on an accelerator and in a trace, where the options do not apply."""
+def _are_few(arrays: PyTree, few: int) -> bool:
+    """Whether the arrays hold at most ``few`` numbers.
+
+    It is False on an accelerator and in a trace, where the options do not apply.
+    """
     leaves = jax.tree.leaves(arrays)
-    if jax.default_backend() != "cpu" or any(isinstance(leaf, Tracer) for leaf in (jnp.asarray(0.0), *leaves)):
+    if jax.default_backend() != "cpu" or any(isinstance(leaf, Tracer) for leaf in (jax.device_put(0.0), *leaves)):
         return False
-    return sum(np.size(leaf) for leaf in leaves) <= FEW
+    return sum(np.size(leaf) for leaf in leaves) <= few
 
 
 def _split(value: Any) -> tuple[Any, PyTree]:

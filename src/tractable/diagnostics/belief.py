@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from tractable.core import approximations
@@ -83,8 +84,10 @@ class Belief:
     def sample(self, model: Model, values: np.ndarray, key: jax.Array, n: int) -> np.ndarray:
         """(n, k) draws, resampled with replacement in proportion to their weights; a point is repeated."""
         flat = values.reshape(-1, values.shape[-1])
-        weights = None if self.weights is None else jax.device_put(self.weights.ravel() / self.weights.sum())
-        return flat[np.asarray(jax.random.choice(key, len(flat), (n,), p=weights))]
+        weights = None if self.weights is None else np.asarray(self.weights, np.float64).ravel()
+        weights = None if weights is None else weights / weights.sum()
+        generator = np.random.default_rng(np.asarray(jax.random.key_data(key)))  # NumPy compiles nothing
+        return flat[generator.choice(len(flat), n, p=weights)]
 
     def unconstrained_moments(self) -> Pair | None:
         """Mean and sd of the unconstrained position, (d,) each; None without an sd."""
@@ -216,9 +219,15 @@ KINDS: dict[str, type[Belief]] = {kind.kind: kind for kind in (Draws, Moments, P
 
 def values_of(model: Model, flat: np.ndarray) -> np.ndarray:
     """(..., k) the user's parameters at unconstrained positions (..., d), computed in chunks to save memory."""
+    flat = np.asarray(flat, jnp.result_type(float))
     shape, rows = flat.shape, flat.reshape(-1, flat.shape[-1])
     if not len(rows):
         return np.zeros((*shape[:-1], len(model.names)), flat.dtype)
+    if (bijections := model.numpy_bijections) is not None:  # one function per leaf, so nothing needs to be compiled
+        ends = np.cumsum([np.prod(leaf.shape, dtype=int) for leaf in jax.tree.leaves(model.space.shapes)])
+        with np.errstate(over="ignore"):
+            parts = [f(a) for (f, _), a in zip(bijections, np.split(flat, ends[:-1], -1), strict=True)]
+        return np.concatenate(parts, -1)
     out = [np.asarray(_constrained(model, rows[i : i + CHUNK])) for i in range(0, len(rows), CHUNK)]
     return np.concatenate(out).reshape(*shape[:-1], -1)
 

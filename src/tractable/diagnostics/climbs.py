@@ -9,7 +9,9 @@ import jax
 import numpy as np
 import scipy  # whose parts are imported when they are first used
 
+from tractable.core.priors import is_distribution
 from tractable.core.shared import COMPILE_FASTEST, compiled
+from tractable.core.simulation import draws_of
 from tractable.core.tree import PyTree
 from tractable.diagnostics.target import Target
 
@@ -156,7 +158,7 @@ def _distant_points(
         close = points[EXAMPLE_EVERY - 1 :: EXAMPLE_EVERY]
         close[:] = example + generator.uniform(-BEGIN, BEGIN, close.shape)
         return points, 2 * example - points
-    points = np.asarray(_from_prior(model, jax.random.key(seed), count), np.float64)
+    points = np.asarray(_from_prior(model, seed, count), np.float64)
     return points, 2 * np.median(np.where(np.isfinite(points), points, 0.0), 0) - points
 
 
@@ -174,8 +176,18 @@ def _overdispersed(
     return np.where(np.isfinite(points), points, centre)
 
 
+def _from_prior(model: Any, seed: int, count: int) -> np.ndarray | jax.Array:
+    """(count, d) positions drawn from the prior, by NumPy where it can."""
+    draws = draws_of(jax.tree.leaves(model.prior, is_leaf=is_distribution), count, seed)
+    if draws is None or model.numpy_bijections is None:
+        return _from_prior_by_jax(model, jax.random.key(seed), count)
+    with np.errstate(divide="ignore"):
+        positions = [inverse(a) for (_, inverse), a in zip(model.numpy_bijections, draws, strict=True)]
+    return np.concatenate([a.reshape(count, -1) for a in positions], 1)
+
+
 @compiled("model", "count", if_few=COMPILE_FASTEST)
-def _from_prior(model: Any, key: jax.Array, count: int) -> jax.Array:
+def _from_prior_by_jax(model: Any, key: jax.Array, count: int) -> jax.Array:
     return jax.vmap(lambda key: model.position_of(model.sample_prior(key)))(jax.random.split(key, count))
 
 

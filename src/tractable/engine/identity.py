@@ -65,6 +65,7 @@ def _identity(model: Model, kinds: PyTree, count: int) -> str | None:
             key = jax.eval_shape(lambda: jax.random.key(0))
             params = jax.eval_shape(model.params, position)
             traces = [trace(model.traced, position, batch), trace(model.computed, params, key, rows)]
+            _densities.setdefault(model, {}).setdefault(_key(kinds), traces[0])
     except Exception:  # a user's function may raise anything; the preflight check reports it to the user
         return None
     if any(each.calls_back for each in traces):

@@ -18,7 +18,7 @@ from tractable.core.batches import split_weights
 from tractable.core.causes import log_prob_of
 from tractable.core.model import Model, PyTree, log_density
 from tractable.core.rows import Data
-from tractable.core.shared import compiled
+from tractable.core.shared import COMPILE_FASTEST, ONCE, compiled
 from tractable.engine.session import Counter
 from tractable.vi import quadrature
 from tractable.vi.quadrature import Linear
@@ -37,7 +37,7 @@ class Conditional:
     def __init__(self, model: Model, data: Data, linear: Linear, count: Counter) -> None:
         self.model, self.linear, self.count, self.size = model, linear, count, data.size
         self.rows = Rows.of(model, data)
-        self.fixed = jax.tree.map(jnp.asarray, linear._replace(other=None))
+        self.fixed = jax.device_put(linear._replace(other=None))
         self.acting = linear.weights > 0
         # (d,) prior precisions of the weights; 1 for a parameter that is not a weight.
         self.prior = np.where(self.acting, 1 / np.square(linear.scale), 1.0)
@@ -57,10 +57,11 @@ class Conditional:
 
         At the index of u the gradient is set to 0, and the diagonal of −∇² to 1.
         """
-        flat = jnp.asarray(beta, self.rows.offsets.dtype)
+        # u is an array, since a Python float and a NumPy float would each compile a program.
+        flat, given_u = (np.asarray(each, self.rows.offsets.dtype) for each in (beta, u))
 
         self.count()
-        values, slopes, curved, prior = _sums(self.model, self.linear.other, self.fixed, self.rows, flat, u)
+        values, slopes, curved, prior = _sums(self.model, self.linear.other, self.fixed, self.rows, flat, given_u)
         value = float(np.sum(np.asarray(values, np.float64))) + float(prior)
         slope, (least, most) = np.sum(np.asarray(slopes, np.float64), 0), np.asarray(curved, np.float64)
         if not np.all(np.isfinite([value, least, most, *slope])):  # the step was too far; Newton's method halves it
@@ -75,7 +76,7 @@ class Conditional:
             self.curved[u], self.compared = first or most, self.compared or first is not None
         else:
             self.count()
-            curvature = np.asarray(_curvature(self.model, self.linear.other, self.rows, flat, u), np.float64)
+            curvature = np.asarray(_curvature(self.model, self.linear.other, self.rows, flat, given_u), np.float64)
             self.quadratic = False
         offset = self._offset(beta)
         value -= float(np.sum(self.prior * offset**2)) / 2
@@ -87,7 +88,7 @@ class Conditional:
 
     def log_densities(self, positions: np.ndarray) -> np.ndarray:
         """(draw,) log p(y, β, u) up to a constant."""
-        flat = jnp.asarray(positions, self.rows.offsets.dtype)
+        flat = np.asarray(positions, self.rows.offsets.dtype)
         values = _log_densities(self.model, self.linear.other, self.fixed, self.rows, flat)
         return np.asarray(values, np.float64) - np.sum(self.prior * self._offset(positions) ** 2, 1) / 2
 
@@ -109,7 +110,7 @@ class Joint:
 
     def slope(self, position: np.ndarray, _: float) -> tuple[float, np.ndarray, np.ndarray]:
         """The value, the gradient (d,) and −∇² (d, d), whose eigenvalues are made positive for Newton steps."""
-        flat = jnp.asarray(position, jnp.result_type(float))
+        flat = np.asarray(position, jnp.result_type(float))
         size = len(position)
 
         self.count()
@@ -121,7 +122,7 @@ class Joint:
 
     def log_densities(self, positions: np.ndarray) -> np.ndarray:
         """(draw,) log p(y, z)."""
-        terms = _joint_densities(self.model, self.rows, jnp.asarray(positions, jnp.result_type(float)))
+        terms = _joint_densities(self.model, self.rows, np.asarray(positions, jnp.result_type(float)))
         return np.sum(np.asarray(terms, np.float64), 1)
 
 
@@ -170,14 +171,14 @@ class Rows(NamedTuple):
 def in_blocks(rows: PyTree, counts: ArrayLike | None) -> tuple[PyTree, jax.Array]:
     """Rows in blocks (b, n, …) and their counts (b, n). Copies of the last row with count 0 fill the last block."""
     total = len(jax.tree.leaves(rows)[0])
-    counts = jnp.ones(total) if counts is None else jnp.asarray(counts)
+    counts = np.ones(total, jnp.result_type(float)) if counts is None else counts
     size = min(ROWS, total)
     rest = -total % size
 
     def blocks(rows: ArrayLike, **how: Any) -> jax.Array:
-        rows = jnp.asarray(rows)
-        padded = jnp.pad(rows, ((0, rest), *((0, 0),) * (rows.ndim - 1)), **how)
-        return padded.reshape(-1, size, *rows.shape[1:])
+        rows = np.asarray(rows)  # NumPy compiles nothing
+        padded = np.pad(rows, ((0, rest), *((0, 0),) * (rows.ndim - 1)), **how)
+        return jax.device_put(padded.reshape(-1, size, *rows.shape[1:]))
 
     return jax.tree.map(functools.partial(blocks, mode="edge"), rows), blocks(counts)
 
@@ -189,7 +190,7 @@ def _of_row(model: Model, other: int | None, beta: jax.Array, u: jax.Array) -> A
     return lambda eta, y: log_prob_of(likelihood.observe(params, eta), y)
 
 
-@compiled("model", "other")
+@compiled("model", "other", if_few=COMPILE_FASTEST, few=ONCE)
 def _sums(model, other, linear, rows, beta, u) -> tuple[jax.Array, ...]:
     """Σ log p (b,) of each block, its gradient (b, d), the smallest and largest −∂²/∂η² (2,), and log p(u)."""
     one = _of_row(model, other, beta, u)
@@ -203,7 +204,7 @@ def _sums(model, other, linear, rows, beta, u) -> tuple[jax.Array, ...]:
     return rows.summed(values), slopes, curved, prior
 
 
-@compiled("model", "other")
+@compiled("model", "other", if_few=COMPILE_FASTEST, few=ONCE)
 def _curvature(model, other, rows, beta, u) -> jax.Array:
     """(d, d) the curvature Σ (−∂²/∂η²) f fᵀ of the log likelihood in the weights."""
     one = jax.grad(jax.grad(_of_row(model, other, beta, u)))
@@ -217,7 +218,7 @@ def _curvature(model, other, rows, beta, u) -> jax.Array:
     return tree.summed(block, rows)[0]
 
 
-@compiled("model", "other")
+@compiled("model", "other", if_few=COMPILE_FASTEST, few=ONCE)
 def _log_densities(model, other, linear, rows, positions) -> jax.Array:
     """(draw,) log p(y, u | β) at each position."""
 

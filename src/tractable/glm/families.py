@@ -6,6 +6,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import numpyro.distributions as dist
 from jax.scipy.special import gammaln
 from jax.typing import ArrayLike
@@ -15,6 +16,7 @@ from tractable.core.censoring import Weibull
 from tractable.core.errors import ModelError
 from tractable.core.model import Model, PyTree, Through
 from tractable.core.shared import shared
+from tractable.core.simulation import WAYS, Way, gamma, mixed_poisson, poisson
 
 # Families that models with several targets may have.
 MULTI_OUTPUT = ("normal", "lognormal", "gamma", "weibull", "exponential", "beta")
@@ -175,6 +177,26 @@ class WithZeros(dist.Distribution):
             passed = size * jnp.expm1(passed / size)
             later = (mean - passed) * jax.random.gamma(keys[1], size + 1, shape) / (size + passed)
         return jnp.where(is_zero, 0, 1 + jax.random.poisson(keys[2], jnp.maximum(later, 0.0)))
+
+
+def _counts_with_zeros(
+    generator: np.random.Generator, zeros: np.ndarray, hurdle: np.ndarray, mean: np.ndarray, size: np.ndarray
+) -> np.ndarray:
+    """Values of ``WithZeros`` by NumPy, as its ``sample`` draws them; Poisson's size is infinite."""
+    is_zero, is_poisson, finite = generator.random(zeros.shape) < zeros, np.isinf(size), np.minimum(size, 1e30)
+    some = np.where(is_poisson, mean, finite * np.log1p(mean / finite))
+    passed = -np.log1p(generator.random(zeros.shape) * np.expm1(-some))
+    scaled = finite * np.expm1(passed / finite)
+    later = (mean - scaled) * gamma(generator, finite + 1) / (finite + scaled)
+    above = 1 + poisson(generator, np.maximum(np.where(is_poisson, mean - passed, later), 0.0))
+    return np.where(is_zero, 0, np.where(hurdle > 0, above, mixed_poisson(generator, mean, size)))
+
+
+WAYS[WithZeros.sample] = Way(
+    lambda d: (d.probability, float(d.hurdle), d.base.mean, getattr(d.base, "concentration", jnp.inf)),
+    _counts_with_zeros,
+    whole=True,
+)
 
 
 class Gamma(dist.Gamma):

@@ -100,7 +100,11 @@ def generalised_linear(
         weights = dist.ZeroSumNormal(weight_scale, (classes,)).expand((features,))
         prior = {"intercept": dist.ZeroSumNormal(intercept_scale, (classes,)), "weights": weights}
     else:
-        weights = pooled(features) if weight_scale is None else dist.Normal(jnp.zeros(features), weight_scale)
+        weights = (
+            pooled(features)
+            if weight_scale is None
+            else dist.Normal(np.zeros(features, jnp.result_type(float)), weight_scale)
+        )
         prior = {"weights": weights} | kind.others(classes or 0)
         if kind.intercept:
             prior["intercept"] = dist.Normal(0.0, intercept_scale)

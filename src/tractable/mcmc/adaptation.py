@@ -7,7 +7,7 @@ chains. It minimises the Fisher divergence between the draws, seen through L⁻�
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +15,7 @@ import numpy as np
 
 from tractable.core import scaling
 from tractable.core.model import Batch, Kernel, PyTree
+from tractable.mcmc.hamiltonian import Point
 
 RATE, DELAY, DECAY = 0.05, 10, 0.75  # γ, t₀ and κ of Hoffman & Gelman
 FULL = 32  # up to this many parameters, L may stretch every direction
@@ -27,7 +28,7 @@ CUTOFF = 2.0  # directions are stretched if this changes their variance by more 
 class Adapting(NamedTuple):
     """The state of a kernel that tunes its step size."""
 
-    point: Any  # the state of the kernel itself
+    point: Point  # the state of the kernel itself
     averaging: jax.Array  # (3,) H̄, weighted mean of log ε, and number of updates of dual averaging
 
     @property
@@ -46,7 +47,7 @@ class Traced(NamedTuple):
     gradient: jax.Array  # (d,)
 
 
-def adaptive(kernel: Callable[[Any], Kernel], tuned: dict[str, jax.Array], target: float) -> Kernel:
+def adaptive(kernel: Callable[[jax.Array], Kernel], tuned: dict[str, jax.Array], target: float) -> Kernel:
     """The kernel that ``kernel(step size)`` gives, with the step size ``tuned["step_size"]``.
 
     If ``tuned["adapts"]`` is 1, this number is only the first step size: each step changes the chain's step size

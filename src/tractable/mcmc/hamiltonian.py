@@ -9,7 +9,7 @@ With the inverse mass matrix L Lᵀ, the momentum r = Lᵀ p is a standard norma
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -162,7 +162,7 @@ def _point(evaluate: Callable, position: jax.Array) -> Point:
     return Point(position, value, gradient)
 
 
-def _leapfrog(evaluate: Callable, root: PyTree, size: Any, end: End) -> tuple[End, Point]:
+def _leapfrog(evaluate: Callable, root: PyTree, size: float | jax.Array, end: End) -> tuple[End, Point]:
     """The end of a trajectory one leapfrog step later; a negative ``size`` goes back in time."""
     momentum = end.momentum + 0.5 * size * end.force
     point = _point(evaluate, end.position + size * scaling.multiply(root, momentum))
@@ -209,7 +209,7 @@ def _seed(end: End, point: Point, energy: jax.Array, max_depth: int) -> _Tree:
 
 
 def _grow(
-    tree: _Tree, evaluate: Callable, root: PyTree, step_size: Any, energy: jax.Array, sides: jax.Array,
+    tree: _Tree, evaluate: Callable, root: PyTree, step_size: float | jax.Array, energy: jax.Array, sides: jax.Array,
     merges: jax.Array, key: jax.Array,
 ) -> _Tree:  # fmt: skip
     """The trajectory with one more leaf. ``energy`` is that of the trajectory's first point."""
@@ -269,5 +269,5 @@ def _turns(left: jax.Array, right: jax.Array, momenta: jax.Array) -> jax.Array:
     return (left @ across <= 0) | (right @ across <= 0)
 
 
-def _where(condition: jax.Array, yes: Any, no: Any) -> Any:
+def _where(condition: jax.Array, yes: PyTree, no: PyTree) -> PyTree:
     return jax.tree.map(lambda a, b: jnp.where(condition, a, b), yes, no)

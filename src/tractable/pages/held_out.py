@@ -4,17 +4,15 @@ import math
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from matplotlib.figure import Figure as Canvas
 from matplotlib.ticker import MaxNLocator
 from scipy import stats
 
 from tractable.core.censored import seen
-from tractable.core.censoring import censors, itself
+from tractable.core.censoring import censors
 from tractable.core.errors import DataError
-from tractable.core.model import Data, Model, PyTree
-from tractable.core.shared import COMPILE_FASTEST, compiled
+from tractable.core.model import Data, PyTree
 from tractable.diagnostics import calibration
 from tractable.diagnostics.censoring import concordance
 from tractable.diagnostics.censoring import crps as bounded
@@ -272,33 +270,14 @@ def transforms(posterior: Posterior, data: Data) -> tuple[np.ndarray, np.ndarray
     first = sampled(data)
     params, weights = posterior.spread(DRAWN)
     each = -(-DRAWN // len(weights))  # if there are few draws, or a point, each gives many numbers for a row
-    if each == 1:
-        drawn = replicated(posterior.predictive, params, first.given, first.size, 0)
-    else:
-        params, rows = (jax.tree.map(jnp.asarray, a) for a in (params, first.rows))
-        drawn = _drawn(posterior.predictive, each, params, rows)
-    drawn = np.asarray(drawn, np.float64)
+    params = jax.tree.map(lambda a: np.repeat(np.asarray(a), each, 0), params)
+    drawn = np.asarray(replicated(posterior.predictive, params, first.given, first.size, 0), np.float64)
     weights, y = np.repeat(weights, each) / each, np.asarray(first.y)
     bounds = y.ndim > drawn.ndim - 1
     low, high = (y[:, 0], y[:, 1]) if bounds else (y, y)
     below, up_to = (np.tensordot(weights, a, 1) for a in (drawn < low, drawn <= high))
     placed = below + (up_to - below) * np.random.default_rng(0).random(low.shape)
     return placed, bounded(y, drawn, weights) if bounds else calibration.crps_draws(y, drawn, weights)
-
-
-@compiled("model", "each", if_few=COMPILE_FASTEST)
-def _drawn(model: Model, each: int, params: PyTree, rows: PyTree) -> jax.Array:
-    """Simulated data, (s × each, n, ...): every draw of the parameters gives ``each`` data for every row."""
-    n = jax.tree.leaves(rows)[0].shape[0]
-
-    def of_draw(draw: tuple[PyTree, jax.Array]) -> jax.Array:
-        theta, key = draw
-        sample = jax.vmap(lambda x, k: itself(model.datum(theta, x)).sample(k, (each,)), out_axes=1)
-        return sample(rows[1], jax.random.split(key, n))
-
-    keys = jax.random.split(jax.random.key(0), jax.tree.leaves(params)[0].shape[0])
-    drawn = jax.lax.map(of_draw, (params, keys), batch_size=16)  # (s, each, n, ...)
-    return drawn.reshape(-1, *drawn.shape[2:])
 
 
 @drawing("Reliability diagram", 2.9)

@@ -14,12 +14,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec
+from jax.typing import ArrayLike
 
 from tractable.core.censoring import itself
 from tractable.core.errors import DataError, ModelError, RunError
 from tractable.core.model import Data, Model, PyTree, log_density, needed_likelihood, sample_of
 from tractable.core.settings import seeded
 from tractable.core.shared import COMPILE_FASTEST, compiled
+from tractable.core.simulation import Way, parameters_of, simulate, way_of
 from tractable.core.tree import row_shapes
 from tractable.core.words import counted
 from tractable.diagnostics import pareto
@@ -31,6 +33,8 @@ from tractable.posterior.chunking import fitting
 from tractable.posterior.predict import described, log_predictive
 
 PADDED = 500  # fewer rows than this are padded to the next power of two, so that few programs need to be compiled
+# At most MOST rows are evaluated EACH at a time if a draw has at most SMALL numbers, so that one program serves them.
+EACH, MOST, SMALL = 256, 1024, 1000
 BLOCK = 128  # draws per call, so that one program serves any number of draws
 LIMIT = 1 << 31  # maximum size of a result, in bytes
 ABREAST = 16  # number of draws of a block that are computed in parallel
@@ -133,7 +137,7 @@ def totals(model: Model, params: PyTree, data: Data) -> np.ndarray:
 def replicated(model: Model, params: PyTree, given: PyTree, count: int, seed: int) -> PyTree:
     """Simulates y*_n ~ p(y | x_n, θ_s), one for each row and draw, (s, n, ...) for each part of y.
 
-    Each y*_n only depends on the seed, s and n.
+    The values of a row only depend on the seed, its index and the draws of the parameters.
 
     Raises:
         ModelError: the likelihood cannot be sampled.
@@ -141,25 +145,36 @@ def replicated(model: Model, params: PyTree, given: PyTree, count: int, seed: in
     """
     needed_likelihood(model)
     theta, x = row_shapes((params, given))
-    described(model, theta, x)
-    try:
-        example = jax.eval_shape(lambda t, x, k: sample_of(itself(model.datum(t, x)), k), theta, x, jax.random.key(0))
-    except NotImplementedError as error:
-        raise ModelError("This likelihood has no sample(), so that data cannot be simulated from it.") from error
+    datum = itself(described(model, theta, x))
+    way = way_of(datum)
+    example = jax.ShapeDtypeStruct(datum.shape(), way.dtype) if way else _example(model, theta, x)
     parts = jax.tree.leaves(example)
     if not all(part.size for part in parts):
         raise ModelError("A part of this likelihood is a factor, from which no data can be simulated.")
     fits("A predictive sample", length(params), count, sum(p.size for p in parts), max(p.dtype.itemsize for p in parts))
-    key = jax.random.key(seeded("posterior_predictive(seed)", seed))
+    seed = seeded("posterior_predictive(seed)", seed)
+    key = 0 if way else jax.random.key(seed)  # NumPy needs no key
 
     def of_draws(thetas: PyTree, numbers: np.ndarray, chunk: PyTree, index: np.ndarray) -> PyTree:
-        return _replicates(model, key, thetas, numbers, chunk, index)
+        return _replicates(model, way, key, thetas, numbers, chunk, index)
 
     def of_draw(theta: PyTree, chunk: PyTree, index: jax.Array) -> PyTree:
-        return _row_samples(model, jax.random.key(0), theta, chunk, index)
+        return _row_values(model, way, 0 if way else jax.random.key(0), theta, chunk, index)
 
-    parts = [part for _, part in _by_chunks(of_draws, of_draw, params, given, count)]
+    parts = []
+    for rows, part in _by_chunks(of_draws, of_draw, params, given, count):
+        if way:
+            part = simulate(way, part.swapaxes(0, 1), np.arange(count)[rows], seed).swapaxes(0, 1)
+        parts.append(part)
     return jax.tree.map(lambda *a: np.concatenate(a, 1), *parts)
+
+
+def _example(model: Model, theta: PyTree, x: PyTree) -> PyTree:
+    """The shapes of one y simulated by JAX."""
+    try:
+        return jax.eval_shape(lambda t, x: sample_of(itself(model.datum(t, x)), jax.random.key(0)), theta, x)
+    except NotImplementedError as error:
+        raise ModelError("This likelihood has no sample(), so that data cannot be simulated from it.") from error
 
 
 def prior_draws(model: Model, count: int, seed: int) -> PyTree:
@@ -370,7 +385,8 @@ def _by_chunks(
         placement: the devices.
     """
     draws = length(params)
-    padded = max(count, min(PADDED, 1 << (count - 1).bit_length()))
+    size = sum(np.size(a) for a in jax.tree.leaves(params)) // draws
+    padded = max(count, min(PADDED, 1 << (count - 1).bit_length())) if count > MOST or size > SMALL else EACH
     width = fitting(of_draw, params, rows, padded, abreast=ABREAST, answers=draws, placement=placement)
     if width < PADDED and width < padded and not placement.divides_rows:
         width = fitting(of_draw, params, rows, count, abreast=ABREAST, answers=draws)
@@ -386,22 +402,28 @@ def _by_chunks(
         start += real
 
 
-def _row_samples(model: Model, stream: jax.Array, theta: PyTree, chunk: PyTree, index: jax.Array) -> PyTree:
-    """y simulated for each row of a chunk, given θ; row n uses the key ``fold_in(stream, n)``."""
+def _row_values(
+    model: Model, way: Way | None, stream: ArrayLike, theta: PyTree, chunk: PyTree, index: jax.Array
+) -> PyTree:
+    """y simulated for each row of a chunk, given θ; row n uses the key ``fold_in(stream, n)``.
+
+    If NumPy has a ``way`` to simulate y, the values are the parameters that it needs.
+    """
 
     def row(x: PyTree, number: jax.Array) -> PyTree:
-        return sample_of(itself(model.datum(theta, x)), jax.random.fold_in(stream, number))
+        datum = itself(model.datum(theta, x))
+        return parameters_of(way, datum) if way else sample_of(datum, jax.random.fold_in(stream, number))
 
     return jax.vmap(row)(chunk, index)
 
 
-@compiled("model", if_few=COMPILE_FASTEST)
-def _replicates(model, key, thetas, numbers, chunk, index) -> PyTree:
-    """y simulated for each draw θ and each row of a chunk, (s, r, ...); ``numbers`` are the draws' indices."""
+@compiled("model", "way", if_few=COMPILE_FASTEST)
+def _replicates(model, way, key, thetas, numbers, chunk, index) -> PyTree:
+    """The ``_row_values`` of each draw θ and a chunk of rows, (s, r, ...); ``numbers`` are the draws' indices."""
 
     def draw(pair: tuple[PyTree, jax.Array]) -> PyTree:
         theta, number = pair
-        return _row_samples(model, jax.random.fold_in(key, number), theta, chunk, index)
+        return _row_values(model, way, key if way else jax.random.fold_in(key, number), theta, chunk, index)
 
     return jax.lax.map(draw, (thetas, numbers), batch_size=ABREAST)
 

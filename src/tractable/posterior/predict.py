@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 from jax.scipy.special import xlogy
+from jax.typing import ArrayLike
 from numpyro.distributions import Distribution
 
 from tractable.core.arrays import arrays_of, check_width, wide
@@ -22,8 +23,9 @@ from tractable.core.censoring import itself
 from tractable.core.errors import DataError, ModelError, SettingsError, parsing
 from tractable.core.model import Data, Model, as_data, needed_likelihood
 from tractable.core.settings import Share, expect, seeded
-from tractable.core.shared import COMPILE_FASTEST, compiled
+from tractable.core.shared import COMPILE_FASTEST, ONCE, compiled
 from tractable.core.shown import as_html
+from tractable.core.simulation import MOST_PARAMETERS, Way, parameters_of, simulate, way_of
 from tractable.core.tree import Numbers, PyTree, row_shapes
 from tractable.core.words import nearest, tell
 from tractable.diagnostics.calibration import entropy, split_conformal
@@ -95,6 +97,7 @@ class _Task(NamedTuple):
     model: Model
     kind: str  # kind of y: "number", "classes" or "binary"
     samples: int  # number of values of y simulated for each draw of the parameters, for intervals
+    way: Way | None = None  # how NumPy simulates y; None for JAX, and for classes
 
 
 class _Sums(NamedTuple):
@@ -132,7 +135,7 @@ def predict(
     seed = seeded("predict(seed)", seed)
     rows, count = rows_of(x)
     params, weights = _counted(params, weights)
-    kind = _kind(model, params, rows)
+    kind, way = _kind(model, params, rows)
     if calibrate is not None and kind != "number":
         raise SettingsError(
             "predict(calibrate=...) is for numbers; this likelihood predicts classes, and intervals of their "
@@ -140,13 +143,13 @@ def predict(
         )
     draws = params, weights
     if calibrate is not None:
-        task = _Task(model, kind, 0)
+        task = _Task(model, kind, 0, way)
         factor = _reach(task, draws, as_data(calibrate), level, placement)
         prediction = _predictions(task, draws, rows, count, level, seed, placement)
         half = factor * _divisor(prediction.sd)
         return prediction._replace(lower=prediction.mean - half, upper=prediction.mean + half)
     # If there are few draws of the parameters, or a point estimate, several values are simulated for each.
-    task = _Task(model, kind, -(-SAMPLES // len(weights)) if kind == "number" else 1)
+    task = _Task(model, kind, -(-SAMPLES // len(weights)) if kind == "number" else 1, way)
     return _predictions(task, draws, rows, count, level, seed, placement)
 
 
@@ -193,12 +196,12 @@ def _predictions(
     """Predictions of rows from weighted draws of the parameters; intervals are NaN if ``task.samples`` is 0."""
     kind, (params, weights) = task.kind, draws
     activations, (shape, _) = bytes_per_row(functools.partial(_datum, task.model, kind), params, rows)
-    samples = shape.size * shape.dtype.itemsize * len(weights) * task.samples
+    samples = shape.size * shape.dtype.itemsize * len(weights) * max(task.samples, MOST_PARAMETERS)
     width = rows_per_chunk(count, max(activations, samples), placement)
     blocks, key = blocks_of_draws(params, weights, placement), placement.spread(jax.random.key(seed))
     shares = np.repeat(weights, task.samples)
 
-    def start_chunks() -> Iterator[tuple[_Sums, list, int]]:
+    def start_chunks() -> Iterator[tuple[_Sums, list, np.ndarray]]:
         for chunk, index, real in chunks(rows, count, width, placement):
             zeros = np.zeros((len(index), *shape.shape[1:]), jnp.result_type(float))
             sums = _Sums(np.zeros((), zeros.dtype), zeros, zeros, zeros, zeros[..., 0] if kind == "classes" else zeros)
@@ -206,11 +209,11 @@ def _predictions(
             for first, thetas, block in blocks:
                 sums, block_samples = _predict(task, placement, sums, (thetas, block), first, (chunk, index), key)
                 samples.append(block_samples)
-            yield sums, samples, real
+            yield sums, samples, index[:real]
 
     # A chunk's samples are sorted on the host while the device computes the next chunk.
     pairs = itertools.pairwise(itertools.chain(start_chunks(), [None]))
-    parts = [_finish_chunk(*chunk, shares, level) for chunk, _ in pairs if chunk is not None]
+    parts = [_finish_chunk(task, *chunk, shares, level, seed) for chunk, _ in pairs if chunk is not None]
     # mean, Var(E), E[Var], E[H], lower and upper of all rows
     mean, squares, variance, mean_entropy, lower, upper = (np.concatenate(a) for a in zip(*parts, strict=True))
     if kind == "number":
@@ -232,14 +235,14 @@ def _predictions(
     )
 
 
-def _kind(model: Model, params: PyTree, rows: PyTree) -> str:
-    """The kind of y, "number", "classes" or "binary"; an error if y cannot be predicted."""
+def _kind(model: Model, params: PyTree, rows: PyTree) -> tuple[str, Way | None]:
+    """The kind of y, "number", "classes" or "binary", and for numbers their ``Way``; an error if y has no moments."""
     shapes = row_shapes(params), row_shapes(rows)
     example = described(model, *shapes)
     if not isinstance(example, Distribution):
         raise DataError("predict expects a likelihood of one distribution; this likelihood returns several.")
     if (classes := classes_of(example)) is not None:
-        return classes
+        return classes, None
     try:
         jax.eval_shape(functools.partial(_moments, model), *shapes)
     except NotImplementedError as error:
@@ -247,7 +250,7 @@ def _kind(model: Model, params: PyTree, rows: PyTree) -> str:
         raise ModelError(
             f"predict needs the mean and the variance of y, and {kind} does not have them in closed form."
         ) from error
-    return "number"
+    return "number", way_of(itself(example))
 
 
 def classes_of(datum: Distribution) -> str | None:
@@ -309,12 +312,14 @@ def _datum(model: Model, kind: str, theta: PyTree, rows: PyTree, index: jax.Arra
     return jax.vmap(moments)(rows, index)
 
 
-@compiled("task", "placement", if_few=COMPILE_FASTEST)
+@compiled("task", "placement", if_few=COMPILE_FASTEST, few=ONCE)
 def _predict(
     task: _Task, placement: OneDevice, sums: _Sums, draws: Pair, first: int | jax.Array, rows: Pair,
     key: jax.Array,
 ) -> tuple[_Sums, jax.Array]:  # fmt: skip
-    """Adds draws to the sums of a chunk of rows; also returns samples for intervals, (r, ..., draws × samples).
+    """Adds draws to the sums of a chunk of rows; also returns samples for intervals, (r, draws, samples, ...).
+
+    If NumPy simulates y, the parameters that it needs are returned in place of the samples.
 
     Args:
         task: the prediction.
@@ -335,16 +340,17 @@ def _add_draws(
     task: _Task, sums: _Sums, draws: Pair, first: int | jax.Array, rows: Pair, key: jax.Array
 ) -> tuple[_Sums, jax.Array]:
     """``_predict`` for the rows of one device."""
-    (model, kind, count), (params, weights) = task, draws
+    (model, kind, count, way), (params, weights) = task, draws
 
     def add(sums: _Sums, draw: tuple) -> tuple[_Sums, jax.Array]:
         theta, w, number = draw
         stream = jax.random.fold_in(key, number)
 
-        def predict_row(x: PyTree, row: np.ndarray | jax.Array) -> tuple[jax.Array, ...]:
+        def predict_row(x: PyTree, row: np.ndarray | jax.Array) -> tuple[ArrayLike, ...]:
             d: Any = itself(model.datum(theta, x))
             if kind == "number":
-                return d.mean, d.variance, jnp.zeros_like(d.mean), d.sample(jax.random.fold_in(stream, row), (count,))
+                values = parameters_of(way, d) if way else d.sample(jax.random.fold_in(stream, row), (count,))
+                return d.mean, d.variance, jnp.zeros_like(d.mean), values
             p = d.probs
             classes = p if kind == "classes" else jnp.stack([p, 1 - p], -1)
             return p, p * (1 - p), -jnp.sum(xlogy(classes, classes), -1), p[None]
@@ -359,15 +365,21 @@ def _add_draws(
     weights = weights.astype(sums.weight.dtype)
     numbers = first + jnp.arange(weights.shape[0])
     sums, samples = jax.lax.scan(add, sums, (params, weights, numbers))  # (draws, r, count, ...)
-    samples = jnp.moveaxis(samples, (0, 2), (-2, -1))
-    return sums, samples.reshape(*samples.shape[:-2], len(weights) * samples.shape[-1])
+    return sums, jnp.moveaxis(samples, 0, 1)
 
 
-def _finish_chunk(sums: _Sums, samples: list, real: int, shares: np.ndarray, level: float) -> tuple:
-    """The sums and the interval's bounds of a chunk's ``real`` rows; its other rows are padding."""
-    samples_copy = np.concatenate([np.asarray(a)[:real] for a in samples], -1)  # ``_bounds`` sorts it in place
+def _finish_chunk(
+    task: _Task, sums: _Sums, samples: list, index: np.ndarray, shares: np.ndarray, level: float, seed: int
+) -> tuple:
+    """The sums and the interval's bounds of a chunk's rows ``index``; its other rows are padding."""
+    real = len(index)
+    values = np.concatenate([np.asarray(a)[:real] for a in samples], 1)  # a copy, as ``_bounds`` sorts it in place
+    if task.way:
+        values = simulate(task.way, values, index, seed, task.samples)
+    else:
+        values = values.reshape(real, -1, *values.shape[3:])
     moments = (np.asarray(a)[:real] for a in sums[1:])
-    return *moments, *_bounds(samples_copy, shares, level)
+    return *moments, *_bounds(np.moveaxis(values, 1, -1).copy(), shares, level)
 
 
 def _bounds(samples: np.ndarray, shares: np.ndarray, level: float) -> list[np.ndarray]:
@@ -455,7 +467,7 @@ def log_predictive(
     return np.concatenate(parts)
 
 
-@compiled("model", "placement", if_few=COMPILE_FASTEST)
+@compiled("model", "placement", if_few=COMPILE_FASTEST, few=ONCE)
 def _log_predictive(model, placement, total, params, log_weights, rows) -> jax.Array:
     """Adds a block of draws to the log predictive densities ``total`` of a chunk of rows."""
 

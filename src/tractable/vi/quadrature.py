@@ -247,7 +247,7 @@ def features_of(model: Model, given: PyTree) -> tuple[jax.Array, jax.Array]:
 def _some_rows(data: Data) -> tuple[PyTree, PyTree]:
     """y and inputs of a few random rows."""
     rows = np.random.default_rng(0).integers(0, data.size, PROBED)
-    return jax.tree.map(lambda a: jnp.asarray(a[rows]), (data.y, data.given))
+    return jax.tree.map(lambda a: np.asarray(a[rows]), (data.y, data.given))
 
 
 def slopes(model: Model, data: Data | None) -> np.ndarray | None:
