@@ -68,7 +68,7 @@ def adaptive(kernel: Callable[[jax.Array], Kernel], tuned: dict[str, jax.Array],
         size = jnp.where(time > 0, 10 * first * jnp.exp(-jnp.sqrt(time) / RATE * gap), first)
         point, info = kernel(size).step(noise, state.point, batch)
         averaging = _average(state.averaging, target - info.acceptance, jnp.log(10 * first))
-        return Adapting(point, adapts * averaging), Traced(*info, point.gradient)
+        return Adapting(point, adapts * averaging), Traced(*info, gradient=point.gradient)
 
     return Kernel(init, draw, step)
 

@@ -15,7 +15,6 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 from jax.scipy.special import xlogy
-from jax.typing import ArrayLike
 from numpyro.distributions import Distribution
 
 from tractable.core.arrays import arrays_of, check_width, wide
@@ -346,7 +345,7 @@ def _add_draws(
         theta, w, number = draw
         stream = jax.random.fold_in(key, number)
 
-        def predict_row(x: PyTree, row: np.ndarray | jax.Array) -> tuple[ArrayLike, ...]:
+        def predict_row(x: PyTree, row: np.ndarray | jax.Array) -> tuple[jax.Array, ...]:
             d: Any = itself(model.datum(theta, x))
             if kind == "number":
                 values = parameters_of(way, d) if way else d.sample(jax.random.fold_in(stream, row), (count,))
