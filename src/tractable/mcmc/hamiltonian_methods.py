@@ -147,7 +147,7 @@ class NUTS(Drawing):
         if saturated > 0:
             verdict = "caution" if saturated > 0.01 else "trust"
             out.append(Check("depth", saturated, verdict, "share of trajectories that max_depth ended"))
-        if "directions" in posterior.found:
+        if posterior.found.get("directions"):
             sentence = "directions that the mass matrix stretches beyond its diagonal, as warm-up chose"
             out.append(Check("mass matrix", posterior.found["directions"], "trust", sentence))
         rate = float(np.mean(info["acceptance"]))

@@ -349,7 +349,7 @@ def _add_draws(
             d: Any = itself(model.datum(theta, x))
             if kind == "number":
                 values = parameters_of(way, d) if way else d.sample(jax.random.fold_in(stream, row), (count,))
-                return d.mean, d.variance, jnp.zeros_like(d.mean), values
+                return d.mean, d.variance, jnp.zeros_like(d.mean), jnp.asarray(values)
             p = d.probs
             classes = p if kind == "classes" else jnp.stack([p, 1 - p], -1)
             return p, p * (1 - p), -jnp.sum(xlogy(classes, classes), -1), p[None]
