@@ -32,7 +32,7 @@ jax.monitoring.register_event_duration_secs_listener(_listen)
 def compile_time() -> float:
     """The seconds that this process has spent tracing and compiling."""
     with _lock:
-        return sum(end - start for start, end in _spans)
+        return sum((end - start for start, end in _spans), 0.0)
 
 
 def work_time() -> float:
