@@ -24,7 +24,7 @@ from tractable.engine.locks import lock
 from tractable.methods import Method
 from tractable.pages.comparison import results_table
 from tractable.pages.page import sections_of, usual_facts
-from tractable.pages.render import drawn, write
+from tractable.pages.render import draw_figures, write
 from tractable.pages.sections import Section, duration
 from tractable.pages.terminal import to_terminal
 from tractable.pages.verdict import settings
@@ -141,7 +141,7 @@ def conclude(
     folders.write_run(folder, request.entries)
     page = task.kind.page(task, result)
     facts = page.setdefault("facts", usual_facts(posterior, page.get("encoder")))
-    sections = drawn(sections_of(posterior, notes=task.spec["notes"], **page))
+    sections = draw_figures(sections_of(posterior, notes=task.spec["notes"], **page))
     # A page cannot say how long its own writing takes: its time ends here, when all is computed and drawn.
     posterior.seconds = seconds()
     facts["wall time"] = duration(sum(posterior.seconds.values()))

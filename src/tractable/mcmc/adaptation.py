@@ -20,6 +20,7 @@ from tractable.mcmc.hamiltonian import Point
 RATE, DELAY, DECAY = 0.05, 10, 0.75  # γ, t₀ and κ of Hoffman & Gelman
 FULL = 32  # up to this many parameters, L may stretch every direction
 MOST = 1000  # beyond this many parameters, L is diagonal
+# docs/decisions/055 says what these limits do; they were not tuned.
 NUMBERS = 1 << 24  # largest number of numbers of a window's draws that are kept
 RIDGE = 1e-9  # share of the diagonal that is added to a covariance of draws, which makes it definite
 CUTOFF = 2.0  # directions are stretched if this changes their variance by more than this factor
@@ -91,7 +92,8 @@ def common_step(averaging: np.ndarray) -> float:
 def windows(groups: int) -> list[int]:
     """The numbers of groups after which windows end. The last window only tunes the step size.
 
-    Each window is twice as long as the one before. Its draws give the mass matrix of the next window.
+    From the second window on, lengths double, until the rest is too short for another window. The draws of a window
+    give the mass matrix of the next one.
     """
     last = max(1, round(0.1 * groups))
     ends, length = [], 1

@@ -173,8 +173,8 @@ def _leapfrog(evaluate: Callable, root: PyTree, size: float | jax.Array, end: En
 class _Tree(NamedTuple):
     """A trajectory that grows by doubling: at each leapfrog step its newest subtree gets one more leaf.
 
-    Only what a U-turn's check needs is kept of a subtree: the momenta of some leaves and the sums of momenta up to
-    them, of which there are at most as many as the subtree has levels.
+    The checks for U-turns need only a subtree's checkpoints: the momenta of some of its leaves and the sums of momenta
+    up to them, at most as many as the subtree has levels.
     """
 
     left: End
@@ -195,16 +195,16 @@ class _Tree(NamedTuple):
     sub_energy: jax.Array
     sub_weight: jax.Array
     sub_momenta: jax.Array  # (d,)
-    kept: jax.Array  # (2, max_depth, d) momenta of some leaves, and the sums of momenta up to them
+    checkpoints: jax.Array  # (2, max_depth, d) momenta of some leaves, and the sums of momenta up to them
 
 
 def _seed(end: End, point: Point, energy: jax.Array, max_depth: int) -> _Tree:
     """The trajectory of one point."""
     zero, none = jnp.zeros_like(energy), jnp.array(0)
-    kept = jnp.zeros((2, max_depth, *end.momentum.shape), end.momentum.dtype)
+    checkpoints = jnp.zeros((2, max_depth, *end.momentum.shape), end.momentum.dtype)
     return _Tree(
         end, end, point, energy, zero, end.momentum, none, none, zero, jnp.array(True), jnp.array(False), none, end,
-        point, energy, zero, jnp.zeros_like(end.momentum), kept,
+        point, energy, zero, jnp.zeros_like(end.momentum), checkpoints,
     )  # fmt: skip
 
 
@@ -225,7 +225,7 @@ def _grow(
     moves = first | (noise.log_uniform_at(key, tree.leaves, gain.dtype) < gain - weight)
     chosen, chosen_energy = _where(moves, (point, reached), (tree.sub_chosen, tree.sub_energy))
     momenta = jnp.where(first, 0, tree.sub_momenta) + front.momentum
-    kept, turned = _check_subtrees(tree.kept, tree.count, front.momentum, momenta)
+    checkpoints, turned = _check_subtrees(tree.checkpoints, tree.count, front.momentum, momenta)
 
     # A subtree that is complete and has no U-turn joins the trajectory. The trajectory's draw then prefers the subtree
     # (biased progressive sampling), which keeps π invariant and moves further.
@@ -241,26 +241,26 @@ def _grow(
     return _Tree(
         left, right, best, best_energy, jnp.where(joins, jnp.logaddexp(tree.weight, weight), tree.weight), total, depth,
         tree.leaves + 1, tree.acceptance + jnp.exp(jnp.minimum(gain, 0)), fine & ~ends, diverged,
-        jnp.where(complete, 0, tree.count + 1), front, chosen, chosen_energy, weight, momenta, kept,
+        jnp.where(complete, 0, tree.count + 1), front, chosen, chosen_energy, weight, momenta, checkpoints,
     )  # fmt: skip
 
 
 def _check_subtrees(
-    kept: jax.Array, leaf: jax.Array, momentum: jax.Array, momenta: jax.Array
+    checkpoints: jax.Array, leaf: jax.Array, momentum: jax.Array, momenta: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    """Keep an even leaf's momenta; at an odd leaf, whether one of the balanced subtrees that it completes has a U-turn.
+    """The checkpoints after a leaf, and whether a balanced subtree that the leaf completes has a U-turn.
 
-    Those subtrees begin at even leaves. The leaf with the binary number b is kept at the place that counts the ones of
-    b without its last digit, so the subtrees that leaf n completes are as many as the ones at the end of n, and their
-    first leaves are at the last places up to that of n (Phan, Pradhan & Jankowiak 2019).
+    Even leaves become checkpoints, and odd leaves complete subtrees. The place of leaf n among the checkpoints is the
+    number of ones in the binary digits of n without the last digit. So leaf n completes as many subtrees as n has ones
+    at its end, and their first leaves are at the last places up to that of n (Phan, Pradhan & Jankowiak 2019).
     """
     place = jax.lax.population_count(leaf >> 1)
-    places, completed = jnp.arange(kept.shape[1]), jax.lax.population_count(leaf & ~(leaf + 1))
+    places, completed = jnp.arange(checkpoints.shape[1]), jax.lax.population_count(leaf & ~(leaf + 1))
     is_place = (leaf % 2 == 0) & (places == place)
-    kept = jnp.where(is_place[None, :, None], jnp.stack([momentum, momenta])[:, None], kept)
-    sums = momenta[None] - kept[1] + kept[0]
+    checkpoints = jnp.where(is_place[None, :, None], jnp.stack([momentum, momenta])[:, None], checkpoints)
+    sums = momenta[None] - checkpoints[1] + checkpoints[0]
     checked = (places <= place) & (places > place - completed)
-    return kept, jnp.any(checked & jax.vmap(_turns, (0, None, 0))(kept[0], momentum, sums))
+    return checkpoints, jnp.any(checked & jax.vmap(_turns, (0, None, 0))(checkpoints[0], momentum, sums))
 
 
 def _turns(left: jax.Array, right: jax.Array, momenta: jax.Array) -> jax.Array:

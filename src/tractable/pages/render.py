@@ -60,12 +60,12 @@ def shown(value: Value, form: str | None = None) -> str:
     return text(value, form, "−")
 
 
-def drawn(parts: Sequence[Part]) -> list[Any]:
+def draw_figures(parts: Sequence[Part]) -> list[Any]:
     """The parts with figures that were drawn, so that writing them takes no time."""
 
     def draw(part: Part) -> Part:
         if isinstance(part, Section):
-            return part._replace(parts=drawn(part.parts))
+            return part._replace(parts=draw_figures(part.parts))
         return part._replace(svg=svg(part)) if isinstance(part, Figure) else part
 
     return list(map(draw, parts))
