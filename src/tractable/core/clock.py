@@ -6,7 +6,6 @@ import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import jax
 
@@ -15,7 +14,7 @@ _spans: list[tuple[float, float]] = []  # when this process was tracing or compi
 _lock = threading.Lock()
 
 
-def _listen(event: str, duration_secs: float, **_: Any) -> None:
+def _listen(event: str, duration_secs: float, **_: object) -> None:
     """Add an event that JAX reports at its end to the spans. Tracing a function includes tracing those it calls."""
     if event.startswith("/jax/core/compile/"):
         with _lock:

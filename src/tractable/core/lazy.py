@@ -5,10 +5,9 @@ import importlib
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 
-def lazy_names(module: str, file: str) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
+def lazy_names(module: str, file: str) -> tuple[Callable[[str], object], Callable[[], list[str]], list[str]]:
     """``__getattr__``, ``__dir__`` and ``__all__`` of a module, whose stub (``.pyi``) lists its names by imports.
 
     Args:
@@ -19,7 +18,7 @@ def lazy_names(module: str, file: str) -> tuple[Callable[[str], Any], Callable[[
     imports = [(str(node.module), name) for node in nodes if isinstance(node, ast.ImportFrom) for name in node.names]
     origins = {name.asname or name.name: (origin, name.name) for origin, name in imports}
 
-    def get(name: str) -> Any:
+    def get(name: str) -> object:
         if name not in origins:
             raise AttributeError(f"module {module!r} has no attribute {name!r}")
         origin, original = origins[name]

@@ -224,7 +224,7 @@ class Method(Settings):
         return None
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> Any:
     """A setting as a value that a configuration file can hold."""
     if isinstance(value, bool | int | float | str) or value is None:
         return value
