@@ -11,28 +11,32 @@ verdict is trust. SGLD("auto") is within its tolerance of 5 % of an sd wherever 
     python benchmarks/posteriordb.py --data DIR [--only NAME ...] [--methods nuts,mala,random-walk,sgld] [--quick]
 
 With ``--gradients SEEDS`` the table has instead the effective draws for 1,000 gradients, those of the warm-up included,
-of NUTS here and of NUTS with Stan's warm-up by BlackJAX: the smaller of bulk and tail effective sizes, of the parameter
-where it is smallest, in the median over the seeds. Predicted: the ratio is at least 1.3 in the median over the
-posteriors, at least 3 in the median where the condition number after scaling exceeds 10, and nowhere below 0.9.
+of NUTS here, with Stan's warm-up by BlackJAX and with both warm-ups of nutpie if it is installed: the smaller of bulk
+and tail effective sizes, of the parameter where it is smallest, in the median over the seeds. The posteriors of
+``gradient_models.py`` are there too. Predicted: the ratio to Stan's is at least 1.3 in the median over the posteriors,
+at least 3 in the median where the condition number after scaling exceeds 10, and nowhere below 0.9.
 
 DIR holds posteriordb/, a folder for each posterior with data.json and reference.npz.
 """
 
-import pathlib
+import functools
+import importlib.util
 import time
 import warnings
-from typing import Any
+from collections.abc import Callable
 
+import gradient_models
 import jax
 import numpy as np
+import other_warm_ups
 from measuring import arguments, data_folder, record, say_where, table
 from posteriordb_models import MODELS, Problem, Reference, load, read_reference
 
 import tractable as tr
 from tractable.diagnostics.convergence import diagnose
-from tractable.engine.drawing import starts
 
-TARGET = 0.8  # acceptance probability of both warm-ups in the comparison of gradients
+MANY = 300_000  # gradients of Stan's warm-up and draws, beyond which nutpie with a diagonal matrix is left out
+PATIENCE = 12.0  # no further seed is run for a warm-up of a posterior after so many processor seconds
 WRONG_MEAN, WRONG_SD = 0.25, 0.07  # in sds, and of an sd, from which on no result should be trusted
 
 
@@ -66,71 +70,77 @@ def compared(values: np.ndarray, reference: Reference) -> dict[str, float]:
     }
 
 
-def stan_warm_up(problem: Problem, seed: int) -> tuple[np.ndarray, float]:
-    """Draws (chain, draw, d) by BlackJAX's NUTS after Stan's windowed warm-up, and the number of gradients."""
-    import blackjax
+def our_warm_up(problem: Problem) -> other_warm_ups.Run:
+    """NUTS here, without its second run that halves steps."""
+    settings = problem.nuts | {"target": other_warm_ups.TARGET}
 
-    rows = None if problem.data is None else problem.data.arrays()
-    density = tr.log_density(problem.model, rows, flat=True)
-    dense = problem.nuts.get("dense", False)
+    def run(seed: int) -> tuple[np.ndarray, float]:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            found = tr.infer(problem.model, problem.data, tr.NUTS(**settings), seed=seed, progress=False, verify=None)
+        return np.asarray(found.belief.positions), found.cost.gradients
 
-    def chain(key: jax.Array, start: jax.Array) -> tuple:
-        warm, run = jax.random.split(key)
-        adaptation = blackjax.window_adaptation(
-            blackjax.nuts, density, is_mass_matrix_diagonal=not dense, target_acceptance_rate=TARGET,
-            adaptation_info_fn=lambda state, info, _: info.num_integration_steps,
-        )  # fmt: skip
-        (state, parameters), spent = adaptation.run(warm, start, num_steps=1000)
-        step = blackjax.nuts(density, **parameters).step
-
-        def once(state: Any, key: jax.Array) -> tuple:
-            state, info = step(key, state)
-            return state, (state.position, info.num_integration_steps)
-
-        positions, more = jax.lax.scan(once, state, jax.random.split(run, 1000))[1]
-        return positions, spent.sum() + more.sum()
-
-    begin = starts(problem.model, problem.data, jax.random.key(seed), 4)
-    positions, gradients = jax.jit(jax.vmap(chain))(jax.random.split(jax.random.key(seed + 1), 4), begin)
-    return np.asarray(positions), float(gradients.sum())
+    return run
 
 
 def rate(positions: np.ndarray, gradients: float) -> float:
-    """Effective draws for 1,000 gradients."""
+    """Effective draws for 1,000 gradients; 0 if a number does not move."""
     seen = diagnose(positions)
-    return 1000 * float(min(seen.bulk.min(), seen.tail.min())) / gradients
+    return float(np.nan_to_num(1000 * min(seen.bulk.min(), seen.tail.min()) / gradients))
 
 
-def compare_gradients(folder: pathlib.Path, names: list[str], seeds: int) -> None:
-    """The table of effective draws for 1,000 gradients."""
+def compare_gradients(problems: dict[str, Callable[[], Problem]], seeds: int, whole: bool) -> None:
+    """The table of effective draws for 1,000 gradients; a table of ``whole`` is recorded."""
+    warm_ups = {"here": our_warm_up, "Stan": other_warm_ups.stan}
+    if importlib.util.find_spec("nutpie"):
+        low_rank = functools.partial(other_warm_ups.nutpie, low_rank=True)
+        warm_ups |= {"nutpie": other_warm_ups.nutpie, "nutpie, low rank": low_rank}
+    else:
+        print("nutpie is not installed, so its columns are left out: pip install nutpie.\n")
     rows = []
-    for name in names:
-        problem, ours, theirs = load(name, folder / MODELS[name][0]), [], []
-        for seed in range(seeds):
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                method = tr.NUTS(**problem.nuts | {"target": TARGET})
-                posterior = tr.infer(problem.model, problem.data, method, seed=seed, progress=False, verify=None)
-            ours.append(rate(np.asarray(posterior.belief.positions), posterior.cost.gradients))
-            theirs.append(rate(*stan_warm_up(problem, seed)))
-        flat = np.asarray(posterior.belief.positions).reshape(-1, posterior.belief.positions.shape[-1])
+    for name, make in problems.items():
+        problem, rates, runs = make(), {}, []
+        for label, warm_up in warm_ups.items():
+            if label == "nutpie" and (runs[0][1] > MANY or problem.nuts.get("dense")):
+                rates[label] = [np.nan]
+                continue
+            run, runs, began = warm_up(problem), [], time.process_time()
+            while len(runs) < seeds and (not runs or time.process_time() < began + PATIENCE):
+                runs.append(run(len(runs)))
+            rates[label] = [rate(*each) for each in runs]
+        flat = runs[0][0].reshape(-1, runs[0][0].shape[-1])
         condition = float(np.linalg.cond(np.corrcoef(flat.T))) if flat.shape[1] > 1 else 1.0
-        both = float(np.median(ours)), float(np.median(theirs))
-        error = float(np.std(np.log(np.divide(ours, theirs)), ddof=1) / np.sqrt(seeds)) if seeds > 1 else np.nan
-        rows.append([name, condition, *both, both[0] / both[1], error])
-        print(name, *(f"{number:.3g}" for number in rows[-1][1:]), flush=True)
+        logs = [np.log(ours / theirs) for ours, theirs in zip(rates["here"], rates["Stan"], strict=False)]
+        error = float(np.std(logs, ddof=1) / np.sqrt(len(logs))) if len(logs) > 1 else np.nan
+        middle = [float(np.median(each)) for each in rates.values()]
+        rows.append([name, flat.shape[1], condition, *middle, middle[0] / middle[1], error])
+        print(*rows[-1][:2], *(f"{number:.3g}" for number in rows[-1][2:]), sep="; ", flush=True)
     print()
-    table(["posterior", "condition", "here", "Stan's warm-up", "ratio", "error of its logarithm"], rows)
-    ratios = np.array([row[4] for row in rows])
-    stiff = np.array([row[1] > 10 for row in rows])
-    print(
-        f"\nMedian ratio {np.median(ratios):.2f}; where stiff {np.median(ratios[stiff]):.2f}; least {ratios.min():.2f}."
-    )
+    table(["posterior", "parameters", "condition", *warm_ups, "here / Stan", "error of its logarithm"], rows)
+    figures = compared_rates(rows, list(warm_ups)[1:])
+    table(["", "value"], figures)
+    if whole:
+        record(__file__, ["", "value"], figures)
+
+
+def compared_rates(rows: list[list], others: list[str]) -> list[list]:
+    """The figures of the table: medians and least values of the ratios to the other warm-ups."""
+    numbers = np.array([row[1:] for row in rows])
+    figures: list[list] = [["warm-ups: posteriors", len(rows)]]
+    for column, other in enumerate(others, 3):
+        ratios = numbers[:, 2] / numbers[:, column]
+        known, stiff = np.isfinite(ratios), np.isfinite(ratios) & (numbers[:, 1] > 10)
+        for what, which in (("", known), (", where stiff", stiff)):
+            if np.any(which):
+                figures.append([f"warm-ups: median ratio to {other}{what}", float(np.median(ratios[which]))])
+        if np.any(known):
+            figures.append([f"warm-ups: least ratio to {other}", float(ratios[known].min())])
+    return figures
 
 
 def main() -> None:
     parser = arguments(__doc__, data=True)
-    parser.add_argument("--only", nargs="+", choices=sorted(MODELS), metavar="NAME")
+    parser.add_argument("--only", nargs="+", choices=sorted(MODELS | gradient_models.MODELS), metavar="NAME")
     parser.add_argument("--methods", help="of nuts,mala,random-walk,sgld; all by default")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--gradients", type=int, metavar="SEEDS", help="compare effective draws for 1,000 gradients")
@@ -140,8 +150,13 @@ def main() -> None:
     say_where("Do our methods agree with posteriordb?")
     names = args.only or (["kidiq"] if args.quick else list(MODELS))
     if args.gradients:
-        compare_gradients(folder, names, args.gradients)
+        problems = dict(gradient_models.MODELS)
+        problems |= {name: functools.partial(load, name, folder / MODELS[name][0]) for name in MODELS}
+        chosen = names if args.only or args.quick else list(problems)
+        compare_gradients({name: problems[name] for name in chosen}, args.gradients, not args.only)
         return
+    if missing := [name for name in names if name not in MODELS]:
+        parser.error(f"{', '.join(missing)}: there are no reference draws; pass --gradients SEEDS too.")
     rows = []
     for name in names:
         place = folder / MODELS[name][0]

@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
+from jax.flatten_util import ravel_pytree
 from numpyro.distributions import constraints
 
 import tractable as tr
@@ -21,12 +22,18 @@ import tractable as tr
 PyTree = Any
 
 
+def all_numbers(params: PyTree) -> jax.Array:
+    return ravel_pytree(params)[0]
+
+
 class Problem(NamedTuple):
     """A model, its data, and the function from its parameters to the reference's numbers."""
 
     model: tr.Model
     data: tr.Data | None
-    reference: Callable[[PyTree], jax.Array]  # parameters -> the numbers in the order of the reference's names
+    reference: Callable[[PyTree], jax.Array] = (
+        all_numbers  # parameters -> the numbers in the order of the reference's names
+    )
     nuts: Mapping[str, Any] = MappingProxyType({})  # settings of NUTS that this posterior needs
 
     def values(self, draws: PyTree) -> np.ndarray:

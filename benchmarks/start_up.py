@@ -2,9 +2,10 @@
 
 A job is a process from its start to its answer, with interpreter and imports. It runs three times: with an empty cache
 of compiled programs, with the cache that the first run filled, and with that cache and other numbers of the same shape.
-The phases are those that the library tells (``posterior.seconds``, and the last line of ``tractable fit``). Processor
-seconds (user and system) depend less on other work on the machine than wall seconds. All candidates use JAX's own
-settings for the cache, and run in turn. Python's bytecode exists already, as after any second start.
+Without ``--data``, ``tractable fit`` gets a table of 720 simulated customers. The phases are those that the library
+tells (``posterior.seconds``, and the last line of ``tractable fit``). Processor seconds (user and system) depend less
+on other work on the machine than wall seconds. All candidates use JAX's own settings for the cache, and run in turn.
+Python's bytecode exists already, as after any second start.
 
 Predicted, on an idle machine: the import takes at most 1.1 times as long as NumPyro's. Help and errors take 0.8 s. The
 coin by NUTS takes no longer than by NumPyro. A second ``infer`` of the same model compiles nothing.
@@ -17,15 +18,21 @@ import importlib.util
 import os
 import pathlib
 import re
+import resource
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
 from measuring import arguments, record, table
 
 import tractable
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 ALL = "import tractable as tr; tr.infer, tr.models, tr.NUTS"
 # Each job's numbers, drawn with the seed that is the process's argument.
@@ -138,6 +145,15 @@ BY = {"tractable": "NUTS", "numpyro": "NumPyro", "nutpie": "nutpie", "stanli": "
 RUNS = ("first", "second", "other numbers")
 
 
+class Used(NamedTuple):
+    """What a whole process used."""
+
+    wall: float
+    cpu: float
+    megabytes: float
+    phases: dict[str, float]  # seconds by phase, if the process tells them
+
+
 def fresh(code: str) -> tuple[float, float]:
     """Wall and processor seconds of ``code`` in a new interpreter, without the interpreter's own start."""
     clocks = "time.perf_counter(), time.process_time()"
@@ -146,8 +162,8 @@ def fresh(code: str) -> tuple[float, float]:
     return float(said[-2]), float(said[-1])
 
 
-def whole(command: list[str], cache: str) -> tuple[float, float, dict[str, float]]:
-    """Wall and processor seconds of a whole process, whose programs are kept in ``cache``, and the phases it tells."""
+def whole(command: list[str], cache: str) -> Used:
+    """What a process uses whose programs are kept in ``cache``."""
     keep = {
         "JAX_COMPILATION_CACHE_DIR": cache, "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
         "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
@@ -162,7 +178,10 @@ def whole(command: list[str], cache: str) -> tuple[float, float, dict[str, float
     if status and "nosuch" not in command:
         raise RuntimeError(f"This process failed: {command}")
     pairs = re.findall(r"([a-z-]+) ([\d.]+)", told[-1]) if told else []
-    return took, used.ru_utime + used.ru_stime, {name: float(number) for name, number in pairs}
+    # Linux counts this process's memory as the new process's, up to where that begins another program.
+    own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    most = used.ru_maxrss / 1024 if used.ru_maxrss > own else float("nan")
+    return Used(took, used.ru_utime + used.ru_stime, most, {name: float(number) for name, number in pairs})
 
 
 def imports(repeats: int) -> None:
@@ -192,42 +211,60 @@ def commands(peers: str | None, data: str | None, folder: pathlib.Path) -> dict[
                 continue
             name = job if job == "network" else f"{job} by {BY[who]}"
             found[name] = [[python, "-c", SEED + numbers + code, seed] for seed in "001"]
-    if data is not None and (path := pathlib.Path(data) / "tables" / "customers.csv").exists():
-        import pandas as pd
+    import pandas as pd
 
-        frame = pd.read_csv(path)
-        frame["tickets"] = frame["tickets"].sample(frac=1, random_state=0).to_numpy()
-        frame.to_csv(other := folder / "other.csv", index=False)
-        fit = [tool, "fit", "--target", "tickets", "--missing", "impute", "--out"]
-        found["tractable fit of 720 rows"] = [
-            [*fit, str(folder / f"run{i}"), str(rows)] for i, rows in enumerate((path, path, other))
-        ]
+    path, other = folder / "customers.csv", folder / "other.csv"
+    frame = customers() if data is None else pd.read_csv(pathlib.Path(data) / "tables" / "customers.csv")
+    frame.to_csv(path, index=False)
+    frame.assign(tickets=frame["tickets"].sample(frac=1, random_state=0).to_numpy()).to_csv(other, index=False)
+    fit = [tool, "fit", "--target", "tickets", "--missing", "impute", "--out"]
+    found["tractable fit of 720 rows"] = [
+        [*fit, str(folder / f"run{i}"), str(rows)] for i, rows in enumerate((path, path, other))
+    ]
     return found
+
+
+def customers() -> "pd.DataFrame":
+    """A table of 720 rows: names, dates, text, yes or no, numbers with gaps, and counts that depend on some of them."""
+    import pandas as pd
+
+    draw, n = np.random.default_rng(0), 720
+    plan, age = draw.integers(0, 3, n), draw.normal(40, 12, n).round()
+    rate = np.exp(0.6 * (plan == 2) - 0.4 * (plan == 0) + 0.02 * (age - 40))
+    table = {
+        "customer_id": 100_000 + np.arange(n), "region": draw.choice(["North", "East", "South", "West"], n),
+        "plan": np.array(["free", "basic", "pro"])[plan],
+        "signup": pd.Timestamp("2022-10-01") + pd.to_timedelta(draw.integers(0, 1000, n), "D"),
+        "age": np.where(draw.random(n) < 0.05, np.nan, age), "revenue": draw.gamma(2, 20, n).round(2),
+        "newsletter": draw.choice(["yes", "no"], n), "spend": draw.normal(8, 3, n).round(2),
+        "tickets": draw.negative_binomial(2, 2 / (2 + rate)),
+    }  # fmt: skip
+    return pd.DataFrame(table)
 
 
 def jobs(repeats: int, chosen: str | None, peers: str | None, data: str | None) -> None:
     """Whole jobs, the candidates in turn."""
-    found: dict[str, list[list[tuple[float, float, dict[str, float]]]]] = {}
+    found: dict[str, list[list[Used]]] = {}
     for _ in range(repeats):
         with tempfile.TemporaryDirectory() as folder:
             for name, runs in commands(peers, data, pathlib.Path(folder)).items():
                 if chosen is None or any(name.startswith(start) for start in chosen.split(";")):
                     cache = str(pathlib.Path(folder) / f"programs of {name}")
                     found.setdefault(name, []).append([whole(command, cache) for command in runs])
-    head = ["job", *(f"{run}, {unit}" for run in RUNS for unit in ("s", "CPU s"))]
+    head = ["job", *(f"{run}, {unit}" for run in RUNS for unit in ("s", "CPU s", "MB at most"))]
     median = {
-        name: [[statistics.median(of) for of in zip(*(take[i][:2] for take in taken), strict=True)] for i in range(3)]
+        name: [[statistics.median(of) for of in zip(*(take[i][:3] for take in taken), strict=True)] for i in range(3)]
         for name, taken in found.items()
     }
     rows = [[name, *(value for run in runs for value in run)] for name, runs in median.items()]
     print("### Whole jobs: processes from start to end\n")
     table(head, rows)
-    told = {name: taken for name, taken in found.items() if taken[0][0][2]}
-    names = list(dict.fromkeys(phase for taken in told.values() for run in taken[0] for phase in run[2]))
+    told = {name: taken for name, taken in found.items() if taken[0][0].phases}
+    names = list(dict.fromkeys(phase for taken in told.values() for run in taken[0] for phase in run.phases))
     print("\n### What the time was spent on, s\n")
     table(
         ["job", "run", *names],
-        [[name, run, *(statistics.median(take[i][2].get(phase, 0.0) for take in taken) for phase in names)]
+        [[name, run, *(statistics.median(take[i].phases.get(phase, 0.0) for take in taken) for phase in names)]
          for name, taken in told.items() for i, run in enumerate(RUNS)],
     )  # fmt: skip
     record(__file__, head, rows)

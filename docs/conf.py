@@ -133,6 +133,7 @@ RETURNED_BY = {
     "Report": r"\.report\(",
     "Prediction": r"\.predict\(",
     "Comparison": r"tr\.compare\(",
+    "ModelComparison": r"tr\.compare_models\(",
     "Evidence": r"log_evidence\(",
     "Selection": r"tr\.select\(",
     "Calibration": r"tr\.calibrate\(",

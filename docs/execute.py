@@ -4,6 +4,7 @@ The outputs are committed, so that the site can be built without running anythin
 notebooks again and compares.
 """
 
+import os
 import sys
 from pathlib import Path
 
@@ -17,7 +18,9 @@ NOTEBOOKS = sorted(HERE.glob("*/*.ipynb"))
 def execute(path: Path) -> nbformat.NotebookNode:
     """The notebook with the outputs of a run in its own folder; what belongs to one run only is left out."""
     notebook = nbformat.read(path, as_version=4)
-    NotebookClient(notebook, timeout=600, resources={"metadata": {"path": str(path.parent)}}).execute()
+    client = NotebookClient(notebook, timeout=600, resources={"metadata": {"path": str(path.parent)}})
+    # A backend chosen outside, as the tests' is, would leave the figures out.
+    client.execute(env=os.environ | {"MPLBACKEND": "module://matplotlib_inline.backend_inline"})
     for i, cell in enumerate(notebook.cells):
         cell["id"], cell["metadata"] = f"cell-{i}", {}
         if cell.cell_type == "code":

@@ -77,6 +77,8 @@ ON_ROWS = {
     "mala": tr.MALA(**EXACT, thin=2),
     "hmc": tr.HMC(**EXACT, leapfrogs=4),
     "nuts": tr.NUTS(**EXACT),
+    "microcanonical": tr.Microcanonical(**EXACT),
+    "microcanonical unadjusted": tr.Microcanonical(**EXACT, adjusted=False),
     "gibbs": tr.Gibbs(**EXACT),
     "sgld": tr.SGLD(**NOISY),
     "sgld constant": tr.SGLD(**NOISY, step_size=0.01, preconditioner="dense"),

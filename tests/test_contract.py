@@ -97,6 +97,14 @@ EXACT = {
         kernels.nuts(log_density, 0.3, jnp.ones(3, dtype), 4),
         tree_position(dtype),
     ),
+    "microcanonical": lambda dtype: (
+        kernels.microcanonical(log_density, 0.3, jnp.ones(3, dtype), 1.6),
+        tree_position(dtype),
+    ),
+    "microcanonical unadjusted": lambda dtype: (
+        kernels.microcanonical(log_density, 0.3, jnp.ones(3, dtype), 1.6, adjusted=False),
+        tree_position(dtype),
+    ),
     "mala": on_trees(kernels.mala(log_density, 0.5)),
     "mala vector": shaped(lambda s: kernels.mala(log_density, 0.5, s)),
     "mala matrix": with_matrix(lambda s: kernels.mala(log_density, 0.5, s)),

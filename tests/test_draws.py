@@ -93,6 +93,7 @@ EXACT = {
     "mala": tr.MALA(chains=32, draws=800, warmup=600),
     "hmc": tr.HMC(chains=32, draws=300, warmup=300),
     "nuts": tr.NUTS(chains=32, draws=300, warmup=300),
+    "microcanonical": tr.Microcanonical(chains=32, draws=400, warmup=400),
 }
 
 

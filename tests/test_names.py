@@ -77,6 +77,7 @@ def test_what_a_result_has_is_in_the_reference():
         tr.compare(MEAN, ROWS[:, 0], [tr.MAP()], reference={"m": (0.0, 1.0)}),
         tr.select(lambda k: tr.models.gaussian_mixture(k, 2), ROWS, [1], tr.EM(starts=1)),
         tr.calibrate(MEAN, tr.Laplace(), ROWS[:, 0], runs=20), tr.log_evidence(MEAN, ROWS[:, 0], "laplace"),
+        tr.compare_models({"a": posterior, "b": posterior}),
     ]  # fmt: skip
     assert not {type(each).__name__: found for each in results if (found := undescribed(each))}
 

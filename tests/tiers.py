@@ -163,6 +163,8 @@ def keep_programs() -> None:
     os.environ["JAX_COMPILATION_CACHE_DIR"] = str(cache.cache(TESTS.parent / ".cache"))
     os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
     os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
+    # Mutants replace functions in memory, which the names of files of programs do not see.
+    os.environ["TRACTABLE_PROGRAMS"] = "off"
 
 
 def pytest_configure(config: pytest.Config) -> None:

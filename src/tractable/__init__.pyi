@@ -1,7 +1,8 @@
 """Approximate Bayesian inference in JAX, with posteriors that say how far they can be trusted."""
 
 from tractable import estimators, kernels, models, objectives
-from tractable.calibration.calibrate import Calibration, calibrate
+from tractable.calibration.calibrate import calibrate
+from tractable.calibration.calibration import Calibration
 from tractable.comparison import Comparison, compare
 from tractable.core import approximations, errors, schedules
 from tractable.core.latent import LatentModel
@@ -34,6 +35,7 @@ from tractable.methods import (
     LowRank,
     MeanField,
     Method,
+    Microcanonical,
     MonteCarloEM,
     OnlineEM,
     RandomWalk,
@@ -42,6 +44,7 @@ from tractable.methods import (
     WakeSleep,
 )
 from tractable.posterior.loading import load
+from tractable.posterior.model_comparison import ModelComparison, compare_models
 from tractable.posterior.posterior import Posterior
 from tractable.posterior.predict import Prediction
 from tractable.posterior.run_identity import __version__
@@ -49,13 +52,15 @@ from tractable.selection import Selection, select
 from tractable.sgmcmc import gradients
 from tractable.tables.fit import fit
 from tractable.tables.packing import pack
+from tractable.verdict import judge
 
 __all__ = [
     "EM", "HMC", "INLA", "MALA", "MAP", "MLE", "NUTS", "NVIL", "SGHMC", "SGLD", "VIMCO", "AutoEncoding", "Batch",
     "BayesByBackprop", "Calibration", "Comparison", "CoordinateAscent", "Data", "DeepEnsemble", "Evidence",
     "FullRank", "Gibbs", "ImportanceWeighted", "Kernel", "Laplace", "LatentModel", "LowRank", "MeanField", "Method",
-    "Model", "MonteCarloEM", "OnlineEM", "Posterior", "Prediction", "RandomWalk", "Rejection", "Report",
-    "ReweightedWakeSleep", "Selection", "Through", "WakeSleep", "__version__", "approximations", "cache", "calibrate",
-    "compare", "errors", "estimators", "fit", "gradient_variance", "gradients", "infer", "kernels", "load",
-    "log_density", "log_evidence", "log_posterior", "models", "objectives", "pack", "schedules", "select",
+    "Microcanonical", "Model", "ModelComparison", "MonteCarloEM", "OnlineEM", "Posterior", "Prediction", "RandomWalk",
+    "Rejection", "Report", "ReweightedWakeSleep", "Selection", "Through", "WakeSleep", "__version__", "approximations",
+    "cache", "calibrate", "compare", "compare_models", "errors", "estimators", "fit", "gradient_variance", "gradients",
+    "infer", "judge", "kernels", "load", "log_density", "log_evidence", "log_posterior", "models", "objectives",
+    "pack", "schedules", "select",
 ]  # fmt: skip

@@ -17,6 +17,7 @@ from tractable.core.words import nearest, spelt, tell
 from tractable.diagnostics.verify import Verify
 from tractable.engine import preflight
 from tractable.engine.abilities import needs, placement_of
+from tractable.engine.identity import identified
 from tractable.engine.method import ALIASES, Outcome
 from tractable.engine.session import open_session
 from tractable.engine.stopping import ending
@@ -29,6 +30,7 @@ from tractable.posterior.verification import verify_and_improve
 
 @spelt
 @ending()
+@identified()
 def infer(
     model: Model,
     data: Data | PyTree,

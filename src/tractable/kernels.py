@@ -11,6 +11,7 @@ from tractable.mcmc.gibbs import Block, gibbs
 from tractable.mcmc.hamiltonian import hmc, nuts
 from tractable.mcmc.mala import langevin, mala
 from tractable.mcmc.metropolis import Proposal, asymmetric, metropolis
+from tractable.mcmc.microcanonical import microcanonical
 from tractable.mcmc.random_walk import gaussian, random_walk
 from tractable.mcmc.rejection import rejection
 from tractable.sgmcmc.preconditioners import fixed, rmsprop
@@ -19,6 +20,6 @@ from tractable.sgmcmc.sgld import sgld
 
 __all__ = [
     "Block", "Expected", "Proposal", "annealed", "ascend", "asymmetric", "em", "enumerated", "fixed", "gaussian",
-    "gibbs", "hmc", "langevin", "mala", "metropolis", "nuts", "observed", "online_em", "random_walk", "rejection",
-    "rmsprop", "sghmc", "sgld",
+    "gibbs", "hmc", "langevin", "mala", "metropolis", "microcanonical", "nuts", "observed", "online_em", "random_walk",
+    "rejection", "rmsprop", "sghmc", "sgld",
 ]  # fmt: skip

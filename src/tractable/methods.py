@@ -7,7 +7,8 @@ from tractable.engine.method import METHODS
 METHODS.modules.update({
     "map": "points.points", "mle": "points.points", "laplace": "points.laplace", "inla": "glm.inla",
     "rejection": "mcmc.rejection_method", "random-walk": "mcmc.metropolis_methods", "mala": "mcmc.metropolis_methods",
-    "hmc": "mcmc.hamiltonian_methods", "nuts": "mcmc.hamiltonian_methods", "gibbs": "mcmc.gibbs_method",
+    "hmc": "mcmc.hamiltonian_methods", "nuts": "mcmc.hamiltonian_methods",
+    "microcanonical": "mcmc.microcanonical_method", "gibbs": "mcmc.gibbs_method",
     "sgld": "sgmcmc.methods", "sghmc": "sgmcmc.methods", "meanfield": "vi.methods", "fullrank": "vi.methods",
     "lowrank": "vi.methods", "bbb": "networks.bayes_by_backprop_method", "ensemble": "points.ensemble",
     "em": "latent.em_method", "online-em": "latent.online_em", "monte-carlo-em": "latent.monte_carlo_em_method",
@@ -15,5 +16,6 @@ METHODS.modules.update({
     "importance-weighted": "ladders.autoencoding", "nvil": "ladders.nvil_methods", "vimco": "ladders.nvil_methods",
     "wake-sleep": "ladders.wake_sleep_methods", "reweighted-wake-sleep": "ladders.wake_sleep_methods",
 })  # fmt: skip
+METHODS.unlisted["given"] = "mcmc.given_draws"
 
 __getattr__, __dir__, __all__ = lazy_names(__name__, __file__)

@@ -12,6 +12,7 @@ from tractable.latent.online_em import OnlineEM
 from tractable.mcmc.gibbs_method import Gibbs
 from tractable.mcmc.hamiltonian_methods import HMC, NUTS
 from tractable.mcmc.metropolis_methods import MALA, RandomWalk
+from tractable.mcmc.microcanonical_method import Microcanonical
 from tractable.mcmc.rejection_method import Rejection
 from tractable.networks.bayes_by_backprop_method import BayesByBackprop
 from tractable.points.ensemble import DeepEnsemble
@@ -23,6 +24,6 @@ from tractable.vi.methods import FullRank, LowRank, MeanField
 __all__ = [
     "EM", "HMC", "INLA", "MALA", "MAP", "METHODS", "MLE", "NUTS", "NVIL", "SGHMC", "SGLD", "VIMCO", "AutoEncoding",
     "BayesByBackprop", "CoordinateAscent", "DeepEnsemble", "FullRank", "Gibbs", "ImportanceWeighted", "Laplace",
-    "LowRank", "MeanField", "Method", "MonteCarloEM", "OnlineEM", "RandomWalk", "Rejection", "ReweightedWakeSleep",
-    "WakeSleep", "from_settings", "named",
+    "LowRank", "MeanField", "Method", "Microcanonical", "MonteCarloEM", "OnlineEM", "RandomWalk", "Rejection",
+    "ReweightedWakeSleep", "WakeSleep", "from_settings", "named",
 ]  # fmt: skip

@@ -110,6 +110,61 @@ def test_methods_are_calibrated_on_a_coin(method, draws):
     assert ended["effective draws"].verdict == "trust" and ended["runs"].verdict == "trust"
 
 
+# Near the posterior of the user's own data.
+
+
+def near(method: tr.Method, runs: int = 2 * RUNS, **options) -> tr.Calibration:
+    return tr.calibrate(COIN, method, data=ROWS, **{"runs": runs, "seed": 1, **options})
+
+
+def test_exact_draws_are_trusted_near_the_data():
+    """θ* is near the data's posterior, and inference reads the data and as many new rows."""
+    found = near(Conjugate(draws=2000))
+    assert found.report().verdict == "trust", found
+    assert "near the posterior of the data" in found.report().title and found.independent >= found.runs
+    for shape in found.shapes:
+        assert abs(shape.bias) < 5 * shape.bias_error and abs(np.log(shape.sd_ratio)) < 5 * shape.sd_error
+
+
+@pytest.mark.parametrize(("width", "words"), [(0.5, "too narrow, ∪"), (3.0, "too wide, ∩")])
+def test_wrong_widths_are_rejected_near_the_data(width, words):
+    """A posterior s sds wide for y gives θ* that spread by (s² + 1) / 4, and draws that spread by s² / 2."""
+    found = near(Conjugate(width=width, draws=2000))
+    told = {check.name: check for check in found.report().checks}
+    assert told["theta"].verdict == "reject" and words in told["theta"].sentence, found
+    expected = np.sqrt(2 * width**2 / (1 + width**2))
+    assert abs(np.log(found.shapes[0].sd_ratio / expected)) < 5 * found.shapes[0].sd_error + 0.1
+
+
+def test_a_calibration_near_the_data_goes_on_to_the_same_ranks(tmp_path):
+    near(Conjugate(), runs=20, checkpoint=tmp_path)
+    same(near(Conjugate(), runs=30, checkpoint=tmp_path), near(Conjugate(), runs=30))
+
+
+def test_an_improper_prior_is_calibrated_near_the_data():
+    model = tr.Model(lambda p: 0.0 * p["a"], lambda p: dist.Normal(p["a"], 1.0), {"a": 0.0})
+    y = np.linspace(-1.0, 2.0, 12)
+    assert tr.calibrate(model, tr.Laplace(draws=100), data=y, runs=60, draws=39).report().verdict != "reject"
+
+
+def test_few_draws_of_the_data_are_a_caution():
+    found = near(tr.NUTS(chains=1, draws=60, warmup=60), runs=40, draws=9)
+    told = {check.name: check for check in found.report().checks}
+    assert found.independent < 40 and told["draws of the data's posterior"].verdict == "caution"
+
+
+@pytest.mark.parametrize("width", [0.6, 1.0, 1.7])
+def test_recalibrated_intervals_hold_the_truth_as_often_as_they_say(width):
+    """Levels of one calibration, and the coverage of another."""
+    level = 0.8
+    low, high = calibrated(Conjugate(width=width), 400).levels(level).loc["theta"]
+    ranks = calibrated(Conjugate(width=width), 400, seed=2).ranks[:, 0]
+    share = np.mean(((ranks + 0.5) / 100 > low) & ((ranks + 0.5) / 100 < high))
+    assert abs(share - level) < 5 * np.sqrt(2 * level * (1 - level) / 400)
+    plain = np.mean((ranks > 10) & (ranks < 90))
+    assert width == 1.0 or abs(plain - level) > abs(share - level)
+
+
 # Wrong ones, by 200 runs: at 40 further seeds each was rejected 40 times; the right one was trusted 39 times, once
 # it got a caution.
 
@@ -432,7 +487,8 @@ def test_the_page_and_the_plot(tmp_path, right):
         (lambda: calibrated(draws=8), SettingsError, "draws=...\\) expects a whole number ≥ 9; got 8"),
         (lambda: calibrated(seed=-1), SettingsError, "seed=...\\) expects a whole number from 0 to \\d+; got -1"),
         (lambda: calibrated(quantities={"f": lambda p, y: y}), SettingsError, "one number from .f.; got shape"),
-        (lambda: tr.calibrate(COIN, tr.NUTS(), None), DataError, "Expected an array .*; got none"),
+        (lambda: tr.calibrate(COIN, tr.NUTS()), SettingsError, "either data_like, an example of the data, or data="),
+        (lambda: tr.calibrate(COIN, tr.NUTS(), ROWS, data=ROWS), SettingsError, "either data_like"),
         (lambda: tr.calibrate(COIN, tr.NUTS(), tr.Data(ROWS, weights=np.ones(30))), DataError, "30 rows with weights"),
         (lambda: tr.calibrate(COIN, tr.NUTS(), tr.Data(ROWS, resident=False)), DataError, "got 30 rows on file"),
         (lambda: tr.calibrate(COIN, tr.NUTS(), tr.Data(ROWS[:0], allow_empty=True)), DataError, "at least.*got 0 rows"),
@@ -453,7 +509,7 @@ def test_the_page_and_the_plot(tmp_path, right):
         (lambda: tr.calibrate(tr.Model({"a": dist.Normal()}), tr.NUTS(), ROWS), ModelError, "no likelihood"),
     ],
     ids=[
-        "map", "mle", "em", "runs", "draws", "seed", "no number", "no data", "weights",
+        "map", "mle", "em", "runs", "draws", "seed", "no number", "no data", "data twice", "weights",
         "not resident", "no rows", "batch", "callable", "improper", "no likelihood",
     ],
 )  # fmt: skip

@@ -83,7 +83,7 @@ def test_what_is_said_and_left(digits):
         "autoencoding on digits (96 rows of 64 numbers, continuous-bernoulli), into",
     ):
         assert note in result.stderr, note
-    for word in ("ELBO", "held-out bound", "for 24 held-out rows", "held-out gap", "Verdict", "Layers"):
+    for word in ("ELBO", "held-out bound", "for 24 held-out rows", "held-out gap", ", judged ", "Layers"):
         assert word in result.stdout, word
     about, posterior = read_run(out), json.loads((out / "posterior.json").read_text())
     assert about["seed"] == 3 and about["method"]["batch_size"] == 96 and about["problem"]["shape"] == [8, 8]

@@ -78,7 +78,7 @@ def test_what_is_said_and_left(people):
     assert {path.name for path in out.iterdir()} >= LEFT
     assert "Left out, as they hold no numbers: 'name'." in result.stderr
     assert "Columns left out, as they are constant in the rows to fit: 'same'." in result.stderr
-    for word in ("Number of components", "← chosen", "BIC", "held-out", "height", "Verdict", "starts that agree"):
+    for word in ("Number of components", "← chosen", "BIC", "held-out", "height", ", judged ", "starts that agree"):
         assert word in result.stdout, word
     about = read_run(out)
     assert about["problem"]["chosen"] == 2
@@ -89,7 +89,7 @@ def test_what_is_said_and_left(people):
     assert page.count("<svg") > 4 and "nan" not in page.partition("<style>")[0] + page.partition("</style>")[2]
 
     again = run("report", out)
-    assert again.exit_code == 0 and "Verdict" in again.stdout
+    assert again.exit_code == 0 and ", judged " in again.stdout
 
     # A user's own load of it.
     posterior = load(out, gaussian_mixture(2, 2, "spherical"))
@@ -403,7 +403,7 @@ def test_moods_are_found_in_days(days):
     assert moves["to 1"][0] > 0.8 and moves["to 2"][1] > 0.8
     page = (out / "report.html").read_text(encoding="utf-8")
     assert "days by a hidden-markov of 2 states" in page and "Transitions" in page
-    assert "Verdict" in run("report", out).stdout
+    assert ", judged " in run("report", out).stdout
 
 
 def test_states_of_new_days(days, tmp_path):

@@ -356,7 +356,7 @@ def test_a_maximum_that_few_climbs_met_stands_for_others() -> None:
         ends = climbs.Ends(positions, target.at(None, positions), np.zeros(100))
         return mode_checks.check_maximum(
             subject.Subject(point, high, root),
-            view.View([], target, target, None, view.SIZES[0], ends),
+            view.View([], target, target, None, view.SIZES[0], ends, climbs.Path(high[None], np.zeros(1))),
             climbs.modes(target, None, ends, root),
         )
 
@@ -459,6 +459,7 @@ def test_a_point_is_judged_as_a_point() -> None:
     np.testing.assert_allclose(np.asarray(normal.sd()), np.sqrt(np.diag(CORRELATED)), rtol=1e-4)
     assert np.all(np.isnan(np.asarray(bent.sd())))
     assert "not shown" in str(bent.report())
+    assert bent.report().title.endswith(", judged as a maximum and not as a posterior")
 
 
 def test_a_higher_maximum_is_named() -> None:

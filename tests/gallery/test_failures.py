@@ -74,5 +74,5 @@ def test_a_page_shows_every_answer(monkeypatch, tmp_path):
     told = (tmp_path / "failures" / "report.html").read_text(encoding="utf-8")
     assert told.count("<svg viewBox") >= 3
     assert "A bent ridge" in told
-    assert "half-widths of the middle 68 % off" in told
+    assert "the mean of theta[1] is" in told and "sd off and its sd" in told
     assert "no posterior" in told

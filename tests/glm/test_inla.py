@@ -494,7 +494,7 @@ def test_a_rejected_result_is_learnt_by_nuts(monkeypatch: pytest.MonkeyPatch, tm
     assert isinstance(posterior.method, NUTS) and report.verdict == "trust"
     first = next(check for check in report.checks if check.name == "INLA first")
     assert "means and sds" in first.sentence and first.verdict == "trust"
-    own = posterior.method.cost(posterior.belief, {}, data).gradients
+    own = posterior.method.cost(posterior.belief, posterior.found, data).gradients
     assert posterior.cost.gradients == own + kept.cost.gradients
     seen = posterior.diagnosed
     assert np.all(np.abs(posterior.flat_moments[0] - mean) < 5.33 * seen.mcse_mean)

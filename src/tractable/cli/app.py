@@ -77,7 +77,7 @@ def _check(name: str, given: dict[str, Any]) -> None:
         raise DataError(f"{table} does not exist. Give the name of a .csv or .parquet file.")
     if run is not None and not holds_a_run(run):
         raise CheckpointError(NO_RUN.format(run))
-    if out is not None and name in ("examples", "compare", "calibrate"):
+    if out is not None and name in ("examples", "compare", "calibrate", "judge"):
         may_write(out, name)
     if given.pop("drop_missing", False):
         if given["missing"] not in (None, "drop"):
@@ -88,10 +88,11 @@ def _check(name: str, given: dict[str, Any]) -> None:
 def _run(function: Callable[[Given], None], given: Given) -> None:
     """Run a command with the compiled programs of earlier commands; a signal stops it with its results so far."""
     from tractable.engine.cache import cache_for_commands
+    from tractable.engine.identity import identified
     from tractable.engine.stopping import ending
 
     cache_for_commands()
-    with notes() as texts, ending():
+    with notes() as texts, ending(), identified():
         function({**given, "notes": texts})
 
 
@@ -169,6 +170,17 @@ def calibrate(given: Given) -> None:
     Exit code: as for fit.
     """
     from tractable.cli.studies import calibrate as run
+
+    run(given)
+
+
+@command(o.parameters("draws program rows seed out verify quiet"))
+def judge(given: Given) -> None:
+    """Judge draws that another program made, such as Stan, PyMC or NumPyro: are they of this model's posterior?
+
+    Exit code: as for fit.
+    """
+    from tractable.cli.judge import judge as run
 
     run(given)
 

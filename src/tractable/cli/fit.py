@@ -150,7 +150,7 @@ def conclude(
     folders.write_run(folder, request.entries | {"seconds": posterior.seconds})
     for remark in result.selection.remarks if result.selection else ():
         say(f"Note: {remark}", "yellow")
-    tables = (*terminal_tables(sections[:-1]), verdict(report.verdict, report.checks))
+    tables = (*terminal_tables(sections[:-1]), verdict(*report))
     show_result(quiet, folder, tables, f"{describe_time(seconds())}. Report: {folder / 'report.html'}")
     end(result.interrupted, report.verdict)
 
@@ -181,7 +181,7 @@ def report(folder: Path) -> None:
     elif about is not None:
         with folders.sound(folder):
             notes = [f"Note: {note}" for note in entries["problem"].get("notes", ())]
-            parts = [verdict(about["verdict"], [Check(**each) for each in about["checks"]])]
+            parts = [verdict(about["verdict"], [Check(**each) for each in about["checks"]], about["title"])]
             last = f"{describe_time(entries.get('seconds', about['seconds']))}. "
     else:
         raise CheckpointError(

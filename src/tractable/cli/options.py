@@ -9,6 +9,10 @@ from typer import Argument, Option
 HELP = {
     "table": "A .csv or .parquet file; for vae and belief-network also an .npz file of arrays. Or give --example.",
     "source": "A .csv, .parquet, .arrow, .feather, .npy, .npz or .zarr file, or a pattern in quotes: 'x/*.npy'.",
+    "draws": "Draws that another program made: an .nc or .zarr file of ArviZ, an .npz file of arrays (chain, draw, …) "
+    "by name, or Stan's .csv, with a pattern in quotes for its chains: 'output_*.csv'.",
+    "program": "The tr.Model of which the draws should be the posterior, as FILE.py:NAME.",
+    "rows": "The model's data, as FILE.py:NAME.",
     "run": "A folder made by fit or compare.",
     "new": "A .csv or .parquet file with the columns of the inputs; or an .npz file, if the run was fitted to one.",
     "example": "A built-in example; 'tractable examples' lists them.",
@@ -70,8 +74,8 @@ HELP = {
     "drop_missing": "The same as --missing drop.",
     "shifted": "A table of rows that are unlike those of TABLE: the report shows whether their predictions are less "
     "certain.",
-    "verify": "How thoroughly the posterior of a glm is checked before its verdict can be trust: auto (the checks take "
-    "a quarter of the run's own work, or two seconds), thorough or none.  \\[default: auto]",
+    "verify": "How thoroughly the result of a glm or the given draws are checked before the verdict can be trust: auto "
+    "(the checks take a quarter of the run's own work, or two seconds), thorough or none.  \\[default: auto]",
     "resume": "Continue the run in --out, exactly as if it had not stopped.",
     "jobs": "The number of processes that share independent fits; -1 for one per core.",
     "mesh": "For glm and mlp: the number of devices that share the run; auto for all of them.",
@@ -92,15 +96,25 @@ FLAGS = ("redraw", "drop_missing", "resume", "failures", "quiet")
 # Types and defaults of the options; an option that is not named here is optional text.
 TYPES: dict[str, tuple[Any, Any]] = {
     **dict.fromkeys(("source", "run", "new"), (Path, REQUIRED)),
+    **dict.fromkeys(("draws", "program"), (str, REQUIRED)),
     **dict.fromkeys(("table", "config", "out", "shifted", "calibrate"), (Path | None, None)),
     **dict.fromkeys(("set_", "exclude", "pool"), (list[str] | None, None)),
     **dict.fromkeys(("seed", "processes", "process", "rows_per_shard"), (int | None, None)),
     **dict.fromkeys(FLAGS, (bool, False)),
     **{"model": (str, "glm"), "held_out": (float, 0.2), "level": (float, 0.9), "jobs": (int, 1), "runs": (int, 200)},
 }
-ARGUMENTS = ("table", "source", "run", "new")  # positional arguments
-METAVARS = {"run": "RUN", "new": "NEW", "set_": "FIELD=VALUE", "mesh": "N|auto", "coordinator": "HOST:PORT"}
-SPELLINGS = {"set_": ("--set",), "quiet": ("--quiet", "-q")}
+ARGUMENTS = ("table", "source", "draws", "run", "new")  # positional arguments
+METAVARS = {
+    "draws": "DRAWS",
+    "program": "FILE.py:NAME",
+    "rows": "FILE.py:NAME",
+    "run": "RUN",
+    "new": "NEW",
+    "set_": "FIELD=VALUE",
+    "mesh": "N|auto",
+    "coordinator": "HOST:PORT",
+}
+SPELLINGS = {"program": ("--model",), "set_": ("--set",), "quiet": ("--quiet", "-q")}
 ENCODING = "formula family exclude pool weights exposure censored event until missing"  # the options of ``fit_encoder``
 FORMAT = "sep decimal thousands na_values"  # the options that say how a .csv is written
 EXPLAINED = f"table example target model hidden prior drop_missing {FORMAT} {ENCODING}"

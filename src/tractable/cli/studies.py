@@ -97,6 +97,6 @@ def calibrate(given: Arguments) -> None:
     )  # fmt: skip
     page = write_calibration_page(folder, result, title=f"{task.name}: {method.label} on simulated data")
     report = result.report()
-    tables = [to_terminal(quantities(result), ROWS), verdict(report.verdict, report.checks)]
+    tables = [to_terminal(quantities(result), ROWS), verdict(*report)]
     show_result(quiet, folder, tables, f"Report: {page}")
     end(result.interrupted, report.verdict)

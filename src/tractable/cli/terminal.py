@@ -95,13 +95,13 @@ def show_result(quiet: bool, folder: object, parts: Iterable[Any], last: str) ->
     line(last)
 
 
-def verdict(word: str, results: Sequence[Any]) -> Any:
-    """The verdict and its checks, as a terminal shows them."""
+def verdict(word: str, results: Sequence, title: str) -> Any:
+    """The parts of a report as a terminal shows them: its verdict, checks and title."""
     from tractable.pages.sections import Section
     from tractable.pages.terminal import to_terminal
     from tractable.pages.verdict import checks
 
-    return to_terminal(Section("Verdict", [checks(results)], verdict=word))
+    return to_terminal(Section(title, [checks(results)], verdict=word))
 
 
 def end(interrupted: bool, verdict: str) -> None:

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from tractable.core.batches import Batch, PlacedRows, split_weights, whole
 from tractable.core.errors import ModelError
@@ -96,3 +97,33 @@ def _prior(model: Prior, position: PyTree, flat: bool, jacobian: bool) -> tuple[
     if jacobian:
         prior = prior + model.log_jacobian(unconstrained, params)
     return params, prior
+
+
+def density_from_gradients(function: Callable, size: int) -> Callable:
+    """A log density that JAX differentiates, from ``function(position) -> (log density, gradient (d,))`` in NumPy.
+
+    Compiled programs call the function on the host, once for each position (``jax.pure_callback``).
+    """
+    found = function(np.zeros(size))
+    shapes = [np.shape(part) for part in found] if isinstance(found, tuple) else np.shape(found)
+    if shapes != [(), (size,)]:
+        raise ModelError(
+            f"Expected function(position) to return a log density and its gradient ({size},); at zeros the "
+            f"shape of the result is {shapes}."
+        )
+
+    def call(positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        pairs = [function(each) for each in np.asarray(positions, np.float64).reshape(-1, size)]
+        values, gradients = (np.asarray(part, positions.dtype) for part in zip(*pairs, strict=True))
+        return values.reshape(positions.shape[:-1]), gradients.reshape(positions.shape)
+
+    def both(position: jax.Array) -> tuple[jax.Array, jax.Array]:
+        shapes = jax.ShapeDtypeStruct((), position.dtype), jax.ShapeDtypeStruct((size,), position.dtype)
+        return jax.pure_callback(call, shapes, position, vmap_method="broadcast_all")
+
+    @jax.custom_vjp
+    def density(position: jax.Array) -> jax.Array:
+        return both(position)[0]
+
+    density.defvjp(both, lambda gradient, change: (change * gradient,))
+    return density

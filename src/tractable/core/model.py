@@ -18,13 +18,13 @@ from tractable.core.batches import whole as whole
 from tractable.core.bits import CachedProperty
 from tractable.core.density import batch_log_likelihood as batch_log_likelihood
 from tractable.core.density import counted_log_likelihoods as counted_log_likelihoods
+from tractable.core.density import density_from_gradients, log_posterior, needed_likelihood
 from tractable.core.density import log_density as log_density
-from tractable.core.density import log_posterior, needed_likelihood
 from tractable.core.errors import ModelError
 from tractable.core.groups import Grouped, prior_centre
 from tractable.core.kernel import Kernel as Kernel
 from tractable.core.kernel import Objective as Objective
-from tractable.core.priors import check_prior, in_words, is_distribution
+from tractable.core.priors import check_prior, in_order, in_words, is_distribution
 from tractable.core.priors import sample_of as sample_of
 from tractable.core.rows import Data, arrays_for
 from tractable.core.rows import as_data as as_data
@@ -34,7 +34,7 @@ from tractable.core.view import Table
 from tractable.core.words import Spelt
 
 # A model's cached properties; there are more, in the names of which are spaces (``bits.CachedProperty``).
-CACHED = ("names", "double_copy", "representative")
+CACHED = ("names", "double_copy", "representative", "identities")
 NUMBERS = (int, float, np.number, np.ndarray, jax.Array)
 
 # By default JAX rounds the factors of float32 products on a GPU to 10 bits. The log density of many rows would then be
@@ -174,6 +174,11 @@ class Model(Grouped, Spelt):
         if self.local is not None:
             self.check_local()
 
+    def fingerprint(self) -> str | None:
+        """Identifies what all functions of the model compute; None where it is not known that this is up to date."""
+        found = [identify() for identify in vars(self).get("identities", {}).values()]
+        return " ".join(found) if found and None not in found else None
+
     def split_arrays(self) -> tuple["Model", tuple]:
         """The model for which programs are compiled, and the arrays that are their arguments (``core.shared``)."""
         if self.shared and not self.prior_is_callable:
@@ -232,6 +237,21 @@ class Model(Grouped, Spelt):
         """
         function_or_none("log_density", log_density, "log_density(position)")
         return cls(log_density, None, position, support, derived=derived)
+
+    @classmethod
+    def from_gradients(cls, function: Callable[[np.ndarray], tuple[float, np.ndarray]], size: int) -> "Model":
+        """A model without data, from a log density and its gradient that another program computes.
+
+        Args:
+            function: ``position (size,) -> (log density, gradient (size,))`` with NumPy arrays of unconstrained reals,
+                such as ``log_density_gradient`` of BridgeStan's model. It is called once for each position.
+            size: how many numbers a position has.
+
+        Raises:
+            ModelError: ``function(zeros)`` is not such a pair.
+        """
+        function_or_none("function", function, "function(position)")
+        return cls(density_from_gradients(function, size), position=jnp.zeros(size))
 
     def part(self, name: str) -> np.ndarray:
         """The indices of a part's numbers in a flat position; ``name`` is a key of ``parts``."""
@@ -338,7 +358,7 @@ def _numbered(model: Model) -> tuple:
 
 def _properties(distribution: PyTree, key: jax.Array, value: ArrayLike) -> list:
     """A distribution, a draw, and its moments, entropy and cdf if they exist."""
-    properties = [distribution]
+    properties = [in_order(distribution)]
     for call in (
         lambda: distribution.sample(key), lambda: distribution.mean, lambda: distribution.variance,
         lambda: distribution.entropy(), lambda: distribution.cdf(value),

@@ -1,6 +1,7 @@
 """Checks and draws of a prior that is a pytree of numpyro distributions."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -25,6 +26,31 @@ LEAST = 0.1  # α below which that probability, 1.6e-4, matters
 def is_distribution(x: object) -> bool:
     """Whether ``x`` is a distribution; an ``is_leaf`` for pytrees of distributions, as each is itself a pytree."""
     return isinstance(x, Distribution)
+
+
+@jax.tree_util.register_static
+@dataclass(frozen=True, eq=False)
+class Fixed:
+    """The class of a distribution, and its fields that are no arrays; printed where a structure is hashed."""
+
+    kind: type
+    fields: tuple
+
+
+def in_order(distributions: PyTree) -> PyTree:
+    """A pytree with the fields of each distribution in an order that is the same in every process.
+
+    numpyro flattens a distribution in the order of a Python set, which differs between processes.
+    """
+
+    def split(value: PyTree) -> PyTree:
+        if not is_distribution(value):
+            return value
+        kind, own = type(value), vars(value)
+        fixed = tuple((name, own.get(name)) for name in sorted(kind.gather_pytree_aux_fields()))
+        return Fixed(kind, fixed), [in_order(own.get(name)) for name in sorted(kind.gather_pytree_data_fields())]
+
+    return jax.tree.map(split, distributions, is_leaf=is_distribution)
 
 
 def sample_of(distributions: PyTree, key: jax.Array) -> PyTree:

@@ -9,7 +9,8 @@ import importlib
 import inspect
 import json
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
+from pathlib import Path
 from typing import Any, Generic, ParamSpec, TypeVar
 
 import jax
@@ -18,6 +19,7 @@ import numpy as np
 from jax.core import Tracer
 from jax.extend.core import ClosedJaxpr
 
+from tractable.core import program_files
 from tractable.core.errors import CheckpointError, TractableError
 from tractable.core.tree import PyTree
 from tractable.core.words import check_spelling
@@ -49,6 +51,7 @@ FACTORIES = {
 }
 FEW = 1 << 14  # on at most this many numbers, a program without a long loop takes less time to run than to compile
 ONCE = 1 << 17  # the same for a program that is called a few times only
+READY = 128  # most programs from files that a function holds in memory
 # XLA options on CPUs. COMPILE_FAST takes a quarter of the time to compile, and loops over few numbers run as fast.
 # COMPILE_FASTEST takes a tenth and runs at a third of the speed. Both may round differently.
 COMPILE_FAST = {
@@ -150,30 +153,104 @@ class Compiled(Generic[T]):
         def program(arrays: dict[str, PyTree], /, **arguments: object) -> T:
             return function(**arguments | {name: _join(arguments[name], each) for name, each in arrays.items()})
 
-        program.__name__ = function.__name__
+        program.__name__, program.__qualname__ = function.__name__, function.__qualname__
+        program.__module__ = function.__module__
         self._jit = functools.partial(jax.jit, program, static_argnames=static, donate_argnames=donate)
-        self._program = self._jit()
+        self._program, self._plain, self._donate = self._jit(), program, donate
         self._options, self._few = if_few, few
+        self._ready: dict[Hashable, Callable | None] = {}  # programs from files; None if a program can have no file
 
     def __call__(self, *args: object, **kwargs: object) -> T:
         arrays, arguments = self._split(args, kwargs)
-        if not self._options or getattr(arguments.get("placement"), "divides_rows", False):
-            return self._program(arrays, **arguments)
-        given = [arrays, *(argument for name, argument in arguments.items() if name not in self._room)]
-        return (self._if_few if _are_few(given, self._few) else self._program)(arrays, **arguments)
+        are_few = False
+        if self._options and not getattr(arguments.get("placement"), "divides_rows", False):
+            given = [arrays, *(argument for name, argument in arguments.items() if name not in self._room)]
+            are_few = _are_few(given, self._few)
+        if program_files.folder() is not None:
+            static, leaves, structure = self._flatten(arrays, arguments)
+            key = (*static.items(), structure, *map(jax.typeof, leaves), are_few, program_files.settings())
+            if not any(isinstance(leaf, Tracer) for leaf in (jax.device_put(0.0), *leaves)):
+                if key not in self._ready:
+                    if len(self._ready) >= READY:
+                        self._ready.clear()
+                    self._ready[key] = self._from_file(static, leaves, structure, are_few)
+                if (ready := self._ready[key]) is not None:
+                    return ready(*leaves)
+        return (self._if_few if are_few else self._program)(arrays, **arguments)
+
+    def _from_file(self, static: dict[str, Any], leaves: list, structure: PyTree, are_few: bool) -> Callable | None:
+        """The program, traced or from its file; None if there can be no file, as of a program with callbacks."""
+
+        def function(*leaves: jax.Array) -> T:
+            arrays, traced = jax.tree.unflatten(structure, leaves)
+            return self._plain(arrays, **traced, **static)
+
+        function.__name__ = self._plain.__name__
+        places = jax.tree_util.tree_flatten_with_path(jax.tree.unflatten(structure, leaves))[0]
+        donate = [i for i, (path, _) in enumerate(places) if path[0].idx == 1 and path[1].key in self._donate]
+        try:
+            path = self._file("program", static, leaves, structure, are_few)
+            kinds = [jax.typeof(leaf) for leaf in leaves]
+            return program_files.program(path, function, kinds, donate, self._known_options if are_few else None)
+        except Exception:  # what cannot be described, exported or written again works without a file
+            return None
+
+    def _saved(self, what: str, compute: Callable[[], Any], arrays: dict, arguments: dict[str, Any]) -> Any:
+        """The JSON value of ``compute()``, which depends on the program alone, from a file if there can be one."""
+        if program_files.folder() is None:
+            return compute()
+        try:
+            path = self._file(what, *self._flatten(arrays, arguments))
+        except (LookupError, ImportError):
+            return compute()
+        return program_files.saved(path, compute)
+
+    def _flatten(self, arrays: dict[str, PyTree], arguments: dict[str, Any]) -> tuple[dict[str, Any], list, PyTree]:
+        """The static arguments, and the leaves and structure of all others."""
+        static = {name: value for name, value in arguments.items() if name in self._static}
+        traced = {name: value for name, value in arguments.items() if name not in self._static}
+        return static, *jax.tree.flatten((arrays, traced))
+
+    def _file(self, what: str, static: dict[str, Any], leaves: list, structure: PyTree, are_few: bool = False) -> Path:
+        """The file for what a program is traced from; raises a LookupError if that is not known."""
+        if "0x" in str(structure):  # the address of an object that cannot be described
+            raise LookupError(str(structure))
+        described = {name: program_files.describe(value) for name, value in static.items()}
+        kinds = [leaf if isinstance(leaf, jax.ShapeDtypeStruct) else jax.typeof(leaf) for leaf in leaves]
+        named = [what, self._plain.__module__, self._plain.__qualname__, described, str(structure), are_few]
+        return program_files.file_of([*named, *((str(kind.dtype), kind.shape, kind.weak_type) for kind in kinds)])
+
+    @functools.cached_property
+    def _known_options(self) -> dict[str, Any]:
+        """The options ``if_few`` that the installed XLA knows."""
+        return {k: v for k, v in self._options.items() if k not in _unknown()}
 
     @functools.cached_property
     def _if_few(self) -> Callable[..., T]:
-        """The program compiled with the options ``if_few`` that the installed XLA knows; made when first used."""
-        return self._jit(compiler_options={k: v for k, v in self._options.items() if k not in _unknown()})
+        """The program compiled with the options ``if_few``; made when first used."""
+        return self._jit(compiler_options=self._known_options)
 
     def traced(self, *args: object, **kwargs: object) -> ClosedJaxpr:
         arrays, arguments = self._split(args, kwargs)
         return self._program.trace(arrays, **arguments).jaxpr
 
+    def count(self, operations: Callable[[ClosedJaxpr], float], *args: object) -> float:
+        """``operations`` of the traced program."""
+        return self._saved(operations.__name__, lambda: operations(self.traced(*args)), *self._split(args, {}))
+
     def eval_shape(self, *args: object, **kwargs: object) -> Any:
         arrays, arguments = self._split(args, kwargs)
-        return self._program.eval_shape(arrays, **arguments)
+
+        def compute() -> Any:
+            leaves, structure = jax.tree.flatten(self._program.eval_shape(arrays, **arguments))
+            return program_files.containers(structure), [(leaf.shape, np.dtype(leaf.dtype).name) for leaf in leaves]
+
+        try:
+            structure, kinds = self._saved("shapes", compute, arrays, arguments)
+        except (LookupError, TypeError):  # containers that cannot be described, or keys
+            return self._program.eval_shape(arrays, **arguments)
+        leaves = [jax.ShapeDtypeStruct(tuple(shape), np.dtype(name)) for shape, name in kinds]
+        return jax.tree.unflatten(program_files.with_containers(structure), leaves)
 
     def _split(self, args: tuple, kwargs: dict[str, object]) -> tuple[dict[str, PyTree], dict[str, Any]]:
         """The arrays of static arguments by name, and all arguments with the static ones' forms."""

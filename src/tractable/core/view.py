@@ -93,4 +93,5 @@ class Table(NamedTuple):
     data: Callable[[Any], Any]  # from a table with the target to Data
     in_units: Callable[[Any], Any]  # from a Prediction to one in the table's units
     log_units: Callable[[Any], Any]  # y -> (n,) nats by which log densities exceed those in the table's units
+    decode: Callable[[Any], Any]  # from y to the target in the table's units, or to its class labels
     view: View | None = None  # None if the parameters have the table's names and units

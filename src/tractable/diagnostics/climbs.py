@@ -27,6 +27,9 @@ EXAMPLE_EVERY, BEGIN = 8, 1.0
 # Number of random points that are screened for starts: points of high density become starts. For many starts and up to
 # FEW_NUMBERS parameters, four times as many are screened.
 SCREENED, FEW_NUMBERS = 512, 6
+AXIS_STEPS = (4.0, 16.0, 64.0, 256.0, 1024.0)  # sds from the centre to points on axes
+OFF_AXIS = 0.03  # distance of these points from their axis, in posterior sds
+NEAR = 6.0  # nats, to which half the number of parameters is added: how far below a maximum most of its mass lies
 NEIGHBOURS = 6  # number of nearest points whose density a screened point must exceed to become a start
 INNER_WIDTHS = (1.0, 0.7, 1.0, 0.4, 1.0, 0.2)  # sds of points drawn inside the posterior, in posterior sds
 DISTANCES = (3.0, 5.0, 8.0, 12.0, 18.0, 26.0)  # posterior sds from the centre to the modes that distant points seek
@@ -40,6 +43,9 @@ SAME_MODE = 0.1
 NEGLIGIBLE = 12.0  # nats; a mode whose log mass is this far below the largest is left out
 LEAST_FALL, MOST_FALL = 0.15, 3.0  # nats by which log p should fall at one sd from a mode; a normal's falls by 0.5
 MODE_WIDTHS = (1.0, 0.1, 0.01)  # widths that are tried for a mode, as shares of the posterior's width
+# Factor by which a curvature may grow if it is measured over the width that it suggests. Where a density is flat, this
+# width is so large that the differences reach beyond the plain.
+MOST_BEND = 1e6
 FLAT = 1e-6  # smallest over largest eigenvalue of a mode's curvature, below which it is a ridge or a plateau
 
 
@@ -49,6 +55,13 @@ class Ends(NamedTuple):
     positions: np.ndarray  # (s, d)
     values: np.ndarray  # (s,)
     to_come: np.ndarray  # (s,) nats that the last step tried was expected to gain
+
+
+class Path(NamedTuple):
+    """Points at which climbs were, in no order."""
+
+    positions: np.ndarray  # (n, d)
+    values: np.ndarray  # (n,) log densities
 
 
 class Mode(NamedTuple):
@@ -64,7 +77,7 @@ def starts(
     target: Target, rows: PyTree, centre: np.ndarray, root: np.ndarray, count: int, points: int, seed: int,
     known: np.ndarray | None = None,
 ) -> np.ndarray:  # fmt: skip
-    """About 1.25 ``count`` starting points (s, d) of climbs; ``known`` points (k, d), if given, come first.
+    """About 1.4 ``count`` starting points (s, d) of climbs; ``known`` points (k, d), if given, come first.
 
     Of ``count`` points, half are overdispersed draws: antithetic pairs from the prior, where it can be sampled, and
     pairs around the posterior's mean at growing widths. A quarter are the best of many more such draws: points whose
@@ -99,7 +112,34 @@ def starts(
     best = highest[np.argsort(-values[highest])][: count // 4]
     remainder = np.argsort(-values)[: count // 4 - len(best)]
     known = np.empty((0, size)) if known is None else known
-    return np.concatenate([known, first_starts, outliers, lifted_outliers, places[best], places[remainder]])
+    on_axes = _axis_points(target, rows, generator, centre, root, part, points) if part else np.empty((0, size))
+    return np.concatenate([known, first_starts, outliers, lifted_outliers, places[best], places[remainder], on_axes])
+
+
+def _axis_points(
+    target: Target, rows: PyTree, generator: np.random.Generator, centre: np.ndarray, root: np.ndarray, count: int,
+    points: int,
+) -> np.ndarray:  # fmt: skip
+    """The ``count`` points (count, d) near axes through the centre where log p/q is highest, one for each half-axis.
+
+    Axes are those of the parameters and the main axes of the posterior. A narrow bar that crosses the posterior is
+    missed by random points, but an axis lies in it or near it. Points on an axis itself could be saddle points. If
+    more than about ``points`` would be looked at, only some of the half-axes are.
+    """
+    values, basis = np.linalg.eigh(root @ root.T)
+    axes = np.concatenate([np.diag(np.sqrt(np.sum(np.square(root), 1))), (basis * np.sqrt(np.abs(values))).T])
+    axes = generator.permutation(np.concatenate([axes, -axes]))[: max(count, points // len(AXIS_STEPS))]
+    places = centre + np.array(AXIS_STEPS)[:, None, None] * axes  # (step, axis, d)
+    places = places + OFF_AXIS * generator.standard_normal(places.shape) @ root.T
+    white = (places - centre) @ np.linalg.inv(root).T
+    heights = target.at(rows, np.concatenate([centre[None], places.reshape(-1, len(centre))]))
+    height, heights = heights[0], heights[1:].reshape(places.shape[:2])
+    excess = heights + np.sum(np.square(white), 2) / 2 - height
+    near = heights > height - NEAR - len(centre) / 2
+    excess = np.where(near & (excess > NEAR), 1e100 + excess, excess)  # such a point already lies on the bar
+    step = np.argmax(excess, 0)
+    best = np.argsort(-np.max(excess, 0))[:count]
+    return places[step[best], best]
 
 
 def _shell_outliers(
@@ -193,7 +233,7 @@ def _from_prior_by_jax(model: Any, key: jax.Array, count: int) -> jax.Array:
 
 def climb(
     target: Target, rows: PyTree, begin: np.ndarray, centre: np.ndarray, root: np.ndarray, steps: int = ITERATIONS,
-    lift: float = 0.0,
+    lift: float = 0.0, path: list[Path] | None = None,
 ) -> Ends:  # fmt: skip
     """Maximises the density by L-BFGS from every start ``begin`` (s, d).
 
@@ -210,6 +250,8 @@ def climb(
     x = np.linalg.solve(root, (begin - centre).T).T
     count, size = x.shape
     value, slope = look(x)
+    if path is not None:
+        path.append(Path(begin, value.copy()))
     memory = Memory.empty(count, size)
     length = np.minimum(1.0, 1 / np.maximum(np.linalg.norm(slope, axis=1), 1e-30))
     to_come = np.full(count, np.inf)
@@ -234,6 +276,8 @@ def climb(
         to_come[active] = gain
         floor = np.maximum(GAIN / 10, 1e-6 * (1 + np.abs(value[active])))  # a smaller gain is negligible, or rounding
         updated = active[accept]
+        if path is not None:
+            path.append(Path(new[accept] @ root.T + centre, new_value[accept]))
         x[updated], value[updated], slope[updated] = new[accept], new_value[accept], new_slope[accept]
         length[active] = np.where(accept, 1.0, 0.3 * step_length)
         is_running[active] = step_length * gain > floor
@@ -341,6 +385,8 @@ def _mode(target: Target, rows: PyTree, position: np.ndarray, value: float, widt
         own = np.abs(np.diag(curvature))
         if np.all(np.isfinite(curvature)) and np.all(own > 0):
             curvature = precision(target, rows, position, 0.1 / np.sqrt(own))
+            if np.any(np.abs(np.diag(curvature)) > MOST_BEND * own):
+                continue
         mode = _normal(position, value, curvature)
         if mode is not None and falls_as_normal(target, rows, mode):
             slope = target.look(rows, mode.position[None])[1][0]

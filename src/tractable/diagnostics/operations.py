@@ -75,9 +75,12 @@ def _cubic(share: float) -> Callable[[JaxprEqn], float]:
     return lambda equation: share * _size(equation.invars[0]) * _shape(equation.invars[0])[-1]
 
 
+CALL = 2e5  # the count for a position at which a function on the host is called, about 40 µs
+
 # Counts of primitives whose operations depend on more than the size of the result.
 PARTICULAR: dict[str, Callable[[JaxprEqn], float]] = {
     "dot_general": _product,
+    "pure_callback": lambda equation: CALL * _size(equation.outvars[0]),
     "conv_general_dilated": _convolution,
     **dict.fromkeys(
         ("scatter", "scatter_add", "scatter-add", "scatter_max", "scatter_min", "scatter_mul"),

@@ -22,7 +22,7 @@ class Report(NamedTuple):
     "caution": do not use the result as a posterior; it may serve for what the check says, such as predictions.
     "reject": do not use the result as a posterior; the check says what to do.
 
-    A point estimate is judged as an estimate of the maximum, not as a posterior.
+    A point estimate is judged as a maximum and not as a posterior, and a network by its predictions; the title says so.
     """
 
     verdict: str  # the worst verdict of the checks
@@ -48,7 +48,17 @@ def judge(posterior: Learnt) -> Report:
         checks.append(Check("interrupted", posterior.count, "caution", "draws per chain were kept before the stop"))
     checks += [*digits_check(posterior.data), *order_check(posterior.data, posterior.method.plan(posterior.data))]
     numbers = f"{len(posterior.names)} number{'s' if len(posterior.names) > 1 else ''}"
-    return Report(worst(checks), tuple(checks), f"{type(posterior.method).__name__} on {numbers}")
+    title = ", judged ".join([f"{type(posterior.method).__name__} on {numbers}", *_bases(posterior)])
+    return Report(worst(checks), tuple(checks), title)
+
+
+def _bases(posterior: Learnt) -> list[str]:
+    """What the verdict is of, if it is not the posterior of every parameter."""
+    if posterior.model.is_ladder:
+        return ["by its bound and its hidden units"]
+    if posterior.model.network_weights:
+        return ["by its predictions and not by its weights"]
+    return ["as a maximum and not as a posterior"] if posterior.is_point else []
 
 
 def lines_of(checks: Sequence[Check]) -> list[str]:
@@ -117,6 +127,12 @@ def _stuck(stuck: int, chains: int) -> list[Check]:
     if chains == 1:
         out.append(Check("chains", 1, "caution", "one chain cannot reveal a mode that it never visits; run four"))
     return out
+
+
+def check_bias(worst: float, tolerance: float, sentence: str) -> Check:
+    """Checks the predicted relative error of an sd against the error that the user tolerates."""
+    verdict = "trust" if worst <= 1.5 * tolerance else "caution" if worst <= 4 * tolerance else "reject"
+    return Check("predicted bias", worst, verdict, sentence)
 
 
 def check_share(name: str, value: float | int, low: float | int, high: float | int, sentence: str) -> Check:

@@ -89,7 +89,7 @@ def check_shape(subject: Subject, view: View, reweighed: Reweighed | None, endle
         reweighed: the weighted places; None if there are none.
         endless: whether the density may fall so slowly along a ray that some variance is infinite.
     """
-    chained = subject.learnt.method.chained
+    chained = subject.learnt.method.chained and subject.learnt.method.follows
     reliable = reweighed is not None and reweighed.reliable
     compared, source = None, ""
     if reweighed is not None and reliable:
@@ -111,7 +111,7 @@ def check_shape(subject: Subject, view: View, reweighed: Reweighed | None, endle
 
 def _shape_check(subject: Subject, compared: Compared | None, source: str) -> Check:
     """The check with the verdict of a comparison, or without one if nothing could be compared."""
-    chained = subject.learnt.method.chained
+    chained = subject.learnt.method.chained and subject.learnt.method.follows
     if compared is None:
         verdict, error = "trust" if chained else "caution", math.nan
         sentence = "neither reweighting nor moving draws can tell whether means and sds are right"
@@ -126,7 +126,7 @@ def _shape_check(subject: Subject, compared: Compared | None, source: str) -> Ch
     if compared is not None and verdict == "caution":
         sentence += ": too near the limit to tell"
     elif compared is not None and verdict == "reject":
-        sentence += ": draw more, or change the parameters" if chained else ": use another method, such as NUTS"
+        sentence += f": {subject.learnt.method.advice}"
     return Check(SHAPE, error, verdict, sentence)
 
 

@@ -133,4 +133,4 @@ def _work(target: Target, leaves: tuple[jax.ShapeDtypeStruct, ...], tree: Any) -
     rows, size = jax.tree.unflatten(tree, leaves), target.model.space.size
     places = jax.ShapeDtypeStruct((_blocks(size), _block(rows), size), jnp.result_type(float))
     # The number of blocks is an argument of the program, so its loop over them counts as one iteration.
-    return 100.0 + operations(_values_and_slopes.traced(target, rows, places, 1)) / _block(rows)
+    return 100.0 + _values_and_slopes.count(operations, target, rows, places, 1) / _block(rows)

@@ -9,6 +9,7 @@ import numpy as np
 
 from tractable.core.check import Check
 from tractable.diagnostics import climbs, networks, tails
+from tractable.diagnostics.arms import find_arms
 from tractable.diagnostics.belief import Fitted, Moments
 from tractable.diagnostics.climbs import Mode
 from tractable.diagnostics.learnt import Learnt
@@ -94,7 +95,8 @@ def _verify_density(learnt: Learnt, how: str, again: Callable[..., Learnt]) -> l
             return out
         if view.target != view.climbed:
             modes = _climb_target(subject, view)
-    reweighed = reweigh(view.target, view.rows, centre, root, modes, view.size.places, seed)
+    arms = find_arms(view.climbed, view.rows, view.path, centre, root, modes)
+    reweighed = reweigh(view.target, view.rows, centre, root, [*modes, *arms], view.size.places, seed)
     if not subject.is_point:
         out.append(check_visits(subject, modes, reweighed))
     # A density that falls more slowly than r^−(d + 2) on a cone of rays has an infinite variance. The slope on one ray

@@ -69,6 +69,7 @@ class View(NamedTuple):
         rows: the rows, as ``target`` takes them.
         size: the amount of work.
         ends: the ends of the climbs.
+        path: the points of high density that the climbs passed.
     """
 
     checks: list[Check]
@@ -77,6 +78,7 @@ class View(NamedTuple):
     rows: PyTree
     size: Size
     ends: climbs.Ends
+    path: climbs.Path
 
 
 def affordable(learnt: Learnt, target: Target, rows: PyTree) -> Size | None:
@@ -117,7 +119,11 @@ def view_all(subject: Subject, target: Target, climbed: Target, rows: PyTree, si
     begin = climbs.starts(
         climbed, rows, subject.centre, subject.root, size.starts, size.points, subject.seed, subject.places_before
     )
-    return View([], target, climbed, rows, size, climbs.climb(climbed, rows, begin, subject.centre, subject.root))
+    path: list[climbs.Path] = []
+    ends = climbs.climb(climbed, rows, begin, subject.centre, subject.root, path=path)
+    positions, values = (np.concatenate(parts) for parts in zip(*path, strict=True))
+    near = values > np.max(values) - climbs.NEAR - len(subject.centre) / 2
+    return View([], target, climbed, rows, size, ends, climbs.Path(positions[near], values[near]))
 
 
 def view_few(subject: Subject, target: Target, climbed: Target, rows: PyTree, few: Few) -> tuple[Check, View | None]:
@@ -142,7 +148,9 @@ def view_few(subject: Subject, target: Target, climbed: Target, rows: PyTree, fe
     places = sorted(set(highest), key=lambda i: -view.ends.values[i])[: climbs.MODES]
     new_ends = climbs.climb(climbed, rows, view.ends.positions[places], centre, root)
     ends = climbs.Ends(*(a[[places.index(i) for i in highest if i in places]] for a in new_ends))
+    # Far from the posterior, where its correction fades out, a sample's density has arms of its own.
+    no_path = climbs.Path(np.zeros((0, len(centre))), np.zeros(0))
     modes = climbs.places_met(ends, root)[ends.values > ends.values.max() - FAR_BELOW]
     if len(set(modes)) > 1:
-        return check, View([check], target, climbed, rows, SIZES[-1], ends)
-    return check, view._replace(checks=[check], ends=ends)
+        return check, View([check], target, climbed, rows, SIZES[-1], ends, no_path)
+    return check, view._replace(checks=[check], ends=ends, path=no_path)

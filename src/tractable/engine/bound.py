@@ -16,7 +16,7 @@ from tractable.core import tree
 from tractable.core.batches import Plan, place, window
 from tractable.core.model import Objective, PyTree
 from tractable.core.rows import SHUFFLE, Data
-from tractable.core.shared import compiled
+from tractable.core.shared import COMPILE_FAST, COMPILE_FASTEST, compiled
 from tractable.engine import run as loop
 from tractable.engine.method import Program
 
@@ -125,7 +125,7 @@ def _rise(first: np.ndarray, last: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return last.mean(1) - first.mean(1), np.sqrt(squared(first) + squared(last))
 
 
-@compiled("program", "plan")
+@compiled("program", "plan", if_few=COMPILE_FAST)
 def _values(
     program: Program, plan: Plan | None, tuned: PyTree, rows: PyTree, phis: PyTree, key: jax.Array
 ) -> jax.Array:
@@ -141,7 +141,7 @@ def _values(
     return jax.lax.map(once, jnp.arange(EVALUATED if tree.size(first) <= LARGE else FEW)).T
 
 
-@compiled("program", "plan")
+@compiled("program", "plan", if_few=COMPILE_FASTEST)
 def _signal(program: Program, plan: Plan | None, tuned: PyTree, rows: PyTree, phi: PyTree, key: jax.Array) -> jax.Array:
     method: Any = program.method
     objective = method.objective(program.model, rows, tuned)

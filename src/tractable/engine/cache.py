@@ -20,8 +20,9 @@ def cache(folder: str | Path | None = None) -> Path:
     """Save programs that are compiled from now on, and reuse saved ones: a second process starts in half the time.
 
     A program is reused if nothing that it was compiled from has changed: its shapes and constants, JAX's version and
-    options. Each kind of processor has its own folder, since compiled programs use the processor's own instructions. If
-    the folder holds more than 512 MiB, the oldest programs are deleted.
+    options. Programs of ``infer`` are saved as traced too, so that a later process need not trace them
+    (``core.program_files``). Each kind of processor has its own folder, since compiled programs use the processor's own
+    instructions. If the folder holds more than 512 MiB, the oldest programs are deleted.
 
     Args:
         folder: by default the folder that the environment variable ``TRACTABLE_CACHE`` names; if it is not set, a

@@ -112,6 +112,7 @@ class Climber(NamedTuple):
     shape: loop.Shape
     plan: Plan | None
     keys: jax.Array
+    long: bool = False  # of the loop
 
     def advance(
         self, at: LoopState, tuned: PyTree, end: int, of: int, keep: Callable[[LoopState], None]
@@ -132,7 +133,7 @@ class Climber(NamedTuple):
             self.session.say(self.phase, done * self.shape.group, of * self.shape.group, at.latest())
 
         result = loop.run(
-            loop.Loop(self.program, self.shape, self.plan), self.session.data, tuned, self.keys,
+            loop.Loop(self.program, self.shape, self.plan, self.long), self.session.data, tuned, self.keys,
             loop.Start(at.states, at.groups, at.moments), end, loop.Host(on_segment, self.session.stop), (),
         )  # fmt: skip
         return at, result.interrupted

@@ -65,7 +65,7 @@ class Drawing(Method):
 
     chained: ClassVar[bool] = True
     verified: ClassVar[bool] = True
-    long: ClassVar[bool] = False  # whether compiling a step with all optimisations takes longer than a run on few rows
+    advice: ClassVar[str] = "draw more, or change the parameters"
     unsaved: ClassVar[tuple[str, ...]] = ()  # traces that only the warm-up reads
     outside: ClassVar[tuple[str, ...]] = ("chains", "draws")
     chains: Count = 4

@@ -3,10 +3,14 @@
 Models of equal identity share compiled programs. A saved result recognises its model by the identity.
 """
 
+import contextlib
+import contextvars
+import functools
 import hashlib
 import json
 import warnings
 import weakref
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -16,6 +20,7 @@ import numpy as np
 from tractable.core.batches import Members
 from tractable.core.latent import LatentModel
 from tractable.core.model import Batch, Data, Model, PyTree
+from tractable.core.priors import in_order
 from tractable.engine.programs import Trace, structure_of, trace
 
 # For each identity, the first model that had it and still exists. Its compiled programs serve all equal models.
@@ -23,6 +28,8 @@ _first: weakref.WeakValueDictionary[str, Model] = weakref.WeakValueDictionary()
 # The traces and identities of models. They are fixed at a model's first use, as are its compiled programs.
 _densities: weakref.WeakKeyDictionary[Model, dict[tuple, Trace]] = weakref.WeakKeyDictionary()
 _identities: weakref.WeakKeyDictionary[Model, dict[tuple, str | None]] = weakref.WeakKeyDictionary()
+# The models whose identities hold at present; None outside ``identified``.
+_current: contextvars.ContextVar[list[Model] | None] = contextvars.ContextVar("current", default=None)
 
 
 def share_programs(model: Model, kinds: PyTree, count: int = 0) -> None:
@@ -42,7 +49,7 @@ def share_programs(model: Model, kinds: PyTree, count: int = 0) -> None:
     for part in (model.parts or {}).values():
         share_programs(part, (jax.ShapeDtypeStruct((), kinds[0].dtype), kinds[1]))
     key, known = (count, *_key(kinds)), _identities.setdefault(model, {})
-    if key not in known:
+    if is_new := key not in known:
         known[key] = _identity(model, kinds, count)
     same = known[key]
     first = model.representative or (model if same is None else _first.setdefault(same, model))
@@ -51,6 +58,31 @@ def share_programs(model: Model, kinds: PyTree, count: int = 0) -> None:
         if same is not None:
             _first[same] = model
     vars(model)["representative"] = first
+    if (models := _current.get()) is not None:
+        identify = functools.cache(functools.partial(_identity, first, kinds, count))
+        is_known = is_new or first is not model
+        vars(first).setdefault("identities", {}).setdefault(key, (lambda: same) if is_known else identify)
+        models.append(first)
+
+
+@contextlib.contextmanager
+def identified() -> Iterator[None]:
+    """A context in which programs of the models that ``share_programs`` gets may come from files.
+
+    A file is found by what the model's functions compute. Global variables that they read may change at any time, so
+    the identity of a model holds for one such context. A context within another one is part of that one.
+    """
+    if _current.get() is not None:
+        yield
+        return
+    models: list[Model] = []
+    before = _current.set(models)
+    try:
+        yield
+    finally:
+        _current.reset(before)
+        for model in models:
+            vars(model).pop("identities", None)
 
 
 def _identity(model: Model, kinds: PyTree, count: int) -> str | None:
@@ -70,7 +102,7 @@ def _identity(model: Model, kinds: PyTree, count: int) -> str | None:
         return None
     if any(each.calls_back for each in traces):
         return None
-    fields = [getattr(model, name) for name in ("prior", "likelihood", "support", "start")]
+    fields = [in_order(getattr(model, name)) for name in ("prior", "likelihood", "support", "start")]
     parts = [type(model).__name__, position.dtype.name, structure_of(fields), structure_of((params, rows)), *traces]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 

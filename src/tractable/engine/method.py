@@ -92,21 +92,23 @@ class Registry(Mapping[str, type]):
     def __init__(self) -> None:
         self.classes: dict[str, type[Method]] = {}  # those that were imported
         self.modules: dict[str, str] = {}  # the modules of the library's methods; ``tractable.methods`` fills it
+        self.unlisted: dict[str, str] = {}  # the same for methods that cannot be run, but are in saved folders
 
     def __getitem__(self, label: str) -> type["Method"]:
         if label not in self.classes:
-            importlib.import_module(f"tractable.{self.modules[label]}")
+            importlib.import_module(f"tractable.{(self.modules | self.unlisted)[label]}")
         return self.classes[label]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self.modules | self.classes)
+        return (label for label in self.modules | self.classes if label not in self.unlisted)
 
     def __len__(self) -> int:
-        return len(self.modules | self.classes)
+        return sum(1 for _ in self)
 
 
 METHODS = Registry()
-ALIASES = {"metropolis": "random-walk", "rwm": "random-walk", "mean-field": "meanfield", "full-rank": "fullrank"}
+ALIASES = {"metropolis": "random-walk", "rwm": "random-walk", "mean-field": "meanfield", "full-rank": "fullrank",
+           "mams": "microcanonical", "mclmc": "microcanonical"}  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,11 +122,14 @@ class Method(Settings):
     point: ClassVar[bool] = False  # learns a single θ
     independent: ClassVar[bool] = False  # draws independent samples
     exact: ClassVar[bool] = False  # draws from the exact posterior
+    follows: ClassVar[bool] = True  # its draws follow the model's density, if its chains agree
     chained: ClassVar[bool] = False  # draws chains, which can be streamed, extended, and spread over devices
     cross_check_method: ClassVar[str] = "nuts"  # the method that a thorough verification compares with
+    long: ClassVar[bool] = False  # whether compiling a step with all optimisations takes longer than a run on few rows
     climbs: ClassVar[bool] = False  # climbs from a starting point; run again if verification finds a better start
     # Settings that no compiled program reads: they are passed to programs as arguments, or used on the host only.
     outside: ClassVar[tuple[str, ...]] = ()
+    advice: ClassVar[str] = "use another method, such as NUTS"  # where means or sds are wrong
     verified: ClassVar[bool] = False  # gives a result that can be verified against the density of θ
 
     def __init_subclass__(cls) -> None:

@@ -40,6 +40,10 @@ class OneDevice:
     by_buffer: Any = None
     on_all: Any = None
 
+    def fingerprint(self) -> str | None:
+        """Names this placement in the files of programs, of which there are none for several devices."""
+        return "one device" if type(self) is OneDevice else None
+
     def rows_of(self, data: Data, plan: Plan | None) -> PyTree:
         """The rows as a program takes them: all rows, or with a plan the shuffled rows, of which a batch is a slice."""
         return data.arrays() if plan is None else data.windows(plan.width)

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tractable.core import tree
+from tractable.core import program_files, tree
 from tractable.core.batches import Batch, Plan, first_rows, place
 from tractable.core.errors import RunError
 from tractable.core.model import Kernel, PyTree
@@ -242,7 +242,7 @@ def _segments(
         last = min(groups, -(-last // every) * every)
         if program.streams and data is not None:
             rows = _read(loop, data, keys, g, last)
-        before, traced = time.perf_counter(), traces
+        before, made = time.perf_counter(), traces + program_files.loads
         results = buffer, jax.tree.map(jnp.copy, at.moments)  # copies, since ``advance`` overwrites its arguments
         states, (buffer, moments), reached, is_finite = (_advance_long if loop.long else advance)(
             loop, tuned, rows, keys, at.states, results, (jnp.array(g), jnp.array(last))
@@ -253,7 +253,9 @@ def _segments(
             return
         at, collected = Start(states, int(reached), moments), placement.collect(states)
         took = time.perf_counter() - before
-        if traces == traced:  # the time of a segment that had to be compiled says nothing of the next one
+        if (
+            traces + program_files.loads == made
+        ):  # the time of a segment that had to be compiled says nothing of the next one
             length = int(np.clip(length * SEGMENT_SECONDS / max(took, 1e-3), 1, 4 * length))
         length = int(placement.gather(length)[0]) if placement.many_processes else length
         count = (at.groups - g) * loop.shape.stored

@@ -169,7 +169,8 @@ def _prepare(method: Any, session: Session, start_key: jax.Array, run_key: jax.A
     wide = jax.ShapeDtypeStruct((method.starts, model.space.size), number(0.0).dtype)
     shapes = jax.eval_shape(functools.partial(method.positions, model), wide, wide)
     like = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape[1:], a.dtype), shapes)
-    climber = Climber(session, "climbing the bound", program, method.shape(model, data, plan, shapes), plan, keys)
+    shape = method.shape(model, data, plan, shapes)
+    climber = Climber(session, "climbing the bound", program, shape, plan, keys, method.long)
     problem = Problem(method, climber, bound, tuned, like)
     if session.resume is not None:
         sd = jax.ShapeDtypeStruct((model.space.size,), wide.dtype)

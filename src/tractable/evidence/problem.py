@@ -97,11 +97,13 @@ def _check_posterior(model: Model, data: Data | None, posterior: Posterior, meth
             "method='importance' needs a q with a density over all parameters (MeanField, FullRank, LowRank, Laplace); "
             f"got a posterior by {name}. Without posterior=, draws are from Student t's at the modes."
         )
-    exact = posterior.method.chained and not posterior.method.minibatch
+    by = posterior.method
+    exact = by.chained and not by.minibatch and getattr(by, "adjusted", True)
     if method == "annealed" and not (exact and posterior.unconstrained is not None):
         raise SettingsError(
-            "method='annealed' runs back from draws of an exact sampler (NUTS, HMC, MALA, RandomWalk, Rejection); got "
-            f"a posterior by {name}, without such draws. Leave posterior= out, so that NUTS makes them."
+            "method='annealed' runs back from draws of an exact sampler (NUTS, HMC, MALA, RandomWalk, Rejection, "
+            f"Microcanonical with its accept step); got a posterior by {name}, without such draws. Leave posterior= "
+            "out, so that NUTS makes them."
         )
     if isinstance(settings, Annealing) and posterior.chains * posterior.count < settings.chains:
         raise SettingsError(

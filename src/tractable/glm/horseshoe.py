@@ -12,7 +12,6 @@ from jax.scipy.special import log_ndtr
 from jax.typing import ArrayLike
 from numpyro.distributions import biject_to, constraints
 from numpyro.distributions.transforms import Transform
-from scipy.interpolate import CubicHermiteSpline
 from scipy.special import erf, erfc
 
 from tractable.core.errors import ModelError
@@ -48,6 +47,8 @@ def curves() -> tuple[Curve, Curve]:
     κ is the logit of P(|w/τ| < x). With λ = e^s, P(|w/τ| < x) is ∫ erf(x / λ√2) / (π cosh s) ds; the trapezoid rule is
     exact to rounding, because the integrand is smooth and falls exponentially.
     """
+    from scipy.interpolate import CubicHermiteSpline  # imported here, because the import is slow
+
     s = np.arange(-90.0, 90.0, 0.05)
     mass = 0.05 / (np.pi * np.cosh(s))
     logs = np.arange(-FARTHEST, FARTHEST + STEP, STEP)

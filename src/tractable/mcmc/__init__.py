@@ -1,4 +1,4 @@
-"""Markov chain Monte Carlo methods whose invariant distribution is exactly the posterior, and rejection sampling.
+"""Markov chain Monte Carlo methods whose invariant distribution is the posterior, and rejection sampling.
 
 For each method, the files are listed in the order in which they are best read.
 
@@ -7,6 +7,8 @@ For each method, the files are listed in the order in which they are best read.
 - MALA (Roberts & Tweedie 1996), whose proposal follows the gradient: the same files, with the proposal in ``mala.py``.
 - HMC (Duane et al. 1987; Neal 2011) and NUTS (Hoffman & Gelman 2014): ``hamiltonian_methods.py`` has the methods,
   ``hamiltonian.py`` the kernels, and ``adaptation.py`` the warm-up.
+- Microcanonical Langevin (Robnik et al. 2023, 2025): ``microcanonical_method.py`` has the method, ``microcanonical.py``
+  the kernel; the warm-up is that of NUTS.
 - Gibbs sampling (Geman & Geman 1984): ``gibbs_method.py`` chooses the blocks, and ``gibbs.py`` sweeps over them.
   ``full_conditionals.py`` finds the parameters with a known full conditional, and ``conditionals.py`` recognises the
   family of a density by its derivatives.

@@ -143,7 +143,8 @@ class Gibbs(Drawing):
             object.__setattr__(self, "blocks", tuple(_block(*item) for item in blocks.items()))
         super().__post_init__()
         self.check(
-            all(by == EXACT or hasattr(by, "on") for _, by in self.blocks or ()), "blocks",
+            all(by == EXACT or (hasattr(by, "on") and getattr(by, "adjusted", True)) for _, by in self.blocks or ()),
+            "blocks",
             '"exact", NUTS(), HMC(), MALA() or RandomWalk() for every block',
         )  # fmt: skip
         every = [name for names, _ in self.blocks or () for name in names]

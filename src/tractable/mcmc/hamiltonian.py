@@ -2,6 +2,7 @@
 
 Target: exactly π. Duane et al. 1987, Neal 2011; Hoffman & Gelman 2014, with the multinomial trajectories and the
 criterion for U-turns of Betancourt 2017. They are the first choice if gradients on all rows are affordable.
+NUTS can halve its steps where the density bends (WALNUTS, Bou-Rabee, Carpenter, Kleppe & Liu 2025).
 
 With the inverse mass matrix L Lᵀ, the momentum r = Lᵀ p is a standard normal, and a leapfrog step of size ε is
 
@@ -19,15 +20,16 @@ from tractable.core import noise, scaling
 from tractable.core.model import Batch, Kernel, PyTree
 
 DIVERGENT = 1000.0  # energy error from which on a trajectory counts as divergent
+MAX_ERROR = 1.0  # range of energies within a leapfrog step above which the step is halved
 
 
 class Info(NamedTuple):
     """The trace of one trajectory."""
 
-    acceptance: jax.Array  # () mean acceptance probability over the trajectory
-    divergent: jax.Array  # () 1 if the energy error exceeded 1000, otherwise 0
+    acceptance: jax.Array  # () mean acceptance probability over the trajectory; with halvings, of single whole steps
+    divergent: jax.Array  # () 1 if the energy error exceeded 1000 or no number of halvings sufficed, otherwise 0
     energy: jax.Array  # () energy of the new state
-    gradients: jax.Array  # () number of leapfrog steps
+    gradients: jax.Array  # () number of leapfrog steps, those of failed attempts included
     saturated: jax.Array  # () 1 if the tree reached its largest depth, otherwise 0
 
 
@@ -45,6 +47,18 @@ class End(NamedTuple):
     position: jax.Array  # (d,)
     momentum: jax.Array  # (d,) r
     force: jax.Array  # (d,) Lᵀ ∇log π
+    energy: jax.Array  # () r·r/2 − log π
+
+
+class Move(NamedTuple):
+    """The step that adds a leaf to a trajectory."""
+
+    end: End
+    point: Point
+    cut: jax.Array | bool = False  # () whether the trajectory must end before this step
+    diverged: jax.Array | bool = False  # () whether even the smallest size had too large an error
+    acceptance: jax.Array | None = None  # () exp(−|energy error|) of the step that is not halved
+    gradients: jax.Array | int = 1  # () those of all attempts
 
 
 def hmc(
@@ -63,7 +77,7 @@ def hmc(
             jitter, a trajectory returns to its start on a target whose period is the trajectory's length (Neal 2011,
             section 3.2).
     """
-    root = _root(inverse_mass)
+    root = root_of(inverse_mass)
 
     def draw(key: jax.Array, count: int, state: Point) -> tuple:
         key_momentum, key_accept, key_size = jax.random.split(key, 3)
@@ -74,34 +88,38 @@ def hmc(
     def step(random: tuple, state: Point, evaluate: Callable) -> tuple[Point, Info]:
         momentum, log_u, share = random
         size = step_size * share if jitter else step_size
-        energy = 0.5 * momentum @ momentum - state.log_density
-        first = End(state.position, momentum, scaling.transpose_multiply(root, state.gradient))
+        first = _end(root, state, momentum)
+        energy = first.energy
 
         def leap(carry: tuple[End, Point], _: None) -> tuple[tuple[End, Point], None]:
             return _leapfrog(evaluate, root, size, carry[0]), None
 
         (end, point), _ = jax.lax.scan(leap, (first, state), None, leapfrogs)
-        reached = 0.5 * end.momentum @ end.momentum - point.log_density
-        error = jnp.nan_to_num(reached - energy, nan=jnp.inf)
+        error = jnp.nan_to_num(end.energy - energy, nan=jnp.inf)
         accepted = log_u < -error
         state = jax.tree.map(lambda new, old: jnp.where(accepted, new, old), point, state)
         zero = jnp.zeros_like(energy)
         acceptance, divergent = jnp.exp(jnp.minimum(-error, 0)), (error > DIVERGENT).astype(zero.dtype)
-        return state, Info(acceptance, divergent, jnp.where(accepted, reached, energy), zero + leapfrogs, zero)
+        return state, Info(acceptance, divergent, jnp.where(accepted, end.energy, energy), zero + leapfrogs, zero)
 
-    return _kernel(log_density, draw, step)
+    return kernel_on_vectors(log_density, draw, step)
 
 
-def nuts(log_density: Callable, step_size: float | jax.Array, inverse_mass: PyTree, max_depth: int = 10) -> Kernel:
+def nuts(
+    log_density: Callable, step_size: float | jax.Array, inverse_mass: PyTree, max_depth: int = 10,
+    max_halvings: int = 0, max_error: float = MAX_ERROR,
+) -> Kernel:  # fmt: skip
     """The kernel of the No-U-Turn sampler with multinomial trajectories.
 
     Args:
         log_density: ``position -> ()``, for positions that are vectors (d,) or pytrees of d numbers.
         step_size: the leapfrog's step size, > 0.
         inverse_mass: (d,) or (d, d); ideally the posterior variances or covariance. A ``scaling.LowRank`` is its root.
-        max_depth: largest number of doublings of the trajectory; a draw takes at most 2^max_depth − 1 gradients.
+        max_depth: largest number of doublings of the trajectory; a trajectory has at most 2^max_depth − 1 steps.
+        max_halvings: how often a step may be halved: a step is divided into the 1, 2, 4, … smaller ones whose energies
+            differ by at most ``max_error`` (WALNUTS, Bou-Rabee, Carpenter, Kleppe & Liu 2025). 0 never divides.
     """
-    root = _root(inverse_mass)
+    root = root_of(inverse_mass)
 
     def draw(key: jax.Array, count: int, state: Point) -> tuple:
         key_momentum, key_sides, key_merges, key_leaves = jax.random.split(key, 4)
@@ -112,22 +130,26 @@ def nuts(log_density: Callable, step_size: float | jax.Array, inverse_mass: PyTr
 
     def step(random: tuple, state: Point, evaluate: Callable) -> tuple[Point, Info]:
         momentum, sides, merges, key = random
-        energy = 0.5 * momentum @ momentum - state.log_density
+        end = _end(root, state, momentum)
+        kind = end.energy.dtype
+
+        def move(size: jax.Array, front: End) -> Move:
+            if max_halvings:
+                return _halve(evaluate, root, size, front, max_halvings, max_error)
+            return Move(*_leapfrog(evaluate, root, size, front))
 
         def grow(tree: _Tree) -> _Tree:
-            return _grow(tree, evaluate, root, step_size, energy, sides, merges, key)
+            return _grow(tree, move, step_size, end.energy, sides, merges, key)
 
-        end = End(state.position, momentum, scaling.transpose_multiply(root, state.gradient))
-        tree = jax.lax.while_loop(lambda tree: tree.grows, grow, _seed(end, state, energy, max_depth))
-        kind = energy.dtype
-        steps = tree.leaves.astype(kind)
+        tree = jax.lax.while_loop(lambda tree: tree.grows, grow, _seed(end, state, max_depth))
+        steps, gradients = tree.leaves.astype(kind), tree.gradients.astype(kind)
         divergent, saturated = tree.diverged.astype(kind), (tree.depth >= max_depth).astype(kind)
-        return tree.chosen, Info(tree.acceptance / steps, divergent, tree.energy, steps, saturated)
+        return tree.chosen, Info(tree.acceptance / steps, divergent, tree.energy, gradients, saturated)
 
-    return _kernel(log_density, draw, step)
+    return kernel_on_vectors(log_density, draw, step)
 
 
-def _kernel(log_density: Callable, draw: Callable, step: Callable) -> Kernel:
+def kernel_on_vectors(log_density: Callable, draw: Callable, step: Callable) -> Kernel:
     """The kernel on pytrees of functions that draw the noise and take a step on position vectors."""
 
     def flat_density(position: PyTree) -> tuple[jax.Array, Callable, Callable]:
@@ -150,24 +172,82 @@ def _kernel(log_density: Callable, draw: Callable, step: Callable) -> Kernel:
     return Kernel(init, draw_flat, step_flat)
 
 
-def _root(inverse_mass: PyTree) -> PyTree:
+def root_of(inverse_mass: PyTree) -> PyTree:
     """L with L Lᵀ = the inverse mass matrix."""
     if isinstance(inverse_mass, scaling.LowRank):
         return inverse_mass
     return jnp.linalg.cholesky(inverse_mass) if scaling.is_matrix(inverse_mass) else jnp.sqrt(inverse_mass)
 
 
-def _point(evaluate: Callable, position: jax.Array) -> Point:
+def point_at(evaluate: Callable, position: jax.Array) -> Point:
+    """The point at a position, from ``evaluate(position)``, the log density and its gradient."""
     value, gradient = evaluate(position)
     return Point(position, value, gradient)
+
+
+def _end(root: PyTree, point: Point, momentum: jax.Array) -> End:
+    force = scaling.transpose_multiply(root, point.gradient)
+    return End(point.position, momentum, force, 0.5 * momentum @ momentum - point.log_density)
 
 
 def _leapfrog(evaluate: Callable, root: PyTree, size: float | jax.Array, end: End) -> tuple[End, Point]:
     """The end of a trajectory one leapfrog step later; a negative ``size`` goes back in time."""
     momentum = end.momentum + 0.5 * size * end.force
-    point = _point(evaluate, end.position + size * scaling.multiply(root, momentum))
+    point = point_at(evaluate, end.position + size * scaling.multiply(root, momentum))
     force = scaling.transpose_multiply(root, point.gradient)
-    return End(point.position, momentum + 0.5 * size * force, force), point
+    momentum = momentum + 0.5 * size * force
+    return End(point.position, momentum, force, 0.5 * momentum @ momentum - point.log_density), point
+
+
+class _Attempt(NamedTuple):
+    """The attempts to take a step that is divided into 2^halvings leapfrog steps."""
+
+    start: End  # where attempts start: the step's own start, later its end
+    point: Point  # the step's end
+    end: End  # where the current attempt is
+    low: jax.Array  # () least energy of the current attempt
+    high: jax.Array  # () largest one
+    count: jax.Array  # () leapfrog steps of the current attempt
+    halvings: jax.Array  # ()
+    most: jax.Array  # () the largest number of halvings to try
+    back: jax.Array  # () whether attempts go from the step's end back to its start
+    cut: jax.Array  # () whether one with fewer halvings succeeds on the way back
+    acceptance: jax.Array  # () as in ``Move``
+    gradients: jax.Array  # ()
+
+
+def _halve(evaluate: Callable, root: PyTree, size: jax.Array, first: End, max_halvings: int, max_error: float) -> Move:
+    """The step of the smallest number of halvings within which energies differ by at most ``max_error``.
+
+    The step is reversible only if no smaller number succeeds on the way back. If one does, the trajectory must end, as
+    it does at a divergence: then every pair of neighbours on a trajectory is joined from both sides or from neither,
+    so a trajectory is as probable from each of its points.
+    """
+
+    def leap(now: _Attempt) -> _Attempt:
+        share = jnp.left_shift(1, now.halvings).astype(first.energy.dtype)
+        end, point = _leapfrog(evaluate, root, jnp.where(now.back, -size, size) / share, now.end)
+        low, high = jnp.minimum(now.low, end.energy), jnp.maximum(now.high, end.energy)
+        missed = ~(high - low <= max_error)  # also if it is not a number
+        over = missed | (now.count + 1 == jnp.left_shift(1, now.halvings))
+        arrives = over & ~missed & ~now.back
+        start = _where(arrives, end, now.start)
+        gain = -jnp.abs(jnp.nan_to_num(end.energy - first.energy, nan=jnp.inf))
+        return _Attempt(
+            start, _where(arrives, point, now.point), _where(over, start, end), jnp.where(over, start.energy, low),
+            jnp.where(over, start.energy, high), jnp.where(over, 0, now.count + 1),
+            jnp.where(arrives, 0, now.halvings + missed), jnp.where(arrives, now.halvings - 1, now.most),
+            now.back | arrives, over & ~missed & now.back,
+            jnp.where(now.gradients == 0, jnp.exp(gain), now.acceptance), now.gradients + 1,
+        )  # fmt: skip
+
+    none, false, zero = jnp.array(0), jnp.array(False), jnp.zeros_like(first.energy)
+    point = Point(first.position, zero, first.position)
+    seed = _Attempt(
+        first, point, first, first.energy, first.energy, none, none, none + max_halvings, false, false, zero, none
+    )
+    last = jax.lax.while_loop(lambda now: (now.halvings <= now.most) & ~now.cut, leap, seed)
+    return Move(last.start, last.point, last.cut, ~last.back, last.acceptance, last.gradients)
 
 
 class _Tree(NamedTuple):
@@ -185,6 +265,7 @@ class _Tree(NamedTuple):
     momenta: jax.Array  # (d,) sum of the momenta
     depth: jax.Array  # () doublings done
     leaves: jax.Array  # () leapfrog steps done
+    gradients: jax.Array  # ()
     acceptance: jax.Array  # () sum of the acceptance probabilities of the leaves
     grows: jax.Array  # () whether the trajectory goes on
     diverged: jax.Array  # ()
@@ -198,39 +279,41 @@ class _Tree(NamedTuple):
     checkpoints: jax.Array  # (2, max_depth, d) momenta of some leaves, and the sums of momenta up to them
 
 
-def _seed(end: End, point: Point, energy: jax.Array, max_depth: int) -> _Tree:
+def _seed(end: End, point: Point, max_depth: int) -> _Tree:
     """The trajectory of one point."""
-    zero, none = jnp.zeros_like(energy), jnp.array(0)
+    energy, none = end.energy, jnp.array(0)
+    zero = jnp.zeros_like(energy)
     checkpoints = jnp.zeros((2, max_depth, *end.momentum.shape), end.momentum.dtype)
     return _Tree(
-        end, end, point, energy, zero, end.momentum, none, none, zero, jnp.array(True), jnp.array(False), none, end,
-        point, energy, zero, jnp.zeros_like(end.momentum), checkpoints,
+        end, end, point, energy, zero, end.momentum, none, none, none, zero, jnp.array(True), jnp.array(False), none,
+        end, point, energy, zero, jnp.zeros_like(end.momentum), checkpoints,
     )  # fmt: skip
 
 
 def _grow(
-    tree: _Tree, evaluate: Callable, root: PyTree, step_size: float | jax.Array, energy: jax.Array, sides: jax.Array,
-    merges: jax.Array, key: jax.Array,
+    tree: _Tree, move: Callable[[jax.Array, End], Move], step_size: float | jax.Array, energy: jax.Array,
+    sides: jax.Array, merges: jax.Array, key: jax.Array,
 ) -> _Tree:  # fmt: skip
     """The trajectory with one more leaf. ``energy`` is that of the trajectory's first point."""
     forward, first = sides[tree.depth], tree.count == 0
     front = _where(first, _where(forward, tree.right, tree.left), tree.front)
-    front, point = _leapfrog(evaluate, root, jnp.where(forward, step_size, -step_size), front)
-    reached = 0.5 * front.momentum @ front.momentum - point.log_density
-    gain = jnp.nan_to_num(energy - reached, nan=-jnp.inf)
-    diverged = gain < -DIVERGENT
+    moved = move(jnp.where(forward, step_size, -step_size), front)
+    front = moved.end
+    gain = jnp.nan_to_num(energy - front.energy, nan=-jnp.inf)
+    diverged = moved.diverged | (gain < -DIVERGENT)
+    acceptance = jnp.exp(jnp.minimum(gain, 0)) if moved.acceptance is None else moved.acceptance
 
     # The subtree's draw moves to the new leaf with the leaf's share of the weight.
     weight = jnp.where(first, gain, jnp.logaddexp(tree.sub_weight, gain))
     moves = first | (noise.log_uniform_at(key, tree.leaves, gain.dtype) < gain - weight)
-    chosen, chosen_energy = _where(moves, (point, reached), (tree.sub_chosen, tree.sub_energy))
+    chosen, chosen_energy = _where(moves, (moved.point, front.energy), (tree.sub_chosen, tree.sub_energy))
     momenta = jnp.where(first, 0, tree.sub_momenta) + front.momentum
     checkpoints, turned = _check_subtrees(tree.checkpoints, tree.count, front.momentum, momenta)
 
     # A subtree that is complete and has no U-turn joins the trajectory. The trajectory's draw then prefers the subtree
     # (biased progressive sampling), which keeps π invariant and moves further.
     complete = tree.count + 1 == jnp.left_shift(1, tree.depth)
-    fine = ~(turned | diverged)
+    fine = ~(turned | diverged | moved.cut)
     joins = complete & fine
     moves = joins & (merges[tree.depth] < weight - tree.weight)
     left, right = _where(joins & ~forward, front, tree.left), _where(joins & forward, front, tree.right)
@@ -240,7 +323,7 @@ def _grow(
     best, best_energy = _where(moves, (chosen, chosen_energy), (tree.chosen, tree.energy))
     return _Tree(
         left, right, best, best_energy, jnp.where(joins, jnp.logaddexp(tree.weight, weight), tree.weight), total, depth,
-        tree.leaves + 1, tree.acceptance + jnp.exp(jnp.minimum(gain, 0)), fine & ~ends, diverged,
+        tree.leaves + 1, tree.gradients + moved.gradients, tree.acceptance + acceptance, fine & ~ends, diverged,
         jnp.where(complete, 0, tree.count + 1), front, chosen, chosen_energy, weight, momenta, checkpoints,
     )  # fmt: skip
 

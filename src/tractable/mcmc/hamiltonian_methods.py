@@ -2,7 +2,7 @@
 
 import itertools
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar
 
 import jax
@@ -12,19 +12,24 @@ import numpy as np
 from tractable.core import scaling
 from tractable.core.errors import RunError
 from tractable.core.model import Kernel, Model, PyTree, log_density
-from tractable.core.settings import Count, Range, Share, is_number
+from tractable.core.settings import Count, Range, Share, is_number, is_whole
 from tractable.diagnostics.learnt import Learnt
 from tractable.diagnostics.report import chain_checks, check_share
 from tractable.diagnostics.shape import was_compared
 from tractable.engine import run as loop
 from tractable.engine.drawing import Drawing, WarmUp
-from tractable.engine.method import Check, Program, Session
+from tractable.engine.method import Check, Method, Program, Session
 from tractable.mcmc import adaptation, hamiltonian
 
-REMEDY = "raise target, such as target=0.95; if some remain, write each parameter of a learnt scale as mu + tau * u"
+REMEDY = (
+    "raise target, such as target=0.95, or max_halvings, such as max_halvings=10; if some remain, write each parameter "
+    "of a learnt scale as mu + tau * u"
+)
 BLOCK = 25  # steps whose noise is drawn at once
 ROOT = scaling.LowRank._fields  # names of the tuned arrays that are the inverse mass matrix's root
 FEW = 0.01  # share of divergent trajectories below which they are few
+HALVINGS = 10  # ``max_halvings`` of the run that replaces a run with divergences
+ALLOWED = 60.0  # it is run without being asked for if its forecast is at most these seconds
 
 
 def divergences(posterior: Learnt, remedy: str) -> Check:
@@ -33,12 +38,21 @@ def divergences(posterior: Learnt, remedy: str) -> Check:
     Many divergences reject the result, unless verification has compared its means and sds with a second estimate. Of
     30 results that only divergences rejected, 23 were right (docs/decisions/016).
     """
-    divergent = posterior.info["divergent"]
-    share = float(np.mean(divergent)) if divergent.size else 0.0
+    share = _share(posterior)
     few = share < FEW or was_compared(posterior.verification)
     verdict = "trust" if share == 0 else "caution" if few else "reject"
     sentence = "trajectories whose numerical error was too large to follow the density" + f"; {remedy}" * (share > 0)
-    return Check("divergences", float(np.sum(divergent) * posterior.thin), verdict, sentence)
+    return Check("divergences", float(np.sum(posterior.info["divergent"]) * posterior.thin), verdict, sentence)
+
+
+def _share(posterior: Learnt) -> float:
+    """The share of trajectories that diverged."""
+    divergent = posterior.info["divergent"]
+    return float(np.mean(divergent)) if divergent.size else 0.0
+
+
+HALVING = Range("a whole number from 0 to 20", lambda value: is_whole(value, 0) and value <= 20)
+NoHalving = Annotated[None, Range("None, as only NUTS halves its steps", lambda value: value is None)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +65,10 @@ class NUTS(Drawing):
             divergences.
         dense: adapt a full mass matrix instead of a diagonal one.
         max_depth: largest number of doublings of a trajectory.
+        max_halvings: how often a step may be halved where the density bends too much for it, as in the neck of a
+            funnel (WALNUTS, Bou-Rabee, Carpenter, Kleppe & Liu 2025). ``target`` is then the acceptance probability of
+            single steps that are not halved. By default steps are not halved, but a run with many divergences, or a
+            rejected run with some, is followed by a run with ``max_halvings=10``; 0 never halves.
 
     The warm-up finds a step size and a mass matrix that all chains share (``mcmc.adaptation``).
     """
@@ -64,6 +82,7 @@ class NUTS(Drawing):
     target: Share = 0.8
     dense: bool = False
     max_depth: Count = 10
+    max_halvings: Annotated[int, HALVING] | None = None
 
     def kernel(self, model: Model, rows: PyTree, tuned: PyTree) -> Kernel:
         density, root = log_density(model, rows, flat=True), scaling.LowRank(*(tuned[name] for name in ROOT))
@@ -71,7 +90,7 @@ class NUTS(Drawing):
         def plain(step_size: jax.Array) -> Kernel:
             return self.on(density, {"step_size": step_size, "inverse_mass": root})
 
-        return adaptation.adaptive(plain, tuned, self.target)
+        return adaptation.adaptive(plain, tuned, self.aim(model.space.size))
 
     def aim(self, size: int) -> float:
         """The acceptance probability for which the step size is tuned."""
@@ -83,7 +102,9 @@ class NUTS(Drawing):
 
     def on(self, density: Callable, tuned: PyTree) -> Kernel:
         """The kernel for a log density of position vectors."""
-        return hamiltonian.nuts(density, tuned["step_size"], tuned["inverse_mass"], self.max_depth)
+        return hamiltonian.nuts(
+            density, tuned["step_size"], tuned["inverse_mass"], self.max_depth, self.max_halvings or 0
+        )
 
     def shape(self, session: Session, program: Program, thin: int, draws: int | None = None) -> loop.Shape:
         """The loop's shape, whose blocks divide the warm-up; without thinning it serves warm-up and main run."""
@@ -154,12 +175,29 @@ class NUTS(Drawing):
         out.append(check_share("acceptance", rate, 0.4, 0.9999, "mean acceptance probability"))
         return out
 
+    def otherwise(self, posterior: Learnt) -> tuple[Method, Check] | None:
+        if type(self) is not NUTS or self.max_halvings is not None:
+            return None
+        if not posterior.info:  # only moments were kept
+            return None
+        share = _share(posterior)
+        unmixed = any(check.verdict == "reject" for check in self.checks(posterior))
+        endless = any(check.name == "tails" and check.verdict == "reject" for check in posterior.verification)
+        if endless or not (share >= FEW or (share > 0 and unmixed)):
+            return None
+        # A trajectory that ends at a wall, where no step is small enough, takes up to 2^(HALVINGS + 1) gradients.
+        ratio = 1 + share * 2 ** (HALVINGS + 1) / float(np.mean(posterior.info["gradients"]))
+        if ratio * sum(posterior.seconds.get(phase, 0.0) for phase in ("warm-up", "drawing")) > ALLOWED:
+            return None
+        sentence = "share of divergent trajectories of a first run; this run halves steps where the density bends"
+        return replace(self, max_halvings=HALVINGS), Check("first run", share, "trust", sentence)
+
 
 @dataclass(frozen=True, kw_only=True)
 class HMC(NUTS):
     """Hamiltonian Monte Carlo with trajectories of a fixed number of leapfrog steps.
 
-    Args: as for NUTS, and
+    Args: as for NUTS without ``max_halvings``, and
         leapfrogs: the number of steps in a trajectory.
         jitter: in [0, 1); the step size of each trajectory is uniform within this share of the tuned one, so that the
             length of trajectories does not match a period of the target.
@@ -168,6 +206,7 @@ class HMC(NUTS):
     label: ClassVar[str] = "hmc"
     leapfrogs: Count = 10
     jitter: Annotated[float | int, Range("a number in [0, 1)", lambda j: is_number(j) and 0 <= j < 1)] = 0.2
+    max_halvings: NoHalving = None
 
     def on(self, density: Callable, tuned: PyTree) -> Kernel:
         return hamiltonian.hmc(density, tuned["step_size"], tuned["inverse_mass"], self.leapfrogs, self.jitter)

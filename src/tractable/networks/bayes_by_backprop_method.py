@@ -93,6 +93,7 @@ class BayesByBackprop(Variational):
 
     label: ClassVar[str] = "bbb"
     kind: ClassVar[str] = "mean field"
+    long: ClassVar[bool] = True
     outside: ClassVar[tuple[str, ...]] = (*Variational.outside, "epochs", "sd")
     batch_size: Count | None = 128
     epochs: Count | None = None
@@ -239,7 +240,7 @@ class BayesByBackprop(Variational):
         last = -(-most // (each * shape.group))
         while done < last and error > known:
             run = loop.run(
-                loop.Loop(program, shape, plan), data, {"mean": mean}, keys, loop.Start(states, done),
+                loop.Loop(program, shape, plan, self.long), data, {"mean": mean}, keys, loop.Start(states, done),
                 min(max(2, 2 * done), last), loop.Host(stop=session.stop), ("info",),
             )  # fmt: skip
             if run.interrupted or session.stop():

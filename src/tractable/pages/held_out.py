@@ -7,7 +7,7 @@ import jax
 import numpy as np
 from matplotlib.figure import Figure as Canvas
 from matplotlib.ticker import MaxNLocator
-from scipy import stats
+from scipy.special import bdtr, bdtrc, chdtr, ndtr, ndtri
 
 from tractable.core.censored import seen
 from tractable.core.censoring import censors
@@ -137,18 +137,16 @@ def misfit(below: np.ndarray, encoder: Encoder | None = None) -> str:
     """A sentence if intervals hold more or fewer rows than they should, by more than chance; else ""."""
     count = below.size
     covered_rows = np.array([round(count * covered(below, level)) for level in LEVELS])
-    chances = 2 * np.minimum(
-        stats.binom.cdf(covered_rows, count, LEVELS), stats.binom.sf(covered_rows - 1, count, LEVELS)
-    )
+    chances = 2 * np.minimum(bdtr(covered_rows, count, LEVELS), bdtrc(covered_rows - 1, count, LEVELS))  # binomial
     worst = int(np.argmin(chances))
     share, level = covered_rows[worst] / count, LEVELS[worst]
     said = f"{100 * share:.0f} % of the held-out rows lie inside their {100 * level:g} % interval: predictions are too "
     said += "wide" if share > level else "narrow"
     # With few rows, counts show only gross errors. The rows' distances from the middle show more: for right predictions
     # the sum of the squared normal scores Φ⁻¹(below) is χ²-distributed, with as many degrees of freedom as rows.
-    middle = np.abs(stats.norm.ppf(np.clip(below, 1 / (2 * DRAWN), 1 - 1 / (2 * DRAWN))))
+    middle = np.abs(ndtri(np.clip(below, 1 / (2 * DRAWN), 1 - 1 / (2 * DRAWN))))
     close = float(np.sum(np.square(middle)))
-    if stats.chi2.cdf(close, count) < min(UNLIKELY / TESTS, chances[worst]) and close < count / WIDE**2:
+    if chdtr(count, close) < min(UNLIKELY / TESTS, chances[worst]) and close < count / WIDE**2:
         times = min(math.sqrt(count / max(close, 1e-9)), DRAWN / 5)
         said = f"Held-out rows lie so close to their predictions that these seem to be {times:.2g} times too wide"
     elif chances[worst] > UNLIKELY / TESTS:
@@ -192,10 +190,10 @@ def follows(below: np.ndarray, times: np.ndarray, name: str) -> str:
     1/√n (Bartlett 1946). Rows of the same time are put in random order.
     """
     order = np.lexsort((np.random.default_rng(0).random(len(times)), times))
-    scores = stats.norm.ppf(np.clip(below, 1 / (2 * DRAWN), 1 - 1 / (2 * DRAWN)))[order].reshape(len(times), -1)
+    scores = ndtri(np.clip(below, 1 / (2 * DRAWN), 1 - 1 / (2 * DRAWN)))[order].reshape(len(times), -1)
     scores -= scores.mean(0)
     correlation = np.sum(scores[1:] * scores[:-1], 0) / np.maximum(np.sum(scores**2, 0), 1e-300)
-    if stats.norm.sf(correlation.max() * math.sqrt(len(times))) > UNLIKELY / TESTS / len(correlation):
+    if ndtr(-correlation.max() * math.sqrt(len(times))) > UNLIKELY / TESTS / len(correlation):
         return ""
     return (
         f"Errors are correlated in {name}: those of neighbouring rows have a correlation of {correlation.max():.2f}. "
@@ -306,7 +304,7 @@ def reliability(canvas: Canvas, probability: np.ndarray, happened: np.ndarray) -
 def pit(canvas: Canvas, values: np.ndarray) -> None:
     """Draw a histogram of the predictive probability below each observed number; it is flat if they are calibrated."""
     axes, bins = canvas.subplots(), 10 if len(values) < 500 else 20
-    low, high = stats.binom.ppf([0.025, 0.975], len(values), 1 / bins)
+    low, high = np.searchsorted(bdtr(np.arange(len(values)), len(values), 1 / bins), [0.025, 0.975])
     axes.hist(values, np.linspace(0, 1, bins + 1).tolist(), color=COLOURS[0], alpha=0.5, rwidth=0.92)
     axes.axhline(len(values) / bins, color=INK, linewidth=0.9)
     for edge in (low, high):

@@ -3,13 +3,13 @@
 They show the choice of the number of components or states, the components or states, and the rows.
 """
 
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure as Canvas
-from scipy import stats
 
 from tractable.core.words import counted
 from tractable.pages.plots import bare, dots, drawing, short, tidy
@@ -205,7 +205,8 @@ def densities(canvas: Canvas, found: Components, column: int | np.integer, value
     for i, weight in enumerate(found.weights):
         mean, sd = found.means[i, column], found.sds[i, column]
         x = mean + sd * np.linspace(-3.5, 3.5, 120)
-        axes.plot(x, weight * stats.norm.pdf(x, mean, sd), color=COLOURS[i % len(COLOURS)])
+        height = weight * np.exp(-0.5 * ((x - mean) / sd) ** 2) / (sd * math.sqrt(2 * math.pi))
+        axes.plot(x, height, color=COLOURS[i % len(COLOURS)])
     bare(axes)
 
 
@@ -215,7 +216,7 @@ def ellipses(canvas: Canvas, found: Components, columns: list[int], values: np.n
 
     Rows have the colour of their most probable component (n,). A missing number is NaN.
     """
-    axes, radius = canvas.subplots(), np.sqrt(stats.chi2.ppf(0.9, 2))
+    axes, radius = canvas.subplots(), math.sqrt(-2 * math.log(0.1))
     circle = np.stack([np.cos(turn := np.linspace(0, 2 * np.pi, 73)), np.sin(turn)])
     every = [COLOURS[i % len(COLOURS)] for i in range(len(found.weights))]
     for i, colour in enumerate(every):

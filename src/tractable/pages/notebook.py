@@ -10,6 +10,7 @@ from tractable.pages import parameters, render, verdict
 from tractable.pages.comparison import results_table
 from tractable.pages.page import usual_facts
 from tractable.pages.sections import Figure, Part, Section, Table, table_of
+from tractable.posterior.model_comparison import ModelComparison
 from tractable.posterior.posterior import Posterior
 from tractable.posterior.predict import Prediction
 
@@ -42,6 +43,11 @@ def _(report: Report) -> list[Section]:
 def _(comparison: Comparison) -> list[Section]:
     failed = [f"{label} failed: {sentence}" for label, sentence in comparison.failures.items()]
     return [results_table(comparison.table), *([Section("", failed)] if failed else [])]
+
+
+@parts_of.register(ModelComparison)
+def _(comparison: ModelComparison) -> list[Section]:
+    return [Section("", [table_of(comparison.table.reset_index()), *comparison.remarks])]
 
 
 @parts_of.register(Prediction)

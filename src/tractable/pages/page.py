@@ -4,7 +4,7 @@ import pathlib
 from collections.abc import Sequence
 from typing import Any
 
-from tractable.calibration.calibrate import Calibration
+from tractable.calibration.calibration import Calibration
 from tractable.comparison import Comparison
 from tractable.core.model import Data, PyTree, as_data
 from tractable.pages import comparison as comparisons

@@ -4,7 +4,7 @@ import functools
 
 import numpy as np
 
-from tractable.calibration.calibrate import Calibration
+from tractable.calibration.calibration import Calibration
 from tractable.calibration.ranks import draw_ranks
 from tractable.pages.parameters import SHOWN
 from tractable.pages.plots import WIDTH

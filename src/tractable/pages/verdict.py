@@ -35,7 +35,8 @@ def checks(found: Sequence[Check]) -> Table:
 
 def trust(report: Report, facts: dict[str, Any], stopped: bool = False) -> Section:
     """The verdict with its meaning, the facts and the checks."""
-    meaning = MEANING[report.verdict] + STOPPED * stopped
+    _, judged, basis = report.title.partition(", judged ")
+    meaning = MEANING[report.verdict] + (f" The result was judged {basis}." if judged else "") + STOPPED * stopped
     return Section("How far to trust it", [facts, checks(report.checks)], meaning, verdict=report.verdict)
 
 

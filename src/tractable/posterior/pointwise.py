@@ -39,6 +39,7 @@ BLOCK = 128  # draws per call, so that one program serves any number of draws
 LIMIT = 1 << 31  # maximum size of a result, in bytes
 ABREAST = 16  # number of draws of a block that are computed in parallel
 WORK = 2e9  # maximum of rows × draws × parameters for computations that the user did not ask for
+MATCHED = 50  # maximum number of rows for which draws are moved
 FEWEST = 100  # minimum number of draws for leave-one-out
 
 
@@ -70,6 +71,7 @@ class Loo:
         khats: (m,) k-hat of each row evaluated.
         size: N, the number of rows with positive weight.
         labels: (N,) group labels, if each datum is a group that is left out with all of its rows; otherwise None.
+        matched: number of rows whose k-hat is below its first value because draws were moved (``moment_matching``).
     """
 
     elpd: float
@@ -82,6 +84,7 @@ class Loo:
     khats: np.ndarray = field(repr=False)
     size: int
     labels: np.ndarray | None = field(default=None, repr=False)
+    matched: int = 0
 
     @property
     def failed(self) -> np.ndarray:
@@ -96,6 +99,7 @@ class Loo:
     def __str__(self) -> str:
         unit, group_note = self.unit, "" if self.labels is None else ", each left out with all of its rows"
         sample_note = "" if len(self.index) == self.size else f", from {len(self.index):,} of them"
+        group_note += "" if not self.matched else f"; {counted(self.matched, unit)} by moment matching"
         if not len(self.failed):
             return (
                 f"elpd_loo {self.elpd:.1f} ± {self.se:.1f} nats of {counted(self.size, unit)}{sample_note}"
@@ -107,7 +111,7 @@ class Loo:
             f"elpd_loo is not known: {counted(len(failed), unit)} of {len(self.index):,} ({unit} {names}) cannot be "
             f"left out by reweighting draws, because the posterior depends too much on them; k-hat up to "
             f"{self.khat:.2f}, good up to {self.limit:.2f}. Fit again without these {unit}s and use "
-            f"posterior.log_predictive on them, or hold {unit}s out."
+            f"posterior.log_predictive on them, which is too low for a {unit} far from all draws, or hold {unit}s out."
         )
 
 
@@ -253,13 +257,14 @@ def concatenate_chunks(parts: Sequence[Left]) -> Left:
 
 def loo(
     model: Model, params: PyTree, log_weights: np.ndarray, data: Data, efficiency: float = 1.0,
-    rows: int | None = None, units: np.ndarray | None = None,
+    rows: int | None = None, units: np.ndarray | None = None, match: Callable[[int], tuple[float, float]] | None = None,
 ) -> Loo:  # fmt: skip
     """Leave-one-out cross-validation from s draws, for at most ``rows`` rows of positive weight.
 
     Of N rows, m are drawn with equal probability, and elpd = Σ_N w l + N/m Σ_m w (log p(y_n | y without n) − l) with
     l = log p(y_n | y). This is the difference estimator of Magnusson et al. 2020, which is exact if m = N. ``units``,
-    (N,) nats, are subtracted from the rows' log densities. The other arguments are those of ``left_out``.
+    (N,) nats, are subtracted from the rows' log densities. ``match(n)`` is (log p(y_n | y without n), k-hat) by another
+    method, for rows of weight 1 or more whose k-hat is above its limit. The other arguments are those of ``left_out``.
 
     Raises:
         RunError: fewer than ``FEWEST`` draws.
@@ -276,7 +281,14 @@ def loo(
         for a in left_out(model, params, log_weights, data if len(index) == data.size else data.take(index), efficiency)
     ]
     pointwise, joint, khats = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
-    weights, size = count[index], len(positive)
+    weights, size, limit = count[index], len(positive), khat_limit(length(params))
+    failed, matched = np.flatnonzero(~(khats <= limit) & (weights >= 1)), 0
+    if match is not None:
+        work = len(failed) * data.size * length(params) * max(model.space.size, 10)
+        for i in failed if len(failed) <= MATCHED and work <= WORK else ():
+            log_density, khat = match(int(index[i]))
+            if khat < khats[i]:
+                pointwise[i], khats[i], matched = log_density, khat, matched + 1
     units = np.zeros(data.size) if units is None else units
     pointwise, joint = pointwise - units[index], joint - units[index]
     losses, scale = weights * (joint - pointwise), size / len(index)
@@ -289,10 +301,10 @@ def loo(
     total, p = weights @ log_densities, scale * losses.sum()
     variance = weights @ np.square(spread - np.average(spread, weights=weights))
     variance += size**2 * (1 - 1 / scale) * losses.var() / len(index)
-    limit, worst = khat_limit(length(params)), float(khats.max())
+    worst = float(khats.max())
     factor = 1.0 if worst <= limit else math.nan
     elpd, se, p = (factor * float(number) for number in (total - p, math.sqrt(variance), p))
-    return Loo(elpd, se, p, worst, limit, index, pointwise, khats, size, data.labels)
+    return Loo(elpd, se, p, worst, limit, index, pointwise, khats, size, data.labels, matched)
 
 
 def transforms(left: Left, simulated: np.ndarray, y: np.ndarray, seed: int = 0) -> np.ndarray:

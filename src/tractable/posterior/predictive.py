@@ -24,6 +24,7 @@ from tractable.engine.sharding import over_rows
 from tractable.ladders import encoding as coding
 from tractable.posterior import groups, pointwise
 from tractable.posterior import predict as prediction
+from tractable.posterior.moment_matching import MOST_PARAMETERS, leave_out
 from tractable.posterior.scaling import power_scaled
 
 
@@ -34,11 +35,8 @@ class Predictive(Learnt):
 
     def spread(self, most: int) -> tuple[PyTree, np.ndarray]:
         """At most ``most`` draws, evenly spaced over chains and time, and their weights, which sum to 1."""
-        flat = self.values.swapaxes(0, 1).reshape(-1, len(self.names))
-        weights = np.ones(len(flat)) if self.weights is None else self.weights.T.ravel()
-        positive = np.flatnonzero(weights > 0)
-        index = positive[np.unique(np.linspace(0, len(positive) - 1, min(most, len(positive))).astype(int))]
-        return self.shaped(flat[index]), weights[index] / weights[index].sum()
+        index, weights = _spread(self.values, self.weights, most)
+        return self.shaped(_flat(self.values)[index]), weights
 
     @functools.cached_property
     def predictive(self) -> Model:
@@ -173,7 +171,9 @@ class Predictive(Learnt):
         """Leave-one-out cross-validation by Pareto-smoothed importance sampling: a ``pointwise.Loo``.
 
         Draws of a fitted q are corrected by importance weights, if the fit computed them. ``elpd`` is NaN if a k-hat
-        (tail index of the weights) shows that it is unreliable. In a model with ``local``, a datum is a group: it is
+        (tail index of the weights) shows that it is unreliable. For rows with such a k-hat, draws are first moved
+        (``moment_matching``). This is done for at most 50 rows, of weight 1 or more and held in memory, of a model with
+        at most 100 unconstrained parameters and without ``local``. In a model with ``local``, a datum is a group: it is
         left out with all of its rows, and predicted as a new group.
 
         Args:
@@ -185,8 +185,12 @@ class Predictive(Learnt):
             RunError: a point estimate, or fewer than 100 draws.
             DataError: there are no rows.
         """
-        inputs = self._leaving(draws)
-        return pointwise.loo(self.predictive, *inputs, rows=rows, units=self._log_units(inputs[2]))
+        inputs, positions = self._leaving(draws), self._positions(draws)
+        _, log_weights, data, efficiency = inputs
+        match = None
+        if positions is not None:
+            match = functools.partial(leave_out, self.model, data, positions, log_weights, efficiency)
+        return pointwise.loo(self.predictive, *inputs, rows=rows, units=self._log_units(data), match=match)
 
     def pit(self, *, draws: int = 1000, rows: int | None = None, seed: int = 0) -> np.ndarray:
         """Leave-one-out probability integral transforms Pr(y* < y_n | y without n) of rows with one number, (n,).
@@ -315,3 +319,26 @@ class Predictive(Learnt):
         ess = np.nanmean(self.diagnosed.bulk) if self.count > 8 and not self.method.independent else np.nan
         efficiency = 1.0 if fitted is not None or not ess > 0 else min(1.0, float(ess) / len(weights))
         return params, np.log(weights), data, efficiency
+
+    def _positions(self, draws: int) -> np.ndarray | None:
+        """(s, d) unconstrained positions of the draws of ``_leaving``; None if this model's draws cannot be moved."""
+        positions, fitted, model, data = self.unconstrained, self.fitted, self.model, self._rows_or()
+        if positions is None or model.local is not None or self.predictive is not model or not data.resident:
+            return None
+        if model.space.size > MOST_PARAMETERS or (fitted is not None and fitted.log_weights is None):
+            return None
+        index = slice(draws) if fitted is not None else _spread(self.values, self.weights, draws)[0]
+        return _flat(np.asarray(positions, np.float64))[index]
+
+
+def _spread(values: np.ndarray, weights: np.ndarray | None, most: int) -> tuple[np.ndarray, np.ndarray]:
+    """Indices of at most ``most`` draws of ``_flat(values)`` that have weight, and their weights, which sum to 1."""
+    weights = (np.ones(values.shape[:2]) if weights is None else weights).T.ravel()
+    positive = np.flatnonzero(weights > 0)
+    index = positive[np.unique(np.linspace(0, len(positive) - 1, min(most, len(positive))).astype(int))]
+    return index, weights[index] / weights[index].sum()
+
+
+def _flat(values: np.ndarray) -> np.ndarray:
+    """Draws (chain, draw, k) as (draw · chain, k)."""
+    return values.swapaxes(0, 1).reshape(-1, values.shape[-1])

@@ -21,7 +21,7 @@ from tractable.core.rows import Data
 from tractable.core.settings import Count, Positive, Share, at_least, between
 from tractable.core.words import tell
 from tractable.diagnostics.learnt import Learnt
-from tractable.diagnostics.report import chain_checks
+from tractable.diagnostics.report import chain_checks, check_bias
 from tractable.engine import run as loop
 from tractable.engine.drawing import Drawing, WarmUp
 from tractable.engine.method import Program, Session, plan_batches
@@ -332,9 +332,6 @@ class SGLD(Drawing):
         predicted = posterior.predicted_bias
         if predicted is None:
             return out
-        worst = predicted.worst
-        tolerance = self.bias_tolerance
-        verdict = "trust" if worst <= 1.5 * tolerance else "caution" if worst <= 4 * tolerance else "reject"
         marginal = int(np.argmax(np.abs(predicted.inflation)))
         sentence = (
             "predicted relative error of an sd, in the worst direction, from step size and gradient noise; the worst "
@@ -342,7 +339,7 @@ class SGLD(Drawing):
         )
         if self._preconditioner == "rmsprop":
             sentence += "; the bias from the changes of the preconditioner is not included"
-        out.append(Check("predicted bias", worst, verdict, sentence))
+        out.append(check_bias(predicted.worst, self.bias_tolerance, sentence))
         return out
 
 

@@ -4,7 +4,7 @@ import functools
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields, replace
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -21,7 +21,7 @@ from tractable.glm.families import PARAMETERS
 from tractable.tables import columns as cols
 from tractable.tables.faults import REMEDY, all_faults, describe_gaps
 from tractable.tables.files import Frame, as_table, distinct
-from tractable.tables.formula import NEW, Formula, Term
+from tractable.tables.levels import NEW, Term
 from tractable.tables.numerals import BARE, Form, check_numbers_in_text, plain_column, read_numbers
 from tractable.tables.response import multiple_targets as several_in
 from tractable.tables.response import response
@@ -36,6 +36,9 @@ from tractable.tables.targets import (
     fit_target,
     fit_targets,
 )
+
+if TYPE_CHECKING:
+    from tractable.tables.formula import Formula
 
 MISSING = ("raise", "drop", "impute")
 T = TypeVar("T")
@@ -86,7 +89,7 @@ class Encoder:
     shape: tuple[int, ...] | None = None
     weights: str = ""
     exposure: str = ""
-    formula: Formula | None = None
+    formula: "Formula | None" = None
     others: tuple[Target, ...] = ()
     rows: float = 0.0
     numerals: tuple[str, ...] = ()
@@ -196,13 +199,21 @@ class Encoder:
             columns = tuple(_typed(cols.Column(**_tupled(column))) for column in saved["columns"])
             separate = ("version", "columns", "target", "others", "formula")
             fields = {name: value for name, value in saved.items() if name not in separate}
-            formula = Formula.from_dict(saved["formula"]) if "formula" in saved else None
+            formula = _formulas().from_dict(saved["formula"]) if "formula" in saved else None
             target, *others = (_typed(Target(**_tupled(aim))) for aim in (saved["target"], *saved.get("others", ())))
-            return replace(_typed(cls(columns, target, **_tupled(fields), formula=formula)), others=tuple(others))
+            encoder = _typed(cls(columns, target, **_tupled(fields)))
+            return replace(encoder, formula=formula, others=tuple(others))
         except DataError:
             raise
         except (KeyError, TypeError, AttributeError, ValueError) as error:
             raise DataError(f"This is not a saved encoder, or it is damaged: {error}. Fit it again.") from error
+
+
+def _formulas() -> "type[Formula]":
+    """The class ``Formula``, which is imported only if a table has a formula, as its import is slow."""
+    from tractable.tables.formula import Formula
+
+    return Formula
 
 
 def _typed(instance: T) -> T:
@@ -216,7 +227,7 @@ def _typed(instance: T) -> T:
         value, usual = getattr(record, field.name), "" if field.name in ("name", "kind", "family") else field.default
         parts = value if isinstance(value, tuple) else (value,)
         if usual is None or not isinstance(usual, float | str | tuple):  # the default value says nothing about the type
-            good = all(isinstance(part, bool | int | float | str | cols.Column | Formula | None) for part in parts)
+            good = all(isinstance(part, bool | int | float | str | cols.Column | None) for part in parts)
         elif isinstance(usual, float):
             good = is_number(value)
         else:
@@ -458,7 +469,7 @@ def _fit_formula(
         raise DataError(f"The formula names {censored_by[1]!r} for censoring; leave out the option for {censor[1]!r}.")
     censor = censored_by if censored_by[0] else censor
     other_columns = [name for name in (*multiple_targets[1:], weights, exposure, censor[1]) if name]
-    formula = Formula(text, frame, other_columns)
+    formula = _formulas()(text, frame, other_columns)
     aims = list(multiple_targets or (formula.target,))
     if names not in ([], aims):
         raise DataError(f"The formula {whole!r} explains {listing(aims)}, not {listing(names)}; leave the target out.")
@@ -477,7 +488,7 @@ def _fit_formula(
     aim, *more = (replace(each, mean=0.0, sd=1.0, level=1.0) for each in targets)
     if exposure and aim.family not in COUNTS:
         raise DataError(f"exposure={exposure!r} is for counts; the target {formula.target!r} is {aim.family}.")
-    formula = Formula(text, frame, other_columns)
+    formula = _formulas()(text, frame, other_columns)
     return Encoder((), aim, missing, weights=weights, exposure=exposure, formula=formula, others=tuple(more))
 
 

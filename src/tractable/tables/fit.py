@@ -14,6 +14,7 @@ from tractable.core.model import Data, Model, PyTree
 from tractable.core.settings import expect, is_number
 from tractable.core.words import listing, spelt, tell
 from tractable.diagnostics.verify import Verify
+from tractable.engine.identity import kinds_of, share_programs
 from tractable.glm.inla import suited
 from tractable.inference import infer
 from tractable.methods import Method, named
@@ -146,7 +147,10 @@ def usual_method(model: Model, data: Data) -> str:
 
     Nested Laplace is exact if y is normal; for other y its error is corrected by importance weights.
     """
-    return "bbb" if model.network_weights else "inla" if any(suited(model, data)) else "nuts"
+    if model.network_weights:
+        return "bbb"
+    share_programs(model, kinds_of(data), data.size)  # programs that tell what suits the model may come from files
+    return "inla" if any(suited(model, data)) else "nuts"
 
 
 def explain(

@@ -31,9 +31,9 @@ from tractable.core.words import counted, listing, nearest, tell
 from tractable.glm.families import PARAMETERS
 from tractable.tables.columns import Values, kind_of, lacks, meaning, tell_of_equal_levels, text_of
 from tractable.tables.files import Frame
+from tractable.tables.levels import NEW, Term
 
 ABSENT = "missing"  # the level of missing text
-NEW = "new"  # the group of a factor that stands for all groups that were not in training
 CURVED = re.compile(r"\b(bs|poly)\(")  # terms that are polynomials, and unreliable outside the training range
 # The functions that a formula may call, besides those of formulae. Formulas may come from files of others, so no
 # function here gives access to a module.
@@ -45,24 +45,6 @@ FUNCTIONS = {
     )
 }  # fmt: skip
 KNOWN = Environment([{**FUNCTIONS, "np": SimpleNamespace(**FUNCTIONS)}])
-
-
-class Term(NamedTuple):
-    """An effect with its own value in each group of a factor."""
-
-    name: str  # "1|school", "x|school"
-    factor: str  # "school"
-    groups: tuple[str, ...]  # the groups in training, and then NEW
-    start: int  # index of the first group's effect in u, the vector of all group effects
-
-    @property
-    def labels(self) -> list[Label]:
-        return [Label(self.name, group) for group in self.groups]
-
-    @property
-    def slope(self) -> str:
-        """The column whose effect varies by group: "x", or "1" for an intercept."""
-        return self.name.removesuffix(f"|{self.factor}")
 
 
 class Design(NamedTuple):

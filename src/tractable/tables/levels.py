@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -13,9 +13,27 @@ from tractable.core.errors import ModelError
 from tractable.core.model import Model, Through
 from tractable.core.view import Label, unique_labels
 from tractable.tables.coordinates import Coordinates, Effects
-from tractable.tables.formula import Term
 
+NEW = "new"  # the group of a factor that stands for all groups that were not in training
 WIDE = 2.5  # the scale of the half-normal prior of the sd of levels' effects
+
+
+class Term(NamedTuple):
+    """An effect with its own value in each group of a factor."""
+
+    name: str  # "1|school", "x|school"
+    factor: str  # "school"
+    groups: tuple[str, ...]  # the groups in training, and then NEW
+    start: int  # index of the first group's effect in u, the vector of all group effects
+
+    @property
+    def labels(self) -> list[Label]:
+        return [Label(self.name, group) for group in self.groups]
+
+    @property
+    def slope(self) -> str:
+        """The column whose effect varies by group: "x", or "1" for an intercept."""
+        return self.name.removesuffix(f"|{self.factor}")
 
 
 def with_levels(model: Model, terms: Sequence[Term], rows: Sequence[np.ndarray], spreads: Sequence[float]) -> Model:

@@ -110,7 +110,7 @@ def _leaves(model: Model) -> list[tuple[Any, Any]]:
 def table_of(encoder: Encoder, view: View | None) -> Table:
     """What a model knows about the table of an encoder."""
     inputs, data, units = partial(inputs_of, encoder), partial(data_of, encoder), partial(in_units, encoder)
-    return Table(inputs, data, units, partial(log_units, encoder), view)
+    return Table(inputs, data, units, partial(log_units, encoder), partial(decode, encoder), view)
 
 
 def inputs_of(encoder: Encoder, table: object) -> PyTree:

@@ -23,7 +23,7 @@ from tractable.tables.columns import spread_of_groups
 from tractable.tables.coordinates import Coordinates, Effects
 from tractable.tables.encoder import Encoded, Encoder, encode, fit_encoder
 from tractable.tables.files import Frame, as_table
-from tractable.tables.formula import Term
+from tractable.tables.levels import Term
 from tractable.tables.models import inputs_of, table_of
 from tractable.tables.targets import COUNTS, robust
 

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from scipy.stats import skew
 
 from tractable.core.censored import censored, known, middle, seen
 from tractable.core.errors import DataError
@@ -224,7 +223,7 @@ def fit_censored(values: Values, bound_column: Values, censoring: str, family: s
     if family is None and not (numbers > 0).all():
         aim = replace(aim, family="normal", reason=reason)
     elif family is None:
-        times = right > 0 or censoring == "event" or skew(numbers) <= SKEWED
+        times = right > 0 or censoring == "event" or _skewness(numbers) <= SKEWED
         aim = replace(aim, family="weibull" if times else "lognormal", reason=f"{reason}, all positive")
     if aim.family != "normal":
         _check(aim.name, aim.family, numbers)
@@ -266,10 +265,10 @@ def _likely(values: Values, kind: str, found: list[Any]) -> tuple[str, str]:
         return "categorical", f"{count} whole numbers that are not successive"
     if low > 0 and high < 1:
         return "beta", f"shares between {low:.3g} and {high:.3g}"
-    if low > 0 and skew(numbers) > max(SKEWED, 2 * abs(skew(np.log(numbers)))):
+    if low > 0 and _skewness(numbers) > max(SKEWED, 2 * abs(_skewness(np.log(numbers)))):
         return "lognormal", "positive numbers with a long tail to the right"
     zeros = float(np.mean(numbers == 0))
-    if low == 0 and zeros > MANY_ZEROS and skew(numbers[numbers > 0]) > SKEWED:
+    if low == 0 and zeros > MANY_ZEROS and _skewness(numbers[numbers > 0]) > SKEWED:
         return "normal", (
             f"0 in {100 * zeros:.0f} % of its rows and skewed amounts in the others, and no family suits both: it is "
             "better to explain by one fit whether it is above 0, and by another fit the amounts above 0"
@@ -355,3 +354,9 @@ def ordered_values(values: Values) -> list[Any]:
     plain = {value.item() if hasattr(value, "item") else value for value in values.unique()}
     whole = all(float(value).is_integer() for value in plain)
     return sorted(int(value) if whole and isinstance(value, float) else value for value in plain)
+
+
+def _skewness(numbers: np.ndarray) -> float:
+    """The mean cubed distance from the mean, in sds; 0 if all numbers are equal."""
+    off = numbers - np.mean(numbers)
+    return float(np.mean(off**3) / (np.mean(off**2) ** 1.5 or 1.0))
