@@ -64,7 +64,7 @@ BETWEEN_FAMILIES = {
 # Lines of code (no docstring, comment or blank line) that each folder may have, and the whole package. Who raises a
 # number lowers another in the same commit by as much. The sum of the numbers is the package's ceiling.
 BUDGETS = {
-    "core": 3_508,
+    "core": 3_507,
     "engine": 3_411,
     "mcmc": 1_927,
     "sgmcmc": 607,
@@ -74,9 +74,9 @@ BUDGETS = {
     "latent": 4_442,
     "ladders": 1_912,
     "glm": 1_100,
-    "diagnostics": 2_764,
+    "diagnostics": 2_773,
     "evidence": 956,
-    "posterior": 2_488,
+    "posterior": 2_479,
     "calibration": 442,
     "top": 763,
     "tables": 3_090,

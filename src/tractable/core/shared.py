@@ -162,20 +162,20 @@ class Compiled(Generic[T]):
 
     def __call__(self, *args: object, **kwargs: object) -> T:
         arrays, arguments = self._split(args, kwargs)
+        static, leaves, structure = self._flatten(arrays, arguments)
+        is_traced = _is_traced(leaves)
         are_few = False
-        if self._options and not getattr(arguments.get("placement"), "divides_rows", False):
+        if self._options and not is_traced and not getattr(arguments.get("placement"), "divides_rows", False):
             given = [arrays, *(argument for name, argument in arguments.items() if name not in self._room)]
             are_few = _are_few(given, self._few)
-        if program_files.folder() is not None:
-            static, leaves, structure = self._flatten(arrays, arguments)
+        if not is_traced and program_files.folder() is not None:
             key = (*static.items(), structure, *map(jax.typeof, leaves), are_few, program_files.settings())
-            if not any(isinstance(leaf, Tracer) for leaf in (jax.device_put(0.0), *leaves)):
-                if key not in self._ready:
-                    if len(self._ready) >= READY:
-                        self._ready.clear()
-                    self._ready[key] = self._from_file(static, leaves, structure, are_few)
-                if (ready := self._ready[key]) is not None:
-                    return ready(*leaves)
+            if key not in self._ready:
+                if len(self._ready) >= READY:
+                    self._ready.clear()
+                self._ready[key] = self._from_file(static, leaves, structure, are_few)
+            if (ready := self._ready[key]) is not None:
+                return ready(*leaves)
         return (self._if_few if are_few else self._program)(arrays, **arguments)
 
     def _from_file(self, static: dict[str, Any], leaves: list, structure: PyTree, are_few: bool) -> Callable | None:
@@ -286,15 +286,14 @@ def _unknown() -> frozenset[str]:
     return frozenset(name for name, value in COMPILE_FASTEST.items() if not accepts(**{name: value}))
 
 
-def _are_few(arrays: PyTree, few: int) -> bool:
-    """Whether the arrays hold at most ``few`` numbers.
+def _is_traced(leaves: list) -> bool:
+    """Whether one of the leaves is traced, or whether operations on other numbers are traced now."""
+    return any(isinstance(leaf, Tracer) for leaf in (jax.lax.stop_gradient(0.0), *leaves))
 
-    It is False on an accelerator and in a trace, where the options do not apply.
-    """
-    leaves = jax.tree.leaves(arrays)
-    if jax.default_backend() != "cpu" or any(isinstance(leaf, Tracer) for leaf in (jax.device_put(0.0), *leaves)):
-        return False
-    return sum(np.size(leaf) for leaf in leaves) <= few
+
+def _are_few(arrays: PyTree, few: int) -> bool:
+    """Whether arrays on a CPU hold at most ``few`` numbers; False on an accelerator, where the options do not apply."""
+    return jax.default_backend() == "cpu" and sum(np.size(leaf) for leaf in jax.tree.leaves(arrays)) <= few
 
 
 def _split(value: Any) -> tuple[Any, PyTree]:

@@ -162,32 +162,16 @@ def conditional_maxima(
         (v,) log p, NaN if no maximum was found, and (v,) the outcome: ``FOUND``, ``SADDLE`` if the density is not
         concave there, or ``BLURRED`` if its curvature is lost in rounding errors.
     """
-    count, size = positions.shape
-    diagonal = np.arange(count), numbers
-    value, outcome = np.zeros(count), np.full(count, FOUND)
-    for _ in range(NEWTON):
-        steps = 0.1 * scale[:, :, None] * np.eye(size)
-        places = np.concatenate([positions[:, None], positions[:, None] + steps, positions[:, None] - steps], 1)
-        values, slopes = target.look(rows, places.reshape(-1, size))
-        slopes = slopes.reshape(count, -1, size)
-        slope, value = slopes[:, 0], values.reshape(count, -1)[:, 0]
-        curvature = (slopes[:, 1 + size :] - slopes[:, 1 : 1 + size]) / (0.2 * scale[:, :, None])
-        curvature = (curvature + curvature.swapaxes(1, 2)) / 2
-        # The parameter that stays as it is takes no part: its row and column are those of the identity matrix.
-        curvature[diagonal[0], numbers] = 0.0
-        curvature[diagonal[0], :, numbers] = 0.0
-        curvature[diagonal[0], numbers, numbers] = 1.0
+    diagonal = np.arange(len(positions)), numbers
+    value, outcome = np.zeros(len(positions)), np.full(len(positions), FOUND)
+    for iteration in range(NEWTON):
+        if iteration == 0 or not point:
+            value, slope, (sds, spectrum, basis) = _curvature(target, rows, positions, scale, numbers, outcome)
+        else:  # without its volume, the height of a maximum needs no second curvature, which takes 2 d gradients
+            value, slope = target.look(rows, positions)
+        outcome[~np.isfinite(value)] = SADDLE
+        is_found = (outcome == FOUND)[:, None]
         slope[diagonal] = 0.0
-        sds = np.diagonal(curvature, axis1=1, axis2=2)
-        outcome[~np.isfinite(value) | ~np.all(sds > 0, 1)] = SADDLE
-        is_found = (outcome == FOUND)[:, None]
-        sds = np.where(is_found, sds, 1.0) ** -0.5
-        correlation = np.where(is_found[:, None], curvature * sds[:, :, None] * sds[:, None, :], np.eye(size))
-        spectrum, basis = np.linalg.eigh(correlation)
-        outcome[spectrum[:, 0] <= 0] = BLURRED
-        outcome[spectrum[:, 0] <= -BLUR * spectrum[:, -1]] = SADDLE
-        is_found = (outcome == FOUND)[:, None]
-        spectrum = np.where(is_found, spectrum, 1.0)
         step = np.einsum("vij,vi->vj", basis, sds * slope) / spectrum
         positions += np.where(is_found, sds * np.einsum("vij,vj->vi", basis, step), 0.0)
         sds[diagonal] = 1.0
@@ -196,3 +180,34 @@ def conditional_maxima(
         scale[:] = np.where(is_found, sds, scale)
     heights = target.at(rows, positions) + volume
     return np.where(outcome == FOUND, heights, np.nan), outcome
+
+
+def _curvature(
+    target: Target, rows: PyTree, positions: np.ndarray, scale: np.ndarray, numbers: np.ndarray, outcome: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, tuple[np.ndarray, ...]]:
+    """log p (v,) and its gradient (v, d) at positions (v, d), and −∇² by differences of gradients.
+
+    −∇² is returned as sds D (v, d) and the eigenvalues (v, d) and vectors (v, d, d) of D (−∇²) D, whose diagonal is 1.
+    The parameter that stays as it is takes no part. Where −∇² is not positive definite, ``outcome`` is updated.
+    """
+    count, size = positions.shape
+    entries = np.arange(count)
+    steps = 0.1 * scale[:, :, None] * np.eye(size)
+    places = np.concatenate([positions[:, None], positions[:, None] + steps, positions[:, None] - steps], 1)
+    values, slopes = target.look(rows, places.reshape(-1, size))
+    slopes = slopes.reshape(count, -1, size)
+    curvature = (slopes[:, 1 + size :] - slopes[:, 1 : 1 + size]) / (0.2 * scale[:, :, None])
+    curvature = (curvature + curvature.swapaxes(1, 2)) / 2
+    curvature[entries, numbers] = 0.0
+    curvature[entries, :, numbers] = 0.0
+    curvature[entries, numbers, numbers] = 1.0
+    squares = np.diagonal(curvature, axis1=1, axis2=2)
+    outcome[~np.all(squares > 0, 1)] = SADDLE
+    is_found = (outcome == FOUND)[:, None]
+    sds = np.where(is_found, squares, 1.0) ** -0.5
+    correlation = np.where(is_found[:, None], curvature * sds[:, :, None] * sds[:, None, :], np.eye(size))
+    spectrum, basis = np.linalg.eigh(correlation)
+    outcome[spectrum[:, 0] <= 0] = BLURRED
+    outcome[spectrum[:, 0] <= -BLUR * spectrum[:, -1]] = SADDLE
+    spectrum = np.where((outcome == FOUND)[:, None], spectrum, 1.0)
+    return values.reshape(count, -1)[:, 0], slopes[:, 0], (sds, spectrum, basis)

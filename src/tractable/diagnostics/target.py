@@ -69,20 +69,18 @@ class Target(NamedTuple):
 
     def at(self, rows: PyTree, positions: np.ndarray) -> np.ndarray:
         """Values (n,) at positions (n, d); −inf where the value is not finite."""
-        values = np.concatenate([np.asarray(v, np.float64).reshape(-1) for v, _ in self._evaluate(rows, positions)])
-        return np.where(np.isfinite(values), values, -np.inf)[: len(positions)]
+        values = np.concatenate([value for value, _ in self._evaluate(rows, positions)], dtype=np.float64)
+        return np.where(np.isfinite(values), values, -np.inf)
 
     def look(self, rows: PyTree, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Values (n,) and gradients (n, d) at positions (n, d); −inf and 0 where they are not finite."""
-        count, size = positions.shape
-        parts = list(self._evaluate(rows, positions))
-        values = np.concatenate([np.asarray(v, np.float64).reshape(-1) for v, _ in parts])[:count]
-        slopes = np.concatenate([np.asarray(s, np.float64).reshape(-1, size) for _, s in parts])[:count]
+        parts = zip(*self._evaluate(rows, positions), strict=True)
+        values, slopes = (np.concatenate(each, dtype=np.float64) for each in parts)
         finite = np.isfinite(values) & np.all(np.isfinite(slopes), 1)
         return np.where(finite, values, -np.inf), np.where(finite[:, None], slopes, 0.0)
 
-    def _evaluate(self, rows: PyTree, positions: np.ndarray) -> Iterator[tuple[jax.Array, jax.Array]]:
-        """Yields values and gradients part by part; the last part is filled up with copies of its last position.
+    def _evaluate(self, rows: PyTree, positions: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Yields values (p,) and gradients (p, d) of p positions at a time.
 
         Every evaluation uses the same program, which is compiled once for a model and its rows.
         """
@@ -93,7 +91,9 @@ class Target(NamedTuple):
             part = positions[begin : begin + chunk]
             places = np.zeros((chunk, size), jnp.result_type(float))
             places[: len(part)], places[len(part) :] = part, part[-1]
-            yield _values_and_slopes(self, rows, places.reshape(blocks, block, size), -(-len(part) // block))
+            found = _values_and_slopes(self, rows, places.reshape(blocks, block, size), -(-len(part) // block))
+            values, slopes = map(np.asarray, found)
+            yield values.reshape(-1)[: len(part)], slopes.reshape(-1, size)[: len(part)]
 
 
 @compiled("target", if_few=COMPILE_FASTEST)

@@ -30,7 +30,7 @@ from tractable.diagnostics.importance import NODES, khat_limit
 from tractable.engine.placement import ONE_DEVICE, OneDevice
 from tractable.engine.sharding import BY_ROW, ON_ALL, ROWS, chunks
 from tractable.posterior.chunking import fitting
-from tractable.posterior.predict import described, log_predictive
+from tractable.posterior.predict import counted_draws, described
 
 PADDED = 500  # fewer rows than this are padded to the next power of two, so that few programs need to be compiled
 # At most MOST rows are evaluated EACH at a time if a draw has at most SMALL numbers, so that one program serves them.
@@ -126,6 +126,27 @@ def log_likelihoods(model: Model, params: PyTree, data: Data, placement: OneDevi
     fits("log_likelihood", length(params), data.size, 1, jnp.result_type(float).itemsize)
     terms = np.concatenate([part for _, part in _likelihoods(model, params, data, placement)], 1)
     return terms if data.weights is None else np.where(data.weights > 0, data.weights * terms, 0.0)
+
+
+def log_predictive(
+    model: Model, params: PyTree, weights: np.ndarray, data: Data, placement: OneDevice = ONE_DEVICE
+) -> np.ndarray:
+    """The log predictive density log Σ_s w_s p(y_n|θ_s) of each row, (n,), in nats.
+
+    NumPy adds the draws up, so that the program of the log likelihoods serves this too.
+    """
+    needed_likelihood(model)
+    params, weights = counted_draws(params, weights)
+    parts = []
+    for _, terms in _likelihoods(model, params, data, placement):
+        top = np.max(terms, 0)
+        top[~np.isfinite(top)] = 0
+        terms -= top
+        np.exp(terms, out=terms)
+        terms *= weights[:, None].astype(terms.dtype)
+        with np.errstate(divide="ignore"):  # a row that no draw allows has density 0
+            parts.append(top + np.log(terms.sum(0, np.float64)).astype(terms.dtype))
+    return np.concatenate(parts)
 
 
 def totals(model: Model, params: PyTree, data: Data) -> np.ndarray:

@@ -31,7 +31,7 @@ from tractable.diagnostics.calibration import entropy, split_conformal
 from tractable.engine.placement import ONE_DEVICE, OneDevice
 from tractable.engine.preflight import naming
 from tractable.engine.sharding import BY_ROW, ON_ALL, chunks
-from tractable.posterior.chunking import blocks_of_draws, bytes_per_row, fitting, rows_per_chunk
+from tractable.posterior.chunking import blocks_of_draws, bytes_per_row, rows_per_chunk
 
 LEAST = 1e-30  # a draw with less than this share of the largest weight is left out: in single precision it may be 0
 # What to do if the whole data set is one row, whose numbers depend on each other.
@@ -133,7 +133,7 @@ def predict(
     expect("predict(level=...)", level, Share)
     seed = seeded("predict(seed)", seed)
     rows, count = rows_of(x)
-    params, weights = _counted(params, weights)
+    params, weights = counted_draws(params, weights)
     kind, way = _kind(model, params, rows)
     if calibrate is not None and kind != "number":
         raise SettingsError(
@@ -166,7 +166,7 @@ def ahead(
     """
     expect("predict(level=...)", level, Share)
     seed = seeded("predict(seed)", seed)
-    params, weights = _counted(params, weights)
+    params, weights = counted_draws(params, weights)
     count = -(-SAMPLES // len(weights))  # number of values simulated for each draw
 
     @jax.jit
@@ -445,42 +445,6 @@ def _divisor(sd: np.ndarray) -> np.ndarray:
     return sd
 
 
-def log_predictive(
-    model: Model, params: PyTree, weights: np.ndarray, data: Data, placement: OneDevice = ONE_DEVICE
-) -> np.ndarray:
-    """The log predictive density log Σ_s w_s p(y_n|θ_s) of each row, (n,), in nats.
-
-    Rows are processed in chunks, one draw at a time.
-    """
-    needed_likelihood(model)
-    params, weights = _counted(params, weights)
-    rows, count = rows_of(data.rows)
-    width = fitting(lambda theta, rows, _: model.log_likelihoods(theta, rows), params, rows, count, placement=placement)
-    blocks = blocks_of_draws(params, np.log(weights), placement)
-    parts = []
-    for chunk, index, real in chunks(rows, count, width, placement):
-        total = np.full(len(index), -np.inf, jnp.result_type(float))
-        for _, thetas, block in blocks:
-            total = _log_predictive(model, placement, total, thetas, block, chunk)
-        parts.append(np.asarray(total)[:real])
-    return np.concatenate(parts)
-
-
-@compiled("model", "placement", if_few=COMPILE_FASTEST, few=ONCE)
-def _log_predictive(model, placement, total, params, log_weights, rows) -> jax.Array:
-    """Adds a block of draws to the log predictive densities ``total`` of a chunk of rows."""
-
-    def add_draws(total: jax.Array, params: PyTree, log_weights: jax.Array, rows: PyTree) -> jax.Array:
-        def add(total: jax.Array, draw: tuple) -> tuple[jax.Array, None]:
-            theta, log_weight = draw
-            return jnp.logaddexp(total, log_weight + model.log_likelihoods(theta, rows)), None
-
-        return jax.lax.scan(add, total, (params, log_weights.astype(total.dtype)))[0]
-
-    inputs = (BY_ROW, ON_ALL, ON_ALL, BY_ROW)
-    return placement.map_devices(add_draws, inputs, BY_ROW)(total, params, log_weights, rows)
-
-
 def rows_of(x: PyTree) -> tuple[PyTree, int]:
     """x as arrays of equal length (possibly memory-mapped), and that length; None counts as one row."""
     if x is None:
@@ -496,7 +460,7 @@ def rows_of(x: PyTree) -> tuple[PyTree, int]:
     return x, lengths.pop()[0]
 
 
-def _counted(params: PyTree, weights: Numbers) -> tuple[PyTree, np.ndarray]:
+def counted_draws(params: PyTree, weights: Numbers) -> tuple[PyTree, np.ndarray]:
     """The draws whose weights are not negligible, and these weights, which sum to 1."""
     weights = np.asarray(weights, np.float64)
     counts = weights > LEAST * weights.max(initial=0.0)

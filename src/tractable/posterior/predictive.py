@@ -140,7 +140,7 @@ class Predictive(Learnt):
         if self.data is not None and self.model.local is None:
             prediction.check_inputs(self.data, data.given, "log_predictive(data)")
         preflight.check_shapes(self.model, data)
-        terms = prediction.log_predictive(self.predictive, *self.spread(draws), data, over_rows(mesh))
+        terms = pointwise.log_predictive(self.predictive, *self.spread(draws), data, over_rows(mesh))
         return terms - self._log_units(data).astype(terms.dtype)
 
     def log_likelihood(
