@@ -111,6 +111,14 @@ def test_khat_is_the_shape_of_a_pareto_tail(k):
     assert abs(found.mean() - wanted) < 0.02 + 4.5 * found.std(ddof=1) / math.sqrt(50)
 
 
+@pytest.mark.parametrize("size, step", [(1, 1e-3), (2, 3e-2), (2, 5e-2), (3, 2e-2)])
+def test_rounded_weights_have_no_heavier_tail(size: int, step: float) -> None:
+    """Of a q that is too wide the largest weights are nearly equal: rounding leaves few values, or a quartile of 0."""
+    squares = np.sum(np.random.default_rng(0).standard_normal((10, size, 10_000)) ** 2, 1)
+    exact, rounded = (pareto.smooth(-0.15 * each)[1] for each in (squares, np.round(squares / step) * step))
+    assert np.all(exact < -0.5) and np.all(rounded < exact + 0.15)
+
+
 def test_rows_are_smoothed_in_parts(monkeypatch):
     logs = np.random.default_rng(2).normal(size=(23, 300))
     whole = pareto.smooth(logs)

@@ -62,7 +62,21 @@ def test_near_the_posterior_few_rows_have_the_density_of_all(weights):
     )
     assert np.std(target.at(some[0], there) - target.at(rows, there)) > 1  # uncorrected
     far = centre + 400 * root.T
-    np.testing.assert_allclose(anchored.at(some, far), target.at(some[0], far), rtol=1e-6)
+    np.testing.assert_allclose(anchored.at(some, far), target.at(some[0], far) + some[1].height, rtol=1e-6)
+
+
+@pytest.mark.parametrize("count", [64, 1024, 4000])
+def test_the_corrected_density_has_no_hill_but_the_posterior(count):
+    """A sample's own maximum lies up to √(N/n) sds away, and its values hundreds of nats above or below all rows'."""
+    data, target = Data(NUMBERS, given=X), Target(LINEAR)
+    rays = RNG.standard_normal((100, D))
+    rays /= np.linalg.norm(rays, axis=1, keepdims=True)
+    radii = np.arange(1.0, 100.0)
+    for seed in range(20):
+        some = few.sample_rows(target, data, data.arrays(), MEAN, ROOT, count, seed)
+        places = MEAN + (radii[:, None, None] * rays) @ ROOT.T
+        values = target._replace(anchored=True).at(some, np.concatenate([MEAN[None], places.reshape(-1, D)]))
+        assert np.all((values[1:] - values[0]).reshape(len(radii), -1) < -0.1 * radii[:, None] ** 2)
 
 
 def learnt(model: Model, data: Data, mean: np.ndarray, root: np.ndarray) -> Posterior:

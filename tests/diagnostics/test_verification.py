@@ -22,6 +22,7 @@ from tractable.diagnostics import modes as mode_checks
 from tractable.diagnostics.belief import Draws, Fitted
 from tractable.diagnostics.convergence import diagnose
 from tractable.diagnostics.target import Target
+from tractable.glm import linear
 from tractable.mcmc.hamiltonian_methods import divergences
 from tractable.posterior import verification
 from tractable.posterior.posterior import Posterior
@@ -284,6 +285,18 @@ SOUND = {"tails": "trust", "modes": "trust", "means and sds": "trust"}
 def test_the_posterior_itself_is_trusted() -> None:
     found = verdicts(fitted(NORMAL, np.zeros(3), np.linalg.cholesky(CORRELATED)).verify())
     assert found == {"bound's gain": "trust"} | SOUND
+
+
+@pytest.mark.parametrize("rows, features", [(20, 1), (3000, 10), (300, 190)])
+def test_a_perfect_approximation_is_trusted_whatever_the_seed(rows: int, features: int) -> None:
+    """Laplace's approximation of a normal posterior in single precision: no check finds fault with it."""
+    generator = np.random.default_rng(1)
+    x = generator.normal(size=(rows, features))
+    y = x @ generator.normal(size=features) + generator.normal(size=rows)
+    with jax.enable_x64(False):
+        model, data = linear.bayesian_linear(features, 1.0, 1.0), tr.Data(y, x)
+        reports = [tr.infer(model, data, tr.Laplace(), seed=seed, progress=False).report() for seed in range(10)]
+    assert [report.verdict for report in reports] == ["trust"] * 10
 
 
 @pytest.mark.parametrize("size", view.SIZES, ids=lambda size: f"{size.starts} climbs")

@@ -12,6 +12,7 @@ from tractable.core.tree import PyTree
 from tractable.diagnostics.target import Anchor, Target
 
 STEP = 0.5  # posterior sds over which gradients are compared to measure a curvature
+UNSEEN = 0.5  # least share of all rows' information in a direction that a sample lacks if it hardly informs it
 
 
 def sample_rows(
@@ -33,7 +34,10 @@ def sample_rows(
     y, given = jax.tree.map(jax.device_put, subset.rows)
     sample = Weighted(y, given, jnp.asarray(counts * (data.size / count), jnp.result_type(float)))
     of_all, of_sample = (_expand(target, part, centre, root) for part in (rows, sample))
-    anchor = centre, np.linalg.inv(root), *(a - b for a, b in zip(of_all, of_sample, strict=True))
+    height, slope, curvature = (a - b for a, b in zip(of_all, of_sample, strict=True))
+    lacking, basis = np.linalg.eigh(curvature)
+    unseen = basis[:, lacking > UNSEEN]
+    anchor = centre, np.linalg.inv(root), height, slope, curvature, unseen @ unseen.T
     return sample, Anchor(*(jnp.asarray(a, jnp.result_type(float)) for a in anchor))
 
 

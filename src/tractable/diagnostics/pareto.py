@@ -57,11 +57,13 @@ def _fit(x: np.ndarray, grid: int) -> tuple[np.ndarray, np.ndarray]:
 
     They are the posterior means of Zhang & Stephens (2009), with k shrunk a little towards 1/2. With b = −k/σ, the
     log likelihood at a given b is largest at k(b) = mean log(1 − b x), where it is m (log(−b/k(b)) − k(b) − 1). The
-    mean of b is taken over a grid that depends on the lower quartile and the maximum of x.
+    mean of b is taken over a grid that depends on the lower quartile and the maximum of x. Rounding may leave a lower
+    quartile of 0; the smallest positive excess then takes its place.
     """
     m = x.shape[1]
     places = 1 - np.sqrt(grid / (np.arange(1, grid + 1) - 0.5))
-    b = places / (3 * x[:, int(m / 4 + 0.5) - 1, None]) + 1 / x[:, -1:]  # (r, grid)
+    quartile = np.maximum(int(m / 4 + 0.5) - 1, np.argmax(x > 0, 1))
+    b = places / (3 * x[np.arange(len(x)), quartile, None]) + 1 / x[:, -1:]  # (r, grid)
     slopes = np.log1p(-b[:, :, None] * x[:, None]).mean(2)
     profile = m * (np.log(-b / slopes) - slopes - 1)
     weights = np.exp(profile - logsumexp(profile, axis=1, keepdims=True))

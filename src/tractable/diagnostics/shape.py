@@ -31,6 +31,7 @@ SETTLED = 1.02  # largest R-hat at which another method's chains are compared wi
 HEAVY = 0.35  # tail index of the draws (1/ν for a t with ν degrees of freedom) above which quantiles are compared too
 SHORT = 1.25  # factor on the error if only moved draws measure it: along a curved ridge, draws move too little
 KHAT_ALONE = 0.5  # largest k-hat (tail index of importance weights) at which weights need no second estimate
+PER_PARAMETER = 4  # least effective sample size for each parameter: the largest of many errors is large by chance
 SHAPE, ERRORS, HIDDEN = "means and sds", "standard errors", "no standard errors"  # names of checks
 
 
@@ -90,7 +91,8 @@ def check_shape(subject: Subject, view: View, reweighed: Reweighed | None, endle
         endless: whether the density may fall so slowly along a ray that some variance is infinite.
     """
     chained = subject.learnt.method.chained and subject.learnt.method.follows
-    reliable = reweighed is not None and reweighed.reliable
+    enough = PER_PARAMETER * len(subject.centre)
+    reliable = reweighed is not None and reweighed.reliable and reweighed.ess >= enough
     compared, source = None, ""
     if reweighed is not None and reliable:
         source = f"{len(reweighed.values):,} weighted places with an ESS of {reweighed.ess:,.0f}"

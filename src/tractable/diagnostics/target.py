@@ -16,13 +16,16 @@ from tractable.diagnostics.operations import operations
 BLOCK = 32  # maximum number of positions that are evaluated in one vectorised block
 NUMBERS = 1 << 16  # maximum number of coordinates (positions × d) in one call of the compiled program
 ROWS = 1 << 17  # a block has fewer positions if it would have more than this many rows × positions
-REACH = 8.0  # distance, in posterior radii √d, beyond which an anchor's correction fades out
+REACH = 8.0  # least distance, in posterior radii √d, beyond which an anchor's correction fades out
 
 
 class Anchor(NamedTuple):
     """The correction h + g·x − xᵀ C x/2 of the log density of a sample of the rows, near the posterior.
 
-    x are white coordinates, in which the posterior has mean zero and unit covariance (``diagnostics.few``).
+    x are white coordinates, in which the posterior has mean zero and unit covariance (``diagnostics.few``). Beyond
+    ``REACH`` the sample serves to find modes, and two parts of the correction remain: the height, because the sums over
+    all rows and over a sample differ by hundreds of nats; and what acts along directions that the sample's rows hardly
+    inform, such as the effect of a rare category. Without them, the density would be as high there as at its mode.
     """
 
     centre: Any  # (d,) the posterior's mean
@@ -30,12 +33,19 @@ class Anchor(NamedTuple):
     height: Any  # () h
     slope: Any  # (d,) g
     curvature: Any  # (d, d) C
+    unseen: Any  # (d, d) the projection onto the directions that the sample hardly informs
 
     def __call__(self, position: jax.Array) -> jax.Array:
-        """The correction at a position (d,). It fades out beyond ``REACH``, where a sample only helps to find modes."""
+        """The correction at a position (d,)."""
         x = self.whiten @ (position - self.centre)
-        near = 1 / (1 + (jnp.sum(x**2) / (REACH**2 * x.shape[0])) ** 4)
-        return near * (self.height + self.slope @ x - x @ self.curvature @ x / 2)
+        unseen = self.unseen @ x
+        # The sample's own maximum lies about |g| sds away.
+        reach = REACH**2 * x.shape[0] + 16 * jnp.sum((self.slope - self.unseen @ self.slope) ** 2)
+        near = 1 / (1 + (jnp.sum((x - unseen) ** 2) / reach) ** 4)
+        return self.height + self._change(unseen) + near * self._change(x - unseen)
+
+    def _change(self, x: jax.Array) -> jax.Array:
+        return self.slope @ x - x @ self.curvature @ x / 2
 
 
 class Target(NamedTuple):
