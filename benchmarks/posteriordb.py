@@ -124,17 +124,15 @@ def compare_gradients(problems: dict[str, Callable[[], Problem]], seeds: int, wh
 
 
 def compared_rates(rows: list[list], others: list[str]) -> list[list]:
-    """The figures of the table: medians and least values of the ratios to the other warm-ups."""
-    numbers = np.array([row[1:] for row in rows])
-    figures: list[list] = [["warm-ups: posteriors", len(rows)]]
+    """The figures of the table: medians of the ratios to the other warm-ups, and the least one to the first."""
+    numbers, figures = np.array([row[1:] for row in rows]), []
     for column, other in enumerate(others, 3):
-        ratios = numbers[:, 2] / numbers[:, column]
-        known, stiff = np.isfinite(ratios), np.isfinite(ratios) & (numbers[:, 1] > 10)
-        for what, which in (("", known), (", where stiff", stiff)):
-            if np.any(which):
-                figures.append([f"warm-ups: median ratio to {other}{what}", float(np.median(ratios[which]))])
-        if np.any(known):
-            figures.append([f"warm-ups: least ratio to {other}", float(ratios[known].min())])
+        known = np.isfinite(numbers[:, column]) & (numbers[:, column] > 0)
+        ratios, stiff = numbers[known, 2] / numbers[known, column], numbers[known, 1] > 10
+        figures.append([f"draws a gradient, over {other}", float(np.median(ratios))])
+        if column == 3:
+            figures.append(["the same, stiff ones", float(np.median(ratios[stiff]))])
+            figures.append(["the same, least", float(ratios.min())])
     return figures
 
 

@@ -65,13 +65,16 @@ class Drawing(Method):
 
     chained: ClassVar[bool] = True
     verified: ClassVar[bool] = True
-    advice: ClassVar[str] = "draw more, or change the parameters"
     unsaved: ClassVar[tuple[str, ...]] = ()  # traces that only the warm-up reads
     outside: ClassVar[tuple[str, ...]] = ("chains", "draws")
     chains: Count = 4
     draws: Count = 1000
     warmup: Annotated[int, at_least(0)] = 1000
     thin: Count = 1
+
+    @property
+    def advice(self) -> str:
+        return "draw more, or change the parameters"
 
     def warm_up(self, session: Session, program: Program, keys: jax.Array, positions: jax.Array) -> WarmUp:
         """Run the warm-up: it gives the main run's first positions and tuned values. By default nothing is tuned."""

@@ -129,8 +129,12 @@ class Method(Settings):
     climbs: ClassVar[bool] = False  # climbs from a starting point; run again if verification finds a better start
     # Settings that no compiled program reads: they are passed to programs as arguments, or used on the host only.
     outside: ClassVar[tuple[str, ...]] = ()
-    advice: ClassVar[str] = "use another method, such as NUTS"  # where means or sds are wrong
     verified: ClassVar[bool] = False  # gives a result that can be verified against the density of θ
+
+    @property
+    def advice(self) -> str:
+        """What to do if means or sds are wrong."""
+        return "use another method, such as NUTS"
 
     def __init_subclass__(cls) -> None:
         """Registers a subclass that has a label, so that users can name it."""

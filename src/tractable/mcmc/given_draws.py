@@ -32,7 +32,10 @@ class GivenDraws(Method):
     chained: ClassVar[bool] = True
     follows: ClassVar[bool] = False  # chains of another density may agree
     verified: ClassVar[bool] = True
-    advice: ClassVar[str] = "they are too few, or of another density: compare priors, Jacobians and rows"
+
+    @property
+    def advice(self) -> str:
+        return "they are too few, or of another density: compare priors, Jacobians and rows"
 
     def checks(self, posterior: Learnt) -> list[Check]:
         return [
