@@ -15,7 +15,8 @@ from tractable.core.errors import DataError, ModelError, SettingsError, Tractabl
 from tractable.diagnostics import calibration
 from tractable.posterior import chunking
 from tractable.posterior import predict as prediction
-from tractable.posterior.predict import Prediction, log_predictive, predict
+from tractable.posterior.pointwise import log_predictive
+from tractable.posterior.predict import Prediction, predict
 
 pytestmark = pytest.mark.test
 
@@ -402,6 +403,13 @@ def test_calibration_of_several_numbers_and_of_none_given():
     told = predict(pair, {"a": np.zeros((1, 2))}, np.ones(1), level=0.9, calibrate=tr.Data(y))
     np.testing.assert_allclose(told.upper, np.sort(np.abs(y), 0)[17][None])
     np.testing.assert_allclose(told.lower, -told.upper)
+
+
+@pytest.mark.test
+def test_a_flat_prior_is_refused_in_a_sentence():
+    flat = {"a": dist.ImproperUniform(dist.constraints.real, (), ())}
+    with pytest.raises(ModelError, match="ImproperUniform cannot be drawn from, so no run can begin"):
+        tr.infer(tr.Model(flat, lambda params: dist.Normal(params["a"], 1.0)), np.zeros(3), tr.NUTS())
 
 
 def test_faults():

@@ -121,6 +121,11 @@ class Prior:
         """One draw of the parameters from the prior."""
         if self.prior_is_callable:
             return self.prior.sample(key)
+        if not self.drawable:
+            raise ModelError(
+                "A prior that is ImproperUniform cannot be drawn from, so no run can begin. Give a wide proper prior, "
+                "such as Normal(0.0, 100.0), or make the model by Model.from_log_density."
+            )
         return sample_of(self.prior, key)
 
     def constrain(self, unconstrained: PyTree) -> PyTree:
