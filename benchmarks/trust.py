@@ -41,6 +41,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import population
+import population_realistic
 from measuring import record, say_where, table
 from population_truth import LEVELS, Truth, Variant
 from scipy import optimize, stats
@@ -195,6 +196,22 @@ def highest(target: population.Target, truth: Truth, prior: bool, here: np.ndarr
 
 
 # One run, and a file of runs.
+NO_TIME = {"run": 0.0, "checking": 0.0, "programs": 1}  # of what was not run
+
+
+def variants_of(realistic: bool) -> dict[str, Variant]:
+    """The variants of one of the two populations, by name."""
+    return population_realistic.variants() if realistic else population.variants()
+
+
+def begun(target: population.Target, label: str, budget: str, seed: int) -> dict[str, Any]:
+    """What a line of the results says of the target and the settings."""
+    return {
+        "family": target.family, "variant": target.variant.name, "index": target.index, "hard": target.hard,
+        "half": target.half, "method": label, "budget": budget, "seed": seed,
+    }  # fmt: skip
+
+
 class Counter:
     """How many programs XLA has compiled, or taken from a cache, since the last call."""
 
@@ -213,12 +230,8 @@ class Counter:
 def run(
     target: population.Target, label: str, budget: str, seed: int, data: tr.Data, truth: Truth, counter: Counter
 ) -> dict:
-    """A line of the results: the verdict, and whether the posterior was right."""
+    """What a line of the results says of a run: the verdict, and whether the posterior was right."""
     method = method_of(label, budget)
-    line: dict[str, Any] = {
-        "family": target.family, "variant": target.variant.name, "index": target.index, "hard": target.hard,
-        "half": target.half, "method": label, "budget": budget, "seed": seed,
-    }  # fmt: skip
     counter.since()
     began = time.perf_counter()
     with warnings.catch_warnings():
@@ -231,12 +244,12 @@ def run(
         except Exception as error:  # an error message is a result too: there is no posterior to be trusted
             said = f"{type(error).__name__}: {error}"[:200]
             seconds = {"run": time.perf_counter() - began, "checking": 0.0, "programs": counter.since()}
-            return line | {"verdict": "declined", "right": None, "said": said} | seconds
+            return {"verdict": "declined", "right": None, "said": said} | seconds
         ended, programs = time.perf_counter(), counter.since()
         found = judged(target, truth, posterior, label)
-    line |= {"verdict": report.verdict, "right": found.right, "mean": told(found.mean), "ratio": told(found.ratio),
-             "worst": found.worst, "run": inferred - began - verifying, "checking": verifying + ended - inferred,
-             "programs": programs}  # fmt: skip
+    line = {"verdict": report.verdict, "right": found.right, "mean": told(found.mean), "ratio": told(found.ratio),
+            "worst": found.worst, "run": inferred - began - verifying, "checking": verifying + ended - inferred,
+            "programs": programs}  # fmt: skip
     if target.half == "tune":  # thresholds are chosen by these runs, and must not be chosen by the others
         line["checks"] = [[c.name, told(float(c.value)), c.verdict] for c in report.checks]
     return line
@@ -367,6 +380,7 @@ class Plan(NamedTuple):
     members: int
     first: int
     until: float  # the value of time.time() at which to stop
+    realistic: bool = False  # whether targets are those of ``population_realistic``
 
     @property
     def half(self) -> str:
@@ -384,11 +398,11 @@ def run_variant(plan: Plan, name: str) -> tuple[str, int, float]:
         now = header(plan.half, None)
         if any(now[key] != plan.head[key] for key in ("source", "population")):
             raise Refused("The source was edited while this ran: expected one version for all runs. Start again.")
-    variant = population.variants()[name]
+    variant = variants_of(plan.realistic)[name]
     file = File(path_of(plan.folder, plan.half, plan.head["source"], name), plan.head)
     began, count, counter = time.time(), 0, Counter()
     members = [(t, t.data()) for t in population.members(variant, plan.half, plan.members, plan.first)]
-    truths: dict[int, Truth] = {}
+    truths: dict[int, Truth | None] = {}
     for label in applicable(variant, plan.methods):
         for budget in plan.budgets:
             for target, data in members:
@@ -399,7 +413,12 @@ def run_variant(plan: Plan, name: str) -> tuple[str, int, float]:
                         return name, count, time.time() - began
                     if target.index not in truths:
                         truths[target.index] = target.truth()
-                    file.append(run(target, label, budget, seed, data, truths[target.index], counter))
+                    truth = truths[target.index]
+                    line = begun(target, label, budget, seed)
+                    if truth is None:
+                        file.append(line | {"verdict": "declined", "right": None, "said": "no known truth", **NO_TIME})
+                        continue
+                    file.append(line | run(target, label, budget, seed, data, truth, counter))
                     count += 1
     return name, count, time.time() - began
 
@@ -433,9 +452,10 @@ def bounds(wrong: int, trusted: int, level: float = 0.95) -> tuple[float, float]
     return float(low), float(high)
 
 
+FURTHER = "beyond twice the limits"
 HEAD = ["runs", "declined", "trusted", "wrong of them", "targets trusted", "wrong targets", "% of targets",
         "95 % bounds", "right", "right ones rejected, %", "right ones trusted, %", "s a run",
-        "checking, %"]  # fmt: skip
+        "checking, %", FURTHER]  # fmt: skip
 RECORDED = ["runs", "targets trusted", "wrong targets", "% of targets", "95 % bounds", "right ones trusted, %",
             "right ones rejected, %"]  # fmt: skip
 
@@ -454,6 +474,7 @@ def summary(lines: list[dict[str, Any]]) -> list[Any]:
     targets, wrongly = ({(line["variant"], line["index"]) for line in some} for some in (trusted, wrong))
     right = count(lambda line: bool(line["right"]))
     rejected = count(lambda line: bool(line["right"]) and line["verdict"] == "reject")
+    far = {(line["variant"], line["index"]) for line in wrong if is_far(line)}
     low, high = bounds(len(wrongly), len(targets)) if targets else (0.0, 1.0)
     warm = [line for line in lines if line["programs"] == 0 and line["verdict"] != "declined"]
     seconds = sum(line["run"] for line in warm)
@@ -462,8 +483,14 @@ def summary(lines: list[dict[str, Any]]) -> list[Any]:
         len(lines), count(lambda line: line["verdict"] == "declined"), len(trusted), len(wrong), len(targets),
         len(wrongly), share(len(wrongly), len(targets)), f"{100 * low:.1f} … {100 * high:.1f}", right,
         share(rejected, right), share(len(trusted) - len(wrong), right), seconds / len(warm) if warm else float("nan"),
-        100 * checking / seconds if seconds else float("nan"),
+        100 * checking / seconds if seconds else float("nan"), len(far),
     ]  # fmt: skip
+
+
+def is_far(line: dict[str, Any]) -> bool:
+    """Whether some number is wrong by more than twice the limits, or does not exist."""
+    mean, ratio = line["mean"], line["ratio"]
+    return mean is None or ratio is None or mean > 2 * MEAN or abs(np.log(ratio)) > 2 * np.log(RATIO[1])
 
 
 def summaries(lines: list[dict]) -> list[list[Any]]:
@@ -519,8 +546,8 @@ def chosen(text: str | None, among: Iterable[str], what: str) -> tuple[str, ...]
     return names
 
 
-def arguments() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def arguments(description: str | None = __doc__) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     halves = parser.add_mutually_exclusive_group(required=True)
     halves.add_argument("--tune", dest="half", action="store_const", const="tune", help="the half to choose checks by")
     halves.add_argument(
@@ -539,7 +566,7 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--processes", type=int, default=1, help="side by side, a variant each")
     parser.add_argument("--shards", type=int, default=1, help="of how many machines")
     parser.add_argument("--shard", type=int, default=0, help="this is the one, from 0")
-    parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("runs/trust"), help="folder of results")
+    parser.add_argument("--out", type=pathlib.Path, help="folder of results; by default runs/trust")
     parser.add_argument("--float64", action="store_true")
     parser.add_argument("--table", action="store_true", help="run nothing; print what there is")
     parser.add_argument("--wrong", action="store_true", help="list what was trusted and wrong (--tune only)")
@@ -554,18 +581,20 @@ def published_before(folder: pathlib.Path) -> list[str]:
     return sorted(versions - {source()})
 
 
-def main() -> None:
-    args = arguments().parse_args()
+def main(script: str, description: str | None, realistic: bool = False) -> None:
+    """Run the study of one of the populations from the command line; ``script`` is recorded as its source."""
+    args = arguments(description).parse_args()
     jax.config.update("jax_enable_x64", args.float64)
     try:
-        work(args)
+        work(args, script, realistic)
     except Refused as sentence:
         print(sentence, file=sys.stderr)
         raise SystemExit(2) from None
 
 
-def work(args: argparse.Namespace) -> None:
-    every = population.variants()
+def work(args: argparse.Namespace, script: str = __file__, realistic: bool = False) -> None:
+    args.out = args.out or pathlib.Path("runs", pathlib.Path(script).stem)
+    every = variants_of(realistic)
     unknown = set(args.only or []) - {v.family for v in every.values()} - set(every)
     if unknown:
         families = ", ".join(sorted({v.family for v in every.values()}))
@@ -588,9 +617,12 @@ def work(args: argparse.Namespace) -> None:
             )
         names = [n for n, v in every.items() if not args.only or n in args.only or v.family in args.only]
         methods = chosen("map,meanfield,nuts" if args.quick else args.methods, METHODS, "--methods")
+        if realistic:  # whether a maximum exists is not known there
+            methods = tuple(label for label in methods if not METHODS[label][0].point)
         budgets = chosen("default" if args.quick else args.budgets, BUDGETS, "--budgets")
         head, count = header(args.half, args.again), 4 if args.quick else args.members
-        plan = Plan(head, args.out, methods, budgets, args.seeds, count, args.first, time.time() + 60 * args.minutes)
+        plan = Plan(head, args.out, methods, budgets, args.seeds, count, args.first, time.time() + 60 * args.minutes,
+                    realistic)  # fmt: skip
         run_all(plan, names[args.shard :: args.shards], args.processes)
         version = head["source"]
     heads, lines = results(args.out, args.half, version)
@@ -598,8 +630,9 @@ def work(args: argparse.Namespace) -> None:
     if args.wrong:
         wrongs(lines)
     if args.record:
-        record(__file__, ["", *HEAD], summaries(lines), columns=RECORDED, keep=False)
+        columns = [*RECORDED, FURTHER] if realistic else RECORDED
+        record(script, ["", *HEAD], summaries(lines), columns=columns, keep=False)
 
 
 if __name__ == "__main__":
-    main()
+    main(__file__, __doc__)

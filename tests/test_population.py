@@ -26,6 +26,7 @@ BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 sys.path.insert(0, str(BENCHMARKS))
 try:
     import population
+    import population_realistic as realistic
     import trust
 finally:
     sys.path.remove(str(BENCHMARKS))
@@ -235,9 +236,69 @@ def test_the_half_to_choose_by_is_not_recorded(tmp_path):
 
 @pytest.mark.quick
 def test_the_record_has_methods_and_the_families_that_were_wrong():
-    line = {"variant": "a", "index": 0, "verdict": "trust", "right": True, "programs": 1, "run": 1.0, "checking": 0.5}
+    line = {"variant": "a", "index": 0, "verdict": "trust", "right": True, "programs": 1, "run": 1.0, "checking": 0.5,
+            "mean": 0.3, "ratio": 1.1}  # fmt: skip
     lines = [line | {"method": "map", "family": "normal"}]
     lines += [line | {"method": "nuts", "family": "banana", "index": 1, "right": False}]
+    near, far = ([*lines, lines[1] | wrong] for wrong in ({"ratio": 0.65}, {"index": 2, "ratio": 0.6}))
+    assert [trust.summary(some)[-1] for some in (near, far)] == [0, 1] and trust.is_far(line | {"mean": None})
     rows = {row[0]: dict(zip(trust.HEAD, row[1:], strict=True)) for row in trust.summaries(lines)}
     assert list(rows) == ["all", "map", "nuts", "banana"]
     assert rows["all"]["targets trusted"] == 2 and rows["all"]["wrong targets"] == rows["banana"]["wrong targets"] == 1
+
+
+def test_a_long_run_knows_the_truth():
+    """Of a member of ``population`` whose moments are known exactly, to three per cent of an sd."""
+    target = member("linear, 60 rows, d = 3")
+    exact, found = target.truth(), realistic.by_long_run(target.variant.model, target.data())
+    assert found is not None and found.quantiles is not None
+    assert np.all(np.abs(found.mean - exact.mean) < 0.05 * exact.sd)
+    assert np.all(np.abs(found.sd / exact.sd - 1) < 0.05)
+
+
+def test_a_long_run_that_meets_one_of_two_modes_a_chain_knows_nothing():
+    far = tr.Model.from_log_density(lambda z: jnp.logaddexp(-((z[0] - 30) ** 2), -((z[0] + 30) ** 2)), jnp.zeros(1))
+    assert realistic.by_long_run(far, None) is None
+
+
+def test_realistic_targets_are_the_same_each_time():
+    variants = realistic.variants()
+    assert len(variants) >= 24 and not set(variants) & set(VARIANTS)
+    for variant in variants.values():
+        one, again = (population.target(variant, 3) for _ in range(2))
+        assert one.half == again.half and one.data().size == again.data().size
+        jax.tree.map(np.testing.assert_array_equal, one.numbers, again.numbers)
+
+
+def test_densities_of_joint_rows_are_those_of_sums_written_out():
+    y = np.array([2.0, 0, 3, 5, 1])
+    by_place = [
+        stats.poisson.logpmf(y[:k], 1.5).sum() + stats.poisson.logpmf(y[k:], 4.0).sum() for k in range(1, len(y))
+    ]
+    wanted = np.log(np.mean(np.exp(by_place)))
+    np.testing.assert_allclose(realistic.Changing(1.5, 4.0, len(y)).log_prob(y), wanted, rtol=1e-6)
+    law = stats.weibull_min(1.7, scale=np.exp(0.4))
+    rows = np.array([[0.8, 1.0], [2.5, 0.0]])
+    np.testing.assert_allclose(
+        realistic.Lifetime(0.4, 1.7).log_prob(rows), [law.logpdf(0.8), law.logsf(2.5)], rtol=1e-6
+    )
+
+
+def test_a_realistic_study_runs_no_maxima_and_declines_what_is_not_known(tmp_path, monkeypatch):
+    monkeypatch.setattr(realistic, "by_long_run", lambda model, data: None)
+    realistic.variants.cache_clear()
+    only = (
+        "--only",
+        "Poisson counts at 40 times",
+        "--methods",
+        "map,laplace",
+        "--budgets",
+        "default",
+        "--members",
+        "4",
+    )
+    trust.work(options(tmp_path, "--tune", *only), trust.__file__, realistic=True)
+    (file,) = tmp_path.iterdir()
+    lines = [json.loads(line) for line in file.read_text().splitlines()[1:]]
+    assert {line["method"] for line in lines} == {"laplace"} and {line["said"] for line in lines} == {"no known truth"}
+    realistic.variants.cache_clear()

@@ -74,7 +74,7 @@ BUDGETS = {
     "latent": 4_442,
     "ladders": 1_912,
     "glm": 1_100,
-    "diagnostics": 2_785,
+    "diagnostics": 2_788,
     "evidence": 956,
     "posterior": 2_479,
     "calibration": 442,

@@ -111,6 +111,15 @@ def test_khat_is_the_shape_of_a_pareto_tail(k):
     assert abs(found.mean() - wanted) < 0.02 + 4.5 * found.std(ddof=1) / math.sqrt(50)
 
 
+def test_one_weight_beside_equal_ones_is_no_light_tail():
+    """Nearly all of the tail is equal to the cut: what a quarter of it shows may not be taken for its shape."""
+    equal, rounded = np.zeros((2, 1000))
+    rounded += np.round(np.random.default_rng(0).normal(size=1000) * 1e-3, 2)
+    for logs in (equal, rounded):
+        logs[-1] = 3.0
+        assert not pareto.smooth(logs[None])[1][0] <= 0.7
+
+
 @pytest.mark.parametrize("size, step", [(1, 1e-3), (2, 3e-2), (2, 5e-2), (3, 2e-2)])
 def test_rounded_weights_have_no_heavier_tail(size: int, step: float) -> None:
     """Of a q that is too wide the largest weights are nearly equal: rounding leaves few values, or a quartile of 0."""

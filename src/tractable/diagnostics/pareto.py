@@ -6,6 +6,7 @@ import numpy as np
 from scipy.special import logsumexp
 
 PRIOR = 10  # number of tail values whose information equals that of the prior on k, which has mean 1/2
+LEVEL = 0.1  # nats; rounded weights to which no tail can be fitted count as equal if their logs differ by less
 NUMBERS = 1 << 21  # about how many numbers are in memory at once
 
 
@@ -18,8 +19,8 @@ def smooth(log_weights: np.ndarray, efficiency: float = 1.0) -> tuple[np.ndarray
 
     Returns:
         (r, s) log weights, whose exponentials sum to one in each row, and (r,) k̂, the fitted tail index. If the
-        largest weights of a row are equal, nothing is smoothed and k̂ is −∞. If they are fewer than five, k̂ is ∞. If
-        they are too small to be distinguished from 0, k̂ is NaN.
+        largest weights of a row are equal up to rounding, nothing is smoothed and k̂ is −∞. If they are fewer than five,
+        k̂ is ∞. If nearly all of them are too small to be distinguished from 0, k̂ is NaN.
     """
     size = log_weights.shape[1]
     count = int(3 * math.sqrt(size / efficiency) if size * efficiency > 225 else size / 5)
@@ -48,7 +49,8 @@ def _smooth(log_weights: np.ndarray, count: int, grid: int) -> tuple[np.ndarray,
         has_fit = np.isfinite(k) & (scale > 0) & ~equal
         new_logs = np.where(has_fit[:, None], np.minimum(quantiles, 0.0), logs[:, 1:])
         np.put_along_axis(out, largest[:, 1:], new_logs, 1)
-        khats = np.where(equal, -np.inf, k)
+        nearly = np.isnan(k) & (logs[:, -1] - logs[:, 1] <= LEVEL)
+        khats = np.where(equal | nearly, -np.inf, k)
     return out - logsumexp(out, axis=1, keepdims=True), khats
 
 
@@ -58,11 +60,12 @@ def _fit(x: np.ndarray, grid: int) -> tuple[np.ndarray, np.ndarray]:
     They are the posterior means of Zhang & Stephens (2009), with k shrunk a little towards 1/2. With b = −k/σ, the
     log likelihood at a given b is largest at k(b) = mean log(1 − b x), where it is m (log(−b/k(b)) − k(b) − 1). The
     mean of b is taken over a grid that depends on the lower quartile and the maximum of x. Rounding may leave a lower
-    quartile of 0; the smallest positive excess then takes its place.
+    quartile of 0. The smallest positive excess then takes its place if a quarter of x is positive; else k is NaN.
     """
     m = x.shape[1]
     places = 1 - np.sqrt(grid / (np.arange(1, grid + 1) - 0.5))
-    quartile = np.maximum(int(m / 4 + 0.5) - 1, np.argmax(x > 0, 1))
+    first = np.argmax(x > 0, 1)
+    quartile = np.where(first <= 3 * m / 4, np.maximum(int(m / 4 + 0.5) - 1, first), 0)
     b = places / (3 * x[np.arange(len(x)), quartile, None]) + 1 / x[:, -1:]  # (r, grid)
     slopes = np.log1p(-b[:, :, None] * x[:, None]).mean(2)
     profile = m * (np.log(-b / slopes) - slopes - 1)
