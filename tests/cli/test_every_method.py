@@ -30,7 +30,7 @@ def words(label: str, folder) -> list[object]:
         rows = np.random.default_rng(0).normal(size=(40, 2))
         np.savetxt(folder / "rows.csv", rows, delimiter=",", header="a,b", comments="")
         data = [folder / "rows.csv", "--model", "gaussian-mixture", "--components", "2"]
-    elif label == "inla":
+    elif label in ("inla", "microcanonical"):  # more than one parameter
         rows = np.random.default_rng(0).normal(size=(40, 2))
         np.savetxt(folder / "rows.csv", rows, delimiter=",", header="a,b", comments="")
         data = [folder / "rows.csv", "--target", "b"]
