@@ -314,8 +314,10 @@ def test_divergences(name):
     report = posterior.report()
     divergences = next(check for check in report.checks if check.name == "divergences")
     assert report.verdict != "trust", report
-    # In the funnel one chain's tiny steps in the neck may set the step of all chains, so that none diverges.
-    assert name == "funnel" or (divergences.value > 0 and divergences.verdict != "trust"), report
+    # In the funnel one chain's tiny steps in the neck may set the step of all chains, so that none diverges. Where many
+    # diverge, the run is followed by one that halves steps, and a check says so.
+    followed = any(check.name == "first run" for check in report.checks)
+    assert name == "funnel" or followed or (divergences.value > 0 and divergences.verdict != "trust"), report
 
 
 # -- resources -------------------------------------------------------------------------------------
