@@ -204,7 +204,7 @@ def variants_of(realistic: bool) -> dict[str, Variant]:
     return population_realistic.variants() if realistic else population.variants()
 
 
-def begun(target: population.Target, label: str, budget: str, seed: int) -> dict[str, Any]:
+def target_fields(target: population.Target, label: str, budget: str, seed: int) -> dict[str, Any]:
     """What a line of the results says of the target and the settings."""
     return {
         "family": target.family, "variant": target.variant.name, "index": target.index, "hard": target.hard,
@@ -414,7 +414,7 @@ def run_variant(plan: Plan, name: str) -> tuple[str, int, float]:
                     if target.index not in truths:
                         truths[target.index] = target.truth()
                     truth = truths[target.index]
-                    line = begun(target, label, budget, seed)
+                    line = target_fields(target, label, budget, seed)
                     if truth is None:
                         file.append(line | {"verdict": "declined", "right": None, "said": "no known truth", **NO_TIME})
                         continue

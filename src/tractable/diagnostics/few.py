@@ -25,7 +25,7 @@ def sample_rows(
     Near its maximum, the log likelihood of N rows is quadratic up to terms of order N^(−1/2). The anchor corrects the
     sample's log density so that it has the value, gradient and curvature of all rows at ``centre``. The sample then
     estimates only the small terms that are left, as in Bardenet, Doucet & Holmes (2017). Far from the posterior the
-    sample only serves to search for other modes, and the correction fades out.
+    sample only serves to search for other modes, and most of the correction fades out (``Anchor``).
     """
     assert data is not None  # callers sample only where there are rows
     indices = np.sort(np.random.default_rng(seed).choice(data.size, count, replace=False))
