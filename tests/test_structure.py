@@ -69,7 +69,7 @@ BUDGETS = {
     "mcmc": 1_929,
     "sgmcmc": 607,
     "points": 445,
-    "vi": 770,
+    "vi": 771,
     "networks": 997,
     "latent": 4_442,
     "ladders": 1_912,

@@ -91,6 +91,8 @@ def test_where_the_bound_has_no_maximum_there_is_no_covariance() -> None:
     """Between two modes the density's curvature has the wrong sign."""
     model = tr.Model.from_log_density(lambda z: jnp.logaddexp(-((z[0] - 4) ** 2), -((z[0] + 4) ** 2)), jnp.zeros(1))
     assert linear_response.root_of_covariance(model, None, np.zeros(1), np.ones(1), KEY) is None
+    edge = tr.Model.from_log_density(lambda z: jnp.sum(jnp.sqrt(z) - z**2), jnp.ones(1))  # NaN below 0
+    assert linear_response.root_of_covariance(edge, None, np.zeros(1), np.ones(1), KEY) is None
 
 
 @pytest.mark.test

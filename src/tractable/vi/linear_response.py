@@ -31,7 +31,7 @@ def gradients(size: int) -> int:
 def root_of_covariance(
     model: Model, data: Data | None, mean: np.ndarray, sd: np.ndarray, key: jax.Array
 ) -> np.ndarray | None:
-    """The lower triangular root (d, d) of Σ; None if H is not positive definite.
+    """The lower triangular root (d, d) of Σ; None if H is not finite and positive definite.
 
     Args:
         model, data: the model and its rows.
@@ -41,11 +41,12 @@ def root_of_covariance(
     rows = None if data is None else data.arrays()
     half = jax.random.normal(key, (PAIRS, len(mean)))
     curvature = np.asarray(_curvature(model, rows, mean, sd, jnp.concatenate([half, -half])), np.float64)
-    scale = np.asarray(sd, np.float64)
+    curvature, scale = (curvature + curvature.T) / 2, np.asarray(sd, np.float64)
+    if not np.all(np.isfinite(curvature)):
+        return None
     try:
-        np.linalg.cholesky((curvature + curvature.T) / 2)
-        covariance = np.linalg.inv((curvature + curvature.T) / 2)[: len(mean), : len(mean)]
-        return scale[:, None] * np.linalg.cholesky(covariance)
+        np.linalg.cholesky(curvature)
+        return scale[:, None] * np.linalg.cholesky(np.linalg.inv(curvature)[: len(mean), : len(mean)])
     except np.linalg.LinAlgError:
         return None
 
