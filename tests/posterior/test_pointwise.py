@@ -19,7 +19,7 @@ from tractable.core.approximations import inverse_softplus
 from tractable.core.errors import DataError, ModelError, RunError, SettingsError, TractableWarning
 from tractable.diagnostics.belief import Draws, Fitted, Point
 from tractable.gallery import conjugate
-from tractable.posterior import chunking, exchange, pointwise, scaling
+from tractable.posterior import chunking, exchange, pointwise
 
 pytestmark = pytest.mark.test
 
@@ -278,16 +278,6 @@ def test_weighted_draws_are_drawn_again_by_weight(posterior):
     found, wanted = (each.sensitivity()[["prior", "likelihood"]] for each in (weighed, posterior))
     np.testing.assert_allclose(found, wanted, rtol=0.15)
     np.testing.assert_allclose(weighed.loo().elpd, posterior.loo().elpd, atol=0.05)
-
-
-@pytest.mark.quick
-def test_a_level_tail_is_not_smoothed():
-    """A prior with nine tenths of the draws at its top: ArviZ refuses weights whose tail is level."""
-    component = np.concatenate([np.full(900, 5.0), -np.arange(100.0)])
-    with pytest.raises(ValueError, match="All tail values"):
-        arviz_stats.base.array_stats.power_scale_lw(component, alpha=1.25)
-    found = scaling._log_weights(arviz_stats.base.array_stats, component, 1.25)
-    np.testing.assert_allclose(found, component / 4)
 
 
 def test_a_flat_prior_moves_nothing():

@@ -7,7 +7,7 @@ from scipy.special import logsumexp
 
 PRIOR = 10  # number of tail values whose information equals that of the prior on k, which has mean 1/2
 LEVEL = 0.1  # nats; rounded weights to which no tail can be fitted count as equal if their logs differ by less
-NUMBERS = 1 << 21  # about how many numbers are in memory at once
+NUMBERS = 1 << 19  # about how many numbers are in memory at once
 
 
 def smooth(log_weights: np.ndarray, efficiency: float = 1.0) -> tuple[np.ndarray, np.ndarray]:

@@ -48,14 +48,14 @@ class Traced(NamedTuple):
     gradient: jax.Array  # (d,)
 
 
-def adaptive(kernel: Callable[[jax.Array], Kernel], tuned: dict[str, jax.Array], target: float) -> Kernel:
+def adaptive(kernel: Callable[[jax.Array], Kernel], tuned: dict[str, jax.Array]) -> Kernel:
     """The kernel that ``kernel(step size)`` gives, with the step size ``tuned["step_size"]``.
 
     If ``tuned["adapts"]`` is 1, this number is only the first step size: each step changes the chain's step size
-    towards the acceptance probability ``target``. The info has the gradient at each draw, from which the host computes
-    the mass matrix.
+    towards the acceptance probability ``tuned["target"]``. The info has the gradient at each draw, from which the host
+    computes the mass matrix.
     """
-    first, adapts = tuned["step_size"], tuned["adapts"]
+    first, adapts, target = (tuned[name] for name in ("step_size", "adapts", "target"))
     plain = kernel(first)
 
     def draw(key: jax.Array, count: int, state: Adapting, batch: Batch | None = None) -> PyTree:

@@ -28,6 +28,7 @@ REMEDY = (
 BLOCK = 25  # steps whose noise is drawn at once
 ROOT = scaling.LowRank._fields  # names of the tuned arrays that are the inverse mass matrix's root
 FEW = 0.01  # share of divergent trajectories below which they are few
+CAREFUL = 0.9  # target of the rest of a warm-up that diverges
 HALVINGS = 10  # ``max_halvings`` of the run that replaces a run with divergences
 ALLOWED = 60.0  # it is run without being asked for if its forecast is at most these seconds
 
@@ -90,7 +91,7 @@ class NUTS(Drawing):
         def plain(step_size: jax.Array) -> Kernel:
             return self.on(density, {"step_size": step_size, "inverse_mass": root})
 
-        return adaptation.adaptive(plain, tuned, self.aim(model.space.size))
+        return adaptation.adaptive(plain, tuned)
 
     def aim(self, size: int) -> float:
         """The acceptance probability for which the step size is tuned."""
@@ -118,10 +119,10 @@ class NUTS(Drawing):
         rank = adaptation.rank(size, self.dense)
 
         def tuned(root: scaling.LowRank, step: float, adapts: bool) -> dict[str, jax.Array]:
-            values = dict(zip(ROOT, root, strict=True)) | {"step_size": step, "adapts": float(adapts)}
+            values = dict(zip(ROOT, root, strict=True)) | {"step_size": step, "adapts": float(adapts), "target": target}
             return {name: jnp.asarray(value, dtype) for name, value in values.items()}
 
-        root, step = adaptation.first_root(size, rank), 0.1
+        root, step, target = adaptation.first_root(size, rank), 0.1, self.aim(size)
         if not self.warmup:
             return WarmUp(positions, tuned(root, step, False), {}, self.thin)
         shape = self.shape(session._replace(moments=False), program, 1)
@@ -142,6 +143,9 @@ class NUTS(Drawing):
             if session.stop():  # an interrupted warm-up is discarded
                 return WarmUp(positions, {}, {}, self.thin)
             gradients += float(result.info["gradients"].sum())
+            late = result.info["divergent"][:, result.info["divergent"].shape[1] // 2 :]
+            if begin and np.mean(late) >= FEW:
+                target = max(target, CAREFUL)
             step = adaptation.common_step(np.asarray(session.placement.collect(result.states.averaging)))
             if not (np.isfinite(step) and step > 0):
                 raise RunError(

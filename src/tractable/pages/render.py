@@ -15,6 +15,7 @@ from typing import Any
 import jinja2
 import matplotlib
 from markupsafe import Markup
+from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure as Canvas
 from matplotlib.image import imsave
 
@@ -83,8 +84,13 @@ def svg(figure: Figure) -> Markup:
         figure.draw(canvas)
         for axes in canvas.axes:
             axes.set_facecolor("none")
+        canvas.patch.set_facecolor("none")
+        # ``savefig`` would draw everything twice, the first time to find the layout.
+        if engine := canvas.get_layout_engine():
+            engine.execute(canvas)
+            canvas.set_layout_engine("none")
         nothing = dict.fromkeys(["Creator", "Date", "Format", "Type"])
-        canvas.savefig(out, format="svg", transparent=True, metadata=nothing)
+        FigureCanvasSVG(canvas).print_svg(out, metadata=nothing)
     drawn = out.getvalue()
     drawn = drawn[drawn.index("<svg") :]
     for pattern, instead in (
