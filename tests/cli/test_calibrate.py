@@ -28,6 +28,14 @@ def test_calibrate_leaves_ranks_and_a_page_and_goes_on(tmp_path):
     assert "holds another run" in fault(*words, "--seed", 7)
 
 
+def test_the_truth_is_drawn_from_the_posterior_of_the_table(tmp_path):
+    words = ["calibrate", "--example", "beta-bernoulli", "--posterior", "--method", "nuts", *FEW, "--out", tmp_path]
+    result = run(*words)
+    assert result.exit_code in (0, 3), result.output
+    assert "draws of the data's posterior" in result.stdout
+    assert 0 < Calibration.load(tmp_path).independent < 1000
+
+
 @pytest.mark.test
 def test_calibrate_refuses_in_sentences(tmp_path):
     pd.DataFrame({"x": np.arange(6.0), "y": np.arange(6.0)}).to_csv(tmp_path / "t.csv", index=False)

@@ -10,6 +10,7 @@ import tractable as tr
 from tractable.core import noise, scaling
 from tractable.diagnostics.convergence import diagnose
 from tractable.mcmc import adaptation
+from tractable.mcmc.hamiltonian_methods import CAREFUL
 
 pytestmark = pytest.mark.quick
 
@@ -137,3 +138,21 @@ def test_a_warm_up_of_any_length_runs() -> None:
     for warmup in (1, 7, 26):
         posterior = tr.infer(model, None, tr.NUTS(warmup=warmup, draws=10), progress=False, verify=None)
         assert posterior.count == 10 and posterior.found["step_size"] > 0
+
+
+@pytest.mark.laws
+def test_a_warm_up_that_diverges_raises_its_target() -> None:
+    """Walls, at which trajectories diverge whatever the step; and a normal, on which none does."""
+
+    def uniform(x: jax.Array) -> jax.Array:
+        return jnp.where(jnp.all(jnp.abs(x) < 1), 0.0, -jnp.inf) + 0 * x.sum()
+
+    def run(density, **settings) -> tr.Posterior:
+        model, method = tr.Model.from_log_density(density, jnp.zeros(2)), tr.NUTS(draws=100, **settings)
+        return tr.infer(model, None, method, seed=0, progress=False, verify=None)
+
+    walls = run(uniform, max_halvings=0)
+    assert walls.found["target"] == CAREFUL and "target" in [check.name for check in walls.report().checks]
+    assert walls.found["step_size"] < run(uniform, max_halvings=0, warmup=100).found["step_size"]
+    assert "target" not in run(lambda x: -jnp.sum(x**2) / 2).found
+    assert "target" not in run(uniform, max_halvings=0, target=0.95).found

@@ -159,12 +159,13 @@ def compare(given: Given) -> None:
     run(given)
 
 
-@command(o.parameters(f"{o.EXPLAINED} method set_ runs jobs seed out quiet"))
+@command(o.parameters(f"{o.EXPLAINED} method set_ runs posterior jobs seed out quiet"))
 def calibrate(given: Given) -> None:
     """Check whether a method recovers the parameters that generated simulated data like yours.
 
     Parameters are drawn from the prior and rows from the likelihood, at the inputs of TABLE. If the method is right,
-    the rank of the true value among the posterior's draws is uniform. To continue the runs in --out, give the same
+    the rank of the true value among the posterior's draws is uniform. With --posterior they are drawn from the
+    posterior of TABLE, and its rows are fitted with the simulated ones. To continue the runs in --out, give the same
     command again.
 
     Exit code: as for fit.

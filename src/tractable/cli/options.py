@@ -83,6 +83,8 @@ HELP = {
     "processes": "With --coordinator: the number of processes that share the run.",
     "process": "With --coordinator: the number of this process. Process 0 prints and writes for all.",
     "runs": "The number of simulated data sets, 20 or more.",
+    "posterior": "Draw the true parameters from the posterior of TABLE and not from the prior, and fit the simulated "
+    "rows together with those of TABLE: is the method right near this posterior?",
     "columns": "The columns of TABLE to pack, as a,b.  \\[default: all; without --target, all columns of numbers]",
     "rows_per_shard": "The approximate number of rows of a shard.  \\[default: as many as take 128 MiB]",
     "level": "The level of the predictive intervals.",
@@ -92,7 +94,7 @@ HELP = {
     "quiet": "Print the run's folder and nothing else.",
 }  # fmt: skip
 REQUIRED: Any = Parameter.empty
-FLAGS = ("redraw", "drop_missing", "resume", "failures", "quiet")
+FLAGS = ("redraw", "drop_missing", "resume", "posterior", "failures", "quiet")
 # Types and defaults of the options; an option that is not named here is optional text.
 TYPES: dict[str, tuple[Any, Any]] = {
     **dict.fromkeys(("source", "run", "new"), (Path, REQUIRED)),

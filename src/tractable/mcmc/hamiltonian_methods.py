@@ -28,7 +28,9 @@ REMEDY = (
 BLOCK = 25  # steps whose noise is drawn at once
 ROOT = scaling.LowRank._fields  # names of the tuned arrays that are the inverse mass matrix's root
 FEW = 0.01  # share of divergent trajectories below which they are few
-CAREFUL = 0.9  # target of the rest of a warm-up that diverges
+# The target of a warm-up is raised to CAREFUL if at least a share MANY of a chain's trajectories diverge, in the second
+# half of a window if that has at least ENOUGH of them.
+MANY, ENOUGH, CAREFUL = 0.05, 100, 0.9
 HALVINGS = 10  # ``max_halvings`` of the run that replaces a run with divergences
 ALLOWED = 60.0  # it is run without being asked for if its forecast is at most these seconds
 
@@ -62,8 +64,8 @@ class NUTS(Drawing):
 
     Args:
         chains, draws, warmup, thin: as for every method that draws.
-        target: the mean acceptance probability for which the step size is tuned; raise it if the report has
-            divergences.
+        target: the mean acceptance probability for which the step size is tuned. A lower one is raised to 0.9 for the
+            rest of the warm-up once 5 % of a chain's trajectories diverge; raise it further if divergences remain.
         dense: adapt a full mass matrix instead of a diagonal one.
         max_depth: largest number of doublings of a trajectory.
         max_halvings: how often a step may be halved where the density bends too much for it, as in the neck of a
@@ -143,8 +145,9 @@ class NUTS(Drawing):
             if session.stop():  # an interrupted warm-up is discarded
                 return WarmUp(positions, {}, {}, self.thin)
             gradients += float(result.info["gradients"].sum())
-            late = result.info["divergent"][:, result.info["divergent"].shape[1] // 2 :]
-            if begin and np.mean(late) >= FEW:
+            divergent = result.info["divergent"]
+            late = divergent[:, divergent.shape[1] // 2 :]  # once the window's steps are tuned
+            if late.shape[1] >= ENOUGH and not self.max_halvings and max(late.mean(1)) >= MANY:
                 target = max(target, CAREFUL)
             step = adaptation.common_step(np.asarray(session.placement.collect(result.states.averaging)))
             if not (np.isfinite(step) and step > 0):
@@ -157,6 +160,8 @@ class NUTS(Drawing):
                 root = window.root(root, self.dense)
             session.say("warm-up", end * shape.group, self.warmup)
         found = {"step_size": step, "directions": adaptation.directions(root), "gradients of warm-up": gradients}
+        if target > self.aim(size):
+            found["target"] = target
         return WarmUp(states.point.position, tuned(root, step, False), found, self.thin)
 
     def checks(self, posterior: Learnt) -> list[Check]:
@@ -175,6 +180,11 @@ class NUTS(Drawing):
         if posterior.found.get("directions"):
             sentence = "directions that the mass matrix stretches beyond its diagonal, as warm-up chose"
             out.append(Check("mass matrix", posterior.found["directions"], "trust", sentence))
+        if "target" in posterior.found:
+            sentence = (
+                "acceptance probability for which steps were tuned, raised because trajectories of warm-up diverged"
+            )
+            out.append(Check("target", posterior.found["target"], "trust", sentence))
         rate = float(np.mean(info["acceptance"]))
         out.append(check_share("acceptance", rate, 0.4, 0.9999, "mean acceptance probability"))
         return out
