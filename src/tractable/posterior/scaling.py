@@ -22,7 +22,8 @@ FEWEST = 100  # minimum number of draws
 def power_scaled(model: Model, params: PyTree, weights: np.ndarray, names: Sequence[str], data: Data | None) -> Any:
     """The sensitivity of each parameter's posterior to α at α = 1, in p(θ)^α p(y | θ) and in p(θ) p(y | θ)^α.
 
-    At α = 0.99 and 1.01, draws are reweighted by p(θ)^(α − 1) or p(y | θ)^(α − 1), with Pareto smoothing. p(θ) is the density of the user's parameters. Weighted draws are first resampled by weight.
+    At α = 0.99 and 1.01, draws are reweighted by p(θ)^(α − 1) or p(y | θ)^(α − 1), with Pareto smoothing. p(θ) is the
+    density of the user's parameters. Weighted draws are first resampled by weight.
 
     Returns:
         A pandas DataFrame, one row per parameter, with the columns
