@@ -120,6 +120,23 @@ def test_a_support_that_moves_with_the_parameters_is_no_fault():
     assert posterior.values.min() > 1.2
 
 
+@pytest.mark.test
+@pytest.mark.parametrize(("first", "named"), [(1, True), (1, False), (-4, True), (-4, False)])
+def test_groups_that_a_parameter_does_not_have(first, named):
+    """JAX would take the last group for one beyond the end. A place from the end, as in NumPy, is no fault."""
+    prior = {"mu": dist.Normal(0.0, 1.0), "z": dist.Normal(jnp.zeros(4), 1.0)}
+    model = tr.Model(
+        prior, lambda params, x: dist.Normal(params["mu"] + params["z"][x["group"] if named else x], 1.0)
+    )
+    groups = first + np.arange(20) % 4
+    data = tr.Data(Y, {"group": groups} if named else groups)
+    if first == -4:
+        assert tr.infer(model, data, tr.Laplace(), verify=None).values.shape[-1] == 5
+        return
+    with pytest.raises(DataError, match=r"Row 3 of x.*, 4, is a place beyond the end.*Number groups 0, 1, 2"):
+        tr.infer(model, data, tr.Laplace())
+
+
 # -- models ----------------------------------------------------------------------------------------
 
 

@@ -37,6 +37,7 @@ def check(model: Model, data: Data | None) -> None:
     share_programs(model, kinds_of(data), 0 if data is None else data.size)
     model, data = check_shapes(model, data)
     if data is not None and data.size:
+        _check_indices(model, data)
         _check_support(model, data)
         model.check_rows(data)
 
@@ -168,6 +169,33 @@ def _check_likelihood(model: Model, params: PyTree, row: tuple[PyTree, PyTree]) 
                 "likelihood return one distribution instead of a batch of them."
             )
         _check_scalar(leaf, "The log likelihood of one datum")
+
+
+def _check_indices(model: Model, data: Data) -> None:
+    """Check that the rows' whole numbers are not too large where the likelihood takes them as places in a parameter.
+
+    JAX takes the last place instead of one beyond the end, without an error. NumPy raises one, so the likelihood is
+    traced with arrays of NumPy. This finds ``params["z"][x["group"]]``, but not places in a result of JAX.
+    """
+    x = data.rows[1]
+    if not data.resident or x is None:
+        return
+    params = jax.tree.map(lambda s: np.zeros(s.shape, s.dtype), jax.eval_shape(model.example, jax.random.key(0)))
+    for path, leaf in jax.tree_util.tree_flatten_with_path(x)[0]:
+        if np.ndim(leaf) != 1 or not np.issubdtype(leaf.dtype, np.integer):
+            continue
+        row = int(np.argmax(leaf))
+        largest = jax.tree.map(lambda a, row=row: np.asarray(a[row]), x)
+        try:
+            with np.errstate(all="ignore"):
+                jax.eval_shape(functools.partial(model.described, params, largest))
+        except IndexError as error:
+            raise DataError(
+                f"Row {row} of x{jax.tree_util.keystr(path)}, {leaf[row]}, is a place beyond the end of a parameter in "
+                f"the likelihood: {error}. Number groups 0, 1, 2, …, and give the parameter a number for each."
+            ) from error
+        except Exception:  # arrays of NumPy cannot do all that those of JAX can
+            continue
 
 
 def _check_support(model: Model, data: Data) -> None:
