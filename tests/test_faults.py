@@ -125,9 +125,7 @@ def test_a_support_that_moves_with_the_parameters_is_no_fault():
 def test_groups_that_a_parameter_does_not_have(first, named):
     """JAX would take the last group for one beyond the end. A place from the end, as in NumPy, is no fault."""
     prior = {"mu": dist.Normal(0.0, 1.0), "z": dist.Normal(jnp.zeros(4), 1.0)}
-    model = tr.Model(
-        prior, lambda params, x: dist.Normal(params["mu"] + params["z"][x["group"] if named else x], 1.0)
-    )
+    model = tr.Model(prior, lambda params, x: dist.Normal(params["mu"] + params["z"][x["group"] if named else x], 1.0))
     groups = first + np.arange(20) % 4
     data = tr.Data(Y, {"group": groups} if named else groups)
     if first == -4:

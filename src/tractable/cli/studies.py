@@ -91,9 +91,9 @@ def calibrate(given: Arguments) -> None:
     folder = given["out"] or fresh(f"{task.name}-calibrate")
     if not quiet:
         say(f"{method.label} on {given['runs']} data sets like {task.label}, into {folder}")
-    rows = {"data" if given["posterior"] else "data_like": task.data}
+    data_like, data = (None, task.data) if given["posterior"] else (task.data, None)
     result = calibration.calibrate(
-        task.model, method, **rows, runs=given["runs"], seed=seed, n_jobs=given["jobs"],
+        task.model, method, data_like, data=data, runs=given["runs"], seed=seed, n_jobs=given["jobs"],
         progress=False if quiet else None, checkpoint=folder,
     )  # fmt: skip
     page = write_calibration_page(folder, result, title=f"{task.name}: {method.label} on simulated data")
