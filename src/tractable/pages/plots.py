@@ -149,8 +149,8 @@ def short(label: str, width: int = 34) -> str:
 def density(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """A kernel density estimate over the middle 99.6 % of the finite draws, with no mass beyond their range.
 
-    Its width is that of Silverman's rule, with the sd that the shortest interval with a quarter of the draws would have
-    in a normal: it is the width of a mode, whatever lies between modes. Mass beyond the range is reflected.
+    Its width is that of the rule for a normal (Scott 1992), with the sd that the shortest interval with a quarter of the
+    draws would have in a normal: the width of a mode, whatever lies between modes. Mass beyond the range is reflected.
     """
     finite = np.sort(np.asarray(values, np.float64)[np.isfinite(values)])
     if len(finite) < 4 or np.ptp(finite) == 0:
@@ -163,7 +163,7 @@ def density(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     counts, step = np.histogram(near, edges)[0], edges[1] - edges[0]
     quarter = -(-len(near) // 4)
     shortest = np.min(near[quarter:] - near[:-quarter])
-    width = max(0.9 * shortest / (2 * QUARTER) * len(near) ** -0.2, step)
+    width = max(1.06 * shortest / (2 * QUARTER) * len(near) ** -0.2, step)
     reach = min(BINS, math.ceil(4 * width / step))
     kernel = np.exp(-0.5 * (np.arange(-reach, reach + 1) * step / width) ** 2)
     height = np.convolve(np.pad(counts, reach, mode="symmetric"), kernel / kernel.sum(), "valid") / counts.sum() / step
