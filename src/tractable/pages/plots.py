@@ -149,8 +149,9 @@ def short(label: str, width: int = 34) -> str:
 def density(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """A kernel density estimate over the middle 99.6 % of the finite draws, with no mass beyond their range.
 
-    Its width is that of the rule for a normal (Scott 1992), with the sd that the shortest interval with a quarter of the
-    draws would have in a normal: the width of a mode, whatever lies between modes. Mass beyond the range is reflected.
+    Its width is that of the rule for a normal (Scott 1992), with the sd at which the shortest interval with a quarter
+    of the draws would be that of a normal: the width of a mode, whatever lies between modes. Mass beyond the range is
+    reflected.
     """
     finite = np.sort(np.asarray(values, np.float64)[np.isfinite(values)])
     if len(finite) < 4 or np.ptp(finite) == 0:
