@@ -52,7 +52,7 @@ def test_infer_waits_for_no_tables_pages_or_other_methods_and_compiles_few_progr
 import sys, jax, numpy as np, numpyro.distributions as dist, tractable as tr
 from tractable.core import shared
 tr.infer, tr.models, tr.NUTS
-shared._unknown()  # asks XLA for its options, by programs of a number
+shared._refused_options()  # asks XLA for its options, by programs of a number
 print(*({{*{heavy!r}}} & set(sys.modules)))
 model, programs = tr.Model(prior={{"p": dist.Beta(5, 5)}}, likelihood=lambda t: dist.Bernoulli(t["p"])), []
 jax.monitoring.register_event_duration_secs_listener(
@@ -79,7 +79,7 @@ def test_a_fit_of_a_table_compiles_few_programs(tmp_path: Path) -> None:
 import sys, jax
 from tractable.cli import main
 from tractable.core import shared
-shared._unknown()  # asks XLA for its options, by programs of a number
+shared._refused_options()  # asks XLA for its options, by programs of a number
 programs = []
 jax.monitoring.register_event_duration_secs_listener(
     lambda event, *_, **about: programs.append(about) if event.endswith("backend_compile_duration") else None
@@ -101,14 +101,14 @@ print("programs", len(programs))
 def test_options_that_xla_no_longer_knows_are_left_out(monkeypatch) -> None:
     """JAX 0.12 refuses one that 0.11.0 has, and with it every program that asked for it."""
     monkeypatch.setattr(shared, "COMPILE_FASTEST", COMPILE_FASTEST | {"xla_cpu_no_such_option": True})
-    shared._unknown.cache_clear()
+    shared._refused_options.cache_clear()
     try:
-        assert "xla_cpu_no_such_option" in shared._unknown()
-        assert "xla_backend_optimization_level" not in shared._unknown()
+        assert "xla_cpu_no_such_option" in shared._refused_options()
+        assert "xla_backend_optimization_level" not in shared._refused_options()
         asked = compiled(if_few=shared.COMPILE_FASTEST)(lambda x: x + 1)
         assert float(asked(jnp.ones(()))) == 2
     finally:
-        shared._unknown.cache_clear()
+        shared._refused_options.cache_clear()
 
 
 def test_functions_are_not_hidden_by_files() -> None:

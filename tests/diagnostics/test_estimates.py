@@ -401,11 +401,13 @@ def test_a_row_for_a_message():
     """All numbers of a short row; of a longer one the first outside the support, or as many as a short one has."""
     base: Any = SimpleNamespace(support=lambda row: row >= 0)
     row = np.arange(float(preflight.SHOWN))
-    assert preflight._shown(base, row) == str(row.tolist())
+    assert preflight._show_row(base, row) == str(row.tolist())
     longer = np.arange(preflight.SHOWN + 1.0)
-    assert preflight._shown(base, longer).startswith("0, 1, 2") and preflight._shown(base, longer).endswith("11, …")
+    assert preflight._show_row(base, longer).startswith("0, 1, 2") and preflight._show_row(base, longer).endswith(
+        "11, …"
+    )
     longer[[3, 7]] = -2.5
-    assert preflight._shown(base, longer) == "with 2 of its 13 numbers outside (the first is -2.5, in column 3)"
+    assert preflight._show_row(base, longer) == "with 2 of its 13 numbers outside (the first is -2.5, in column 3)"
 
 
 def test_rows_in_random_order_are_as_noisy_as_random_batches():

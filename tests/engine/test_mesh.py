@@ -245,7 +245,9 @@ def eight() -> None:
     def added(count: int, reproducible: bool) -> np.ndarray:
         lying = over(count, "row", reproducible)
         split, whole = (PartitionSpec("row"),), PartitionSpec()
-        mine = lying.map_devices(lambda a: lying._added(a.reshape(lying.shards_here, -1, 1000).sum(1)), split, whole)
+        mine = lying.map_devices(
+            lambda a: lying._add_shards(a.reshape(lying.shards_here, -1, 1000).sum(1)), split, whole
+        )
         return np.asarray(jax.jit(mine)(lying.spread(rows, "row")))
 
     first = added(1, True)
@@ -528,7 +530,7 @@ def unequal(right: OverDevices) -> list[bool]:
     np.testing.assert_allclose(gradient(right), exact, rtol=1e-12)
 
     class OneShard(OverDevices):
-        def _added(self, sums):
+        def _add_shards(self, sums):
             return jax.tree.map(lambda a: a[0], sums)
 
     class Doubled(OverDevices):

@@ -234,13 +234,13 @@ def _without_evidence(patch: pytest.MonkeyPatch) -> None:
 
 
 def _another_width(patch: pytest.MonkeyPatch) -> None:
-    right = inla._pooled
+    right = inla._with_normal_prior
 
     def wider(model: tr.Model) -> tuple:
         made, pool = right(model)
         return made, pool and pool._replace(scale=10 * pool.scale)
 
-    patch.setattr(inla, "_pooled", wider)
+    patch.setattr(inla, "_with_normal_prior", wider)
 
 
 def _one_scale(patch: pytest.MonkeyPatch) -> None:

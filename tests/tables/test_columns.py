@@ -78,10 +78,10 @@ def test_bounds_are_standardised_where_they_are_known():
 def test_which_columns_may_have_gaps():
     """A target never, an input where it is imputed, and either of two bounds, which then is no bound."""
     names = ["x", "y", "z"]
-    assert encoder._needed(names, ("y",), "refuse", ("", "")) == names
-    assert encoder._needed(names, ("y",), "impute", ("", "")) == ["y"]
-    assert encoder._needed(names, ("y", "z"), "impute", ("status", "z")) == ["y", "z"]
-    assert encoder._needed(names, ("y", "z"), "refuse", ("upper", "z")) == ["x"]
+    assert encoder._complete_columns(names, ("y",), "refuse", ("", "")) == names
+    assert encoder._complete_columns(names, ("y",), "impute", ("", "")) == ["y"]
+    assert encoder._complete_columns(names, ("y", "z"), "impute", ("status", "z")) == ["y", "z"]
+    assert encoder._complete_columns(names, ("y", "z"), "refuse", ("upper", "z")) == ["x"]
 
 
 def test_weights_are_numbers_above_zero():

@@ -150,11 +150,11 @@ def test_rows_of_groups_side_by_side():
 
 def test_which_array_is_meant():
     path = files.Path("x.npz")
-    assert files._named(path, ["a"], None, ()) == "a" and files._named(path, ["a", "b"], "b", ()) == "b"
+    assert files._array_name(path, ["a"], None, ()) == "a" and files._array_name(path, ["a", "b"], "b", ()) == "b"
     with pytest.raises(DataError, match="has the arrays 'a', 'b': choose one with"):
-        files._named(path, ["a", "b"], None, ("x_train",))
+        files._array_name(path, ["a", "b"], None, ("x_train",))
     with pytest.warns(TractableWarning, match="Rows are read from the array 'b'"):
-        assert files._named(path, ["a", "b"], None, ("c", "b")) == "b"
+        assert files._array_name(path, ["a", "b"], None, ("c", "b")) == "b"
 
 
 def test_steps_that_times_would_leave_empty():

@@ -201,7 +201,7 @@ def _check(
     method.plan(data)
     try:
         like = model.params(jnp.zeros(model.space.size)) if near else None
-        jax.eval_shape(functools.partial(_simulated, model), jax.random.key(0), data.given, np.arange(data.size), like)
+        jax.eval_shape(functools.partial(_simulate, model), jax.random.key(0), data.given, np.arange(data.size), like)
     except NotImplementedError as error:
         raise ModelError("calibrate draws rows from the likelihood, and its distribution has no sample().") from error
     for name, function in (quantities or {}).items():
@@ -214,10 +214,10 @@ def _check(
 
 def _example(model: Model, data: Data) -> tuple:
     """Example arguments of a quantity: (params, y), or (params, y, x)."""
-    return model.example(jax.random.key(0)), *_given(jax.tree.map(jnp.asarray, data.rows))
+    return model.example(jax.random.key(0)), *_arguments_of(jax.tree.map(jnp.asarray, data.rows))
 
 
-def _given(rows: tuple) -> tuple:
+def _arguments_of(rows: tuple) -> tuple:
     """The arguments of a quantity from the rows (y, x): only y where there is no x."""
     return rows[:1] if rows[1] is None else rows
 
@@ -231,7 +231,7 @@ def simulate(model: Model, data: Data, key: jax.Array, params: PyTree = None) ->
         DataError: rows that are not finite, which happens where the prior has parameters at which the likelihood
             overflows.
     """
-    params, y = _simulated(model, key, data.given, np.arange(data.size), params)
+    params, y = _simulate(model, key, data.given, np.arange(data.size), params)
 
     def in_form(new: jax.Array, y: np.ndarray) -> np.ndarray:
         """The new numbers in the precision of y, with NaN where y is NaN; they are never truncated to integers."""
@@ -244,7 +244,7 @@ def simulate(model: Model, data: Data, key: jax.Array, params: PyTree = None) ->
 
 
 @compiled("model")
-def _simulated(
+def _simulate(
     model: Model, key: jax.Array, given: PyTree, index: jax.Array | np.ndarray, params: PyTree
 ) -> tuple[PyTree, PyTree]:
     above, below = jax.random.split(key)
@@ -268,7 +268,7 @@ def _draw_truths(model: Model, method: Method, data: Data, seed: int, runs: int,
     posterior = infer(model, data, method, seed=seed, progress=False, verify=None)
     if posterior.interrupted:
         raise RunError("The calibration was stopped before the posterior of the data was known.")
-    values, weights, independent = _ranked(posterior, functions, None, data)[1:]
+    values, weights, independent = _quantities_to_rank(posterior, functions, None, data)[1:]
     share = np.cumsum(weights.ravel()) / np.sum(weights)
     chosen = [np.searchsorted(share, np.random.default_rng([seed, i, 1]).random(), "right") for i in range(runs)]
     positions: Any = posterior.unconstrained
@@ -295,7 +295,7 @@ def _run(
         return str(error)
     if posterior.interrupted:
         return None
-    true, values, weights, effective = _ranked(posterior, functions, truth, data)
+    true, values, weights, effective = _quantities_to_rank(posterior, functions, truth, data)
     if np.isnan(true).any() or np.isnan(values).any():
         return "A quantity is NaN at the true θ or at a draw, and cannot be ranked."
     sample = values[choose_draws(weights.ravel(), int(np.clip(effective, 1, draws)))]
@@ -308,7 +308,7 @@ def _append(data: Data, new: Data) -> Data:
     return Data(y, given, missing=data.missing, resident=True)
 
 
-def _ranked(
+def _quantities_to_rank(
     posterior: Posterior, functions: tuple, truth: PyTree, data: Data
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, float]:
     """The quantities of θ* (q,) and of all draws (S, q), the draws' weights, and their nearly independent number.
@@ -334,7 +334,7 @@ def _quantities(
     def values_at(params: PyTree) -> jax.Array:
         parameters = [jnp.ravel(leaf) for leaf in jax.tree.leaves(params)]
         likelihood = jnp.sum(counted_log_likelihoods(model, params, rows))
-        others = [jnp.reshape(function(params, *_given(rows)), (1,)) for function in functions]
+        others = [jnp.reshape(function(params, *_arguments_of(rows)), (1,)) for function in functions]
         return jnp.concatenate([*parameters, likelihood[None], *others])
 
     size = sum(leaf.size for leaf in jax.tree.leaves(rows))

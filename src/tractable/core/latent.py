@@ -395,7 +395,7 @@ class Marginal(Distribution):
         draws = self.model.sample(key, self.params, count, given)[0]
         return jax.tree.map(lambda a: a.reshape(*sample_shape, *a.shape[1:]), draws)
 
-    def _mixed(self) -> tuple[jax.Array, jax.Array, jax.Array]:
+    def _component_moments(self) -> tuple[jax.Array, jax.Array, jax.Array]:
         """For each value of z, p(z | θ), and the mean and variance of x given z."""
         if self.model.latent is None or self.model.causes is None:
             raise NotImplementedError
@@ -413,12 +413,12 @@ class Marginal(Distribution):
 
     @property
     def mean(self) -> jax.Array:
-        shares, means, _ = self._mixed()
+        shares, means, _ = self._component_moments()
         return jnp.tensordot(shares, means, 1)
 
     @property
     def variance(self) -> jax.Array:
-        shares, means, variances = self._mixed()
+        shares, means, variances = self._component_moments()
         return jnp.tensordot(shares, variances + jnp.square(means - jnp.tensordot(shares, means, 1)[None]), 1)
 
 

@@ -189,14 +189,14 @@ class Model(Grouped, Spelt):
         """The model with ``arrays`` as the numbers of its prior, likelihood and start: inverts ``split_arrays``."""
         if not arrays:
             return self
-        given, (leaves, structure) = iter(arrays), jax.tree.flatten(_numbered(self))
+        given, (leaves, structure) = iter(arrays), jax.tree.flatten(_numeric_fields(self))
         leaves = [next(given) if isinstance(leaf, NUMBERS) else leaf for leaf in leaves]
         prior, likelihood, start = jax.tree.unflatten(structure, leaves)
         return replace(self, prior=prior, likelihood=likelihood, start=start)
 
     @CachedProperty
     def _split(self) -> tuple["Model", tuple]:
-        leaves = [leaf for leaf in jax.tree.leaves(_numbered(self)) if isinstance(leaf, NUMBERS)]
+        leaves = [leaf for leaf in jax.tree.leaves(_numeric_fields(self)) if isinstance(leaf, NUMBERS)]
         with jax.ensure_compile_time_eval():  # the cached arrays must not belong to a trace
             arrays = tuple(leaf if isinstance(leaf, jax.Array) else jnp.asarray(leaf) for leaf in leaves)
         return _of_form.setdefault(_form(self), self), arrays
@@ -209,7 +209,7 @@ class Model(Grouped, Spelt):
         """
         if type(self) is not Model or self.prior_is_callable:
             return self
-        leaves, structure = jax.tree.flatten(_numbered(self))
+        leaves, structure = jax.tree.flatten(_numeric_fields(self))
         arrays = (np.ndarray, jax.Array)
         prior, likelihood, start = jax.tree.unflatten(
             structure, [np.array(leaf) if isinstance(leaf, arrays) else leaf for leaf in leaves]
@@ -342,7 +342,7 @@ _of_form: weakref.WeakValueDictionary[Hashable, Model] = weakref.WeakValueDictio
 
 def _form(model: Model) -> Hashable:
     """A key that is equal for two models with ``shared=True`` if they differ only in numbers and share functions."""
-    leaves, structure = jax.tree.flatten(_numbered(model))
+    leaves, structure = jax.tree.flatten(_numeric_fields(model))
     functions = [id(leaf) for leaf in leaves if not isinstance(leaf, NUMBERS)]
     places = [isinstance(leaf, NUMBERS) for leaf in leaves]
     separate = ("prior", "likelihood", "start", "parts")
@@ -351,7 +351,7 @@ def _form(model: Model) -> Hashable:
     return type(model), jnp.result_type(float), structure, *places, *functions, *others, parts
 
 
-def _numbered(model: Model) -> tuple:
+def _numeric_fields(model: Model) -> tuple:
     """The fields of a model whose numbers may be arguments of programs."""
     return model.prior, model.likelihood, model.start
 

@@ -115,7 +115,7 @@ class Data(Spelt):
                 "allow_empty=True to sample the prior."
             )
         weights_by_name = {} if self.weights is None else {"weights": self.weights}
-        self._wide = wide(_named(rows) | weights_by_name)
+        self._wide = wide(_arrays_by_name(rows) | weights_by_name)
         check_width(self._wide)
         self.labels: np.ndarray | None = None
         self.numbers: np.ndarray | None = None
@@ -336,14 +336,14 @@ def arrays_for(data: Data | PyTree) -> PyTree:
     return (data, None) if isinstance(data, jax.Array) else as_data(data).arrays()
 
 
-def _named(rows: PyTree) -> dict[str, Rows]:
+def _arrays_by_name(rows: PyTree) -> dict[str, Rows]:
     """Arrays by the names that messages use, such as y['a']."""
     leaves = jax.tree_util.tree_flatten_with_path(rows)[0]
     return {("y" if path[0].idx == 0 else "given") + jax.tree_util.keystr(path[1:]): leaf for path, leaf in leaves}
 
 
 def _common_length(rows: PyTree) -> int:
-    lengths = {name: leaf.shape[:1] for name, leaf in _named(rows).items()}
+    lengths = {name: leaf.shape[:1] for name, leaf in _arrays_by_name(rows).items()}
     if len(set(lengths.values())) != 1 or () in lengths.values():
         listing = ", ".join(f"{name}: {shape[0] if shape else 'a scalar'}" for name, shape in lengths.items())
         raise DataError(f"All arrays of Data need the same number of rows; got {listing}.")
@@ -356,7 +356,7 @@ def _not_finite(rows: PyTree, size: int, gaps: bool) -> tuple[str, np.ndarray]:
     If ``gaps``, NaN is allowed and only infinite numbers count.
     """
     bad, sentence = np.zeros(0, bool), ""
-    for name, leaf in _named(rows).items():
+    for name, leaf in _arrays_by_name(rows).items():
         count, first = 0, []
         for start in range(0, size if leaf.dtype.kind == "f" and not is_sound(leaf) else 0, CHUNK):
             part = leaf[start : start + CHUNK]

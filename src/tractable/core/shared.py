@@ -195,7 +195,7 @@ class Compiled(Generic[T]):
         except Exception:  # what cannot be described, exported or written again works without a file
             return None
 
-    def _saved(self, what: str, compute: Callable[[], Any], arrays: dict, arguments: dict[str, Any]) -> Any:
+    def _look_up(self, what: str, compute: Callable[[], Any], arrays: dict, arguments: dict[str, Any]) -> Any:
         """The JSON value of ``compute()``, which depends on the program alone, from a file if there can be one."""
         if program_files.folder() is None:
             return compute()
@@ -223,7 +223,7 @@ class Compiled(Generic[T]):
     @functools.cached_property
     def _known_options(self) -> dict[str, Any]:
         """The options ``if_few`` that the installed XLA knows."""
-        return {k: v for k, v in self._options.items() if k not in _unknown()}
+        return {k: v for k, v in self._options.items() if k not in _refused_options()}
 
     @functools.cached_property
     def _if_few(self) -> Callable[..., T]:
@@ -236,7 +236,7 @@ class Compiled(Generic[T]):
 
     def count(self, operations: Callable[[ClosedJaxpr], float], *args: object) -> float:
         """``operations`` of the traced program."""
-        return self._saved(operations.__name__, lambda: operations(self.traced(*args)), *self._split(args, {}))
+        return self._look_up(operations.__name__, lambda: operations(self.traced(*args)), *self._split(args, {}))
 
     def eval_shape(self, *args: object, **kwargs: object) -> Any:
         arrays, arguments = self._split(args, kwargs)
@@ -246,7 +246,7 @@ class Compiled(Generic[T]):
             return program_files.containers(structure), [(leaf.shape, np.dtype(leaf.dtype).name) for leaf in leaves]
 
         try:
-            structure, kinds = self._saved("shapes", compute, arrays, arguments)
+            structure, kinds = self._look_up("shapes", compute, arrays, arguments)
         except (LookupError, TypeError):  # containers that cannot be described, or keys
             return self._program.eval_shape(arrays, **arguments)
         leaves = [jax.ShapeDtypeStruct(tuple(shape), np.dtype(name)) for shape, name in kinds]
@@ -271,7 +271,7 @@ def compiled(
 
 
 @functools.cache
-def _unknown() -> frozenset[str]:
+def _refused_options() -> frozenset[str]:
     """The options in COMPILE_FASTEST that the installed XLA refuses: new releases of XLA drop some options."""
 
     def accepts(**options: object) -> bool:

@@ -92,17 +92,17 @@ def csv(table: "pd.DataFrame", *, index: bool = True) -> str:
     safe, returns = table.copy(deep=False), False
     for place, kind in enumerate(table.dtypes):
         if kind.kind not in "biufcmM":
-            column = table.iloc[:, place].astype(object).map(_guarded)
+            column = table.iloc[:, place].astype(object).map(_guard_cell)
             returns = returns or any(isinstance(cell, str) and "\r" in cell for cell in column)
             safe.isetitem(place, column)
-    safe.columns = table.columns.map(_guarded)
+    safe.columns = table.columns.map(_guard_cell)
     if index:
-        safe.index = table.index.map(_guarded).rename(_guarded(table.index.name))
+        safe.index = table.index.map(_guard_cell).rename(_guard_cell(table.index.name))
     # pandas quotes text that has a carriage return only if it quotes all texts.
     return safe.to_csv(index=index, quoting=QUOTE_NONNUMERIC if returns else QUOTE_MINIMAL)
 
 
-def _guarded(cell: object) -> object:
+def _guard_cell(cell: object) -> object:
     """A cell with an apostrophe before it, if a spreadsheet may run it."""
     runs = isinstance(cell, str) and re.match(f"'*{RUNS}", cell) and not re.match(NUMBER, cell)
     return f"'{cell}" if runs else cell

@@ -73,9 +73,9 @@ class Belief:
         flat = values.reshape(-1, values.shape[-1]).astype(np.float64)
         if not len(flat):
             return np.full(flat.shape[-1], np.nan), np.full(flat.shape[-1], np.nan)
-        return self._averaged(flat)
+        return self._weighted_moments(flat)
 
-    def _averaged(self, flat: np.ndarray) -> Pair:
+    def _weighted_moments(self, flat: np.ndarray) -> Pair:
         """Weighted mean and sd over draws (n, …)."""
         weights = None if self.weights is None else self.weights.ravel()
         mean = np.average(flat, axis=0, weights=weights)
@@ -93,7 +93,7 @@ class Belief:
         """Mean and sd of the unconstrained position, (d,) each; None without an sd."""
         if self.positions is None:
             return None
-        return self._averaged(np.asarray(self.positions, np.float64).reshape(-1, self.positions.shape[-1]))
+        return self._weighted_moments(np.asarray(self.positions, np.float64).reshape(-1, self.positions.shape[-1]))
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -228,7 +228,7 @@ def values_of(model: Model, flat: np.ndarray) -> np.ndarray:
         with np.errstate(over="ignore"):
             parts = [f(a) for (f, _), a in zip(bijections, np.split(flat, ends[:-1], -1), strict=True)]
         return np.concatenate(parts, -1)
-    out = [np.asarray(_constrained(model, rows[i : i + CHUNK])) for i in range(0, len(rows), CHUNK)]
+    out = [np.asarray(_constrain(model, rows[i : i + CHUNK])) for i in range(0, len(rows), CHUNK)]
     return np.concatenate(out).reshape(*shape[:-1], -1)
 
 
@@ -238,7 +238,7 @@ def _moments_of_q(q: approximations.Approximation, phi: PyTree) -> tuple[jax.Arr
 
 
 @compiled("model", if_few=COMPILE_FASTEST)
-def _constrained(model: Model, flat: jax.Array) -> jax.Array:
+def _constrain(model: Model, flat: jax.Array) -> jax.Array:
     return jax.vmap(model.values)(flat)
 
 

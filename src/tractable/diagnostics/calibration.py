@@ -55,7 +55,7 @@ def crps_draws(y: Numbers, draws: Numbers, weights: Numbers | None = None) -> np
     [0.]
     """
     y, draws = np.asarray(y, np.float64), np.asarray(draws, np.float64)
-    weights = _normalised(weights, draws, y.shape)
+    weights = _normalise(weights, draws, y.shape)
     if np.count_nonzero(weights) < 2:
         raise DataError("crps_draws needs at least two draws of positive weight: one draw has no spread.")
     x = draws - y  # centring keeps rounding errors small in the differences of cumulative sums below
@@ -84,7 +84,7 @@ def pit(y: Numbers, forecast: Numbers | Callable[[np.ndarray], np.ndarray]) -> n
     if callable(forecast):
         return np.asarray(forecast(y), np.float64)
     draws = np.asarray(forecast, np.float64)
-    _normalised(None, draws, y.shape)
+    _normalise(None, draws, y.shape)
     rank = np.sum(draws < y, axis=0) + 0.5 * np.sum(draws == y, axis=0)
     return np.asarray((rank + 0.5) / (len(draws) + 1))
 
@@ -121,7 +121,7 @@ def log_score(log_densities: Numbers) -> LogScore:
 
 def accuracy(probabilities: Numbers, labels: Numbers) -> float:
     """The share of rows whose label is their most probable class; among equally probable classes the first is taken."""
-    probabilities, labels = _classified(probabilities, labels)
+    probabilities, labels = _check_classes(probabilities, labels)
     return float(np.mean(probabilities.argmax(-1) == labels))
 
 
@@ -133,7 +133,7 @@ def brier(probabilities: Numbers, labels: Numbers) -> float:
     >>> brier([[0.75, 0.25], [0.5, 0.5]], [0, 0])
     0.3125
     """
-    probabilities, labels = _classified(probabilities, labels)
+    probabilities, labels = _check_classes(probabilities, labels)
     truth = np.eye(probabilities.shape[1])[labels]
     return float(np.mean(np.sum(np.square(probabilities - truth), axis=-1)))
 
@@ -160,7 +160,7 @@ def reliability(probabilities: Numbers, labels: Numbers, bins: int = 15) -> Reli
         DataError: shapes that do not fit, labels out of range, or rows that do not sum to 1.
     """
     expect_whole("bins", bins)
-    probabilities, labels = _classified(probabilities, labels)
+    probabilities, labels = _check_classes(probabilities, labels)
     top = probabilities.max(-1)
     right = probabilities.argmax(-1) == labels
     row_bin = np.clip(np.ceil(top * bins).astype(int) - 1, 0, bins - 1)
@@ -240,7 +240,7 @@ def _rank(size: int, level: float) -> int:
     return math.ceil((size + 1) * level - 1e-9)
 
 
-def _normalised(weights: Numbers | None, draws: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+def _normalise(weights: Numbers | None, draws: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
     """The weights (s,) of the draws, scaled to sum to 1; equal weights by default. Wrong shapes raise DataError."""
     if draws.ndim == 0 or draws.shape[1:] != shape or not len(draws):
         raise DataError(f"Expected draws of shape (s, {', '.join(map(str, shape))}), s ≥ 1; got {draws.shape}.")
@@ -252,7 +252,7 @@ def _normalised(weights: Numbers | None, draws: np.ndarray, shape: tuple[int, ..
     return weights / weights.sum()
 
 
-def _classified(probabilities: Numbers, labels: Numbers) -> tuple[np.ndarray, np.ndarray]:
+def _check_classes(probabilities: Numbers, labels: Numbers) -> tuple[np.ndarray, np.ndarray]:
     """Class probabilities (n, C) and labels (n,) as arrays; raises DataError if they are not valid."""
     p, y = np.asarray(probabilities, np.float64), np.asarray(labels)
     if p.ndim != 2 or y.shape != p.shape[:1] or not len(y):

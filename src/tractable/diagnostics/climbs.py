@@ -94,7 +94,7 @@ def starts(
     screened = SCREENED * (4 if size <= FEW_NUMBERS and is_large else 1)
     unscreened, part = count // 2, count // 8
     distant = _distant_points(target.model, generator, centre, root, unscreened // 4 + screened // 4, seed)
-    first_starts = _overdispersed(generator, centre, root, unscreened, *(a[: unscreened // 4] for a in distant))
+    first_starts = _overdispersed_points(generator, centre, root, unscreened, *(a[: unscreened // 4] for a in distant))
     # With the width √(1 + D²/d), most points lie as far out as the draws of a mode at the distance D.
     outer_widths = np.sqrt(1 + np.square(DISTANCES) / size)
     outliers = lifted_outliers = np.empty((0, size))
@@ -104,7 +104,7 @@ def starts(
             for widths in (INNER_WIDTHS, outer_widths)
         ])  # fmt: skip
         lifted_outliers = climb(target, rows, outliers, centre, root, LIFTED, 1.0).positions
-    places = _overdispersed(generator, centre, root, screened, *(a[unscreened // 4 :] for a in distant))
+    places = _overdispersed_points(generator, centre, root, screened, *(a[unscreened // 4 :] for a in distant))
     values = target.at(rows, places)
     white = (places - centre) @ np.linalg.inv(root).T
     neighbours = np.asarray(scipy.spatial.KDTree(white).query(white, NEIGHBOURS + 1)[1])[:, 1:]
@@ -202,7 +202,7 @@ def _distant_points(
     return points, 2 * np.median(np.where(np.isfinite(points), points, 0.0), 0) - points
 
 
-def _overdispersed(
+def _overdispersed_points(
     generator: np.random.Generator, centre: np.ndarray, root: np.ndarray, count: int, distant: np.ndarray,
     mirrored: np.ndarray,
 ) -> np.ndarray:  # fmt: skip

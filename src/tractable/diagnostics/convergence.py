@@ -39,7 +39,7 @@ def diagnose(draws: np.ndarray, fixed: np.ndarray | None = None) -> Diagnosed:
         nothing = np.full(size, np.nan)
         return Diagnosed(nothing, np.zeros_like(nothing), np.zeros_like(nothing), nothing, nothing, 0)
     parts = np.array_split(draws, max(1, -(-draws.size // NUMBERS)), axis=2)
-    columns = [_diagnosed(np.ascontiguousarray(np.moveaxis(part, 2, 0))) for part in parts if part.shape[2]]
+    columns = [_diagnose(np.ascontiguousarray(np.moveaxis(part, 2, 0))) for part in parts if part.shape[2]]
     rhat, bulk, tail, mean, sd = np.concatenate(columns, 1) if columns else np.zeros((5, 0))
     fixed = np.zeros(size, bool) if fixed is None else fixed
     constant = (np.ptp(draws, axis=1) == 0) & ~fixed  # (chain, k)
@@ -51,7 +51,7 @@ def diagnose(draws: np.ndarray, fixed: np.ndarray | None = None) -> Diagnosed:
     return Diagnosed(rhat, bulk, tail, mean, sd, int(constant.any(1).sum()))
 
 
-def _diagnosed(draws: np.ndarray) -> np.ndarray:
+def _diagnose(draws: np.ndarray) -> np.ndarray:
     """(5, k) R-hat, both effective sizes and both standard errors of draws (k, chain, draw)."""
     halves = _halves(draws)
     pieces = halves if draws.shape[1] > 1 else _halves(halves)  # R-hat of one chain compares its quarters

@@ -106,10 +106,10 @@ def agreement(first: Side, second: Side, given: PyTree, seed: int) -> Agreement:
     rows = 1 if given is None else len(jax.tree.leaves(given)[0])
     keys = jax.random.split(jax.random.key(seed), rows)
     tables = _cross_tables(first.model, second.model, first.positions, second.positions, given, keys)
-    return _compared(np.asarray(tables, np.float64), np.random.default_rng(seed))
+    return _agreement(np.asarray(tables, np.float64), np.random.default_rng(seed))
 
 
-def _compared(tables: np.ndarray, generator: np.random.Generator) -> Agreement:
+def _agreement(tables: np.ndarray, generator: np.random.Generator) -> Agreement:
     """The agreement from log p(y_i | θ_j, x), (row, i, j); the first half of each axis i and j is the first side."""
     size = tables.shape[1]
     sides = np.arange(size) < size // 2

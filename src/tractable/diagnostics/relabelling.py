@@ -30,7 +30,7 @@ def match_components(model: LatentModel, rows: PyTree, positions: np.ndarray) ->
         positions: (s, d) unconstrained draws.
     """
     orders = labels(model, rows, positions)
-    return np.asarray(_reordered(model, model.symmetry.permute, jnp.asarray(positions), jnp.asarray(orders)))
+    return np.asarray(_reorder(model, model.symmetry.permute, jnp.asarray(positions), jnp.asarray(orders)))
 
 
 def labels(model: LatentModel, rows: PyTree, positions: np.ndarray) -> np.ndarray:
@@ -93,7 +93,7 @@ def _agreement(model: LatentModel, shares: OfRows, rows: PyTree, flat: jax.Array
 
 
 @compiled("model", "permute")
-def _reordered(model: LatentModel, permute: PyTree, flat: jax.Array, orders: jax.Array) -> jax.Array:
+def _reorder(model: LatentModel, permute: PyTree, flat: jax.Array, orders: jax.Array) -> jax.Array:
     """The draws (s, d) after each draw's components have been put into its order (s, K)."""
 
     def reorder(draw: tuple[jax.Array, jax.Array]) -> jax.Array:

@@ -254,7 +254,7 @@ def starts(model: Model, data: Data | None, key: jax.Array, chains: int) -> jax.
         for attempt in range(ATTEMPTS):
             keys, jitters = attempts(attempt)
             if start is None:
-                yield _around(model, np.asarray(jitters)[chain], attempt)
+                yield _starting_point(model, np.asarray(jitters)[chain], attempt)
             else:
                 yield np.asarray(model.position_of(start(keys[chain])))
         if start is None and model.drawable:
@@ -293,10 +293,10 @@ def starts_of(session: Session, key: jax.Array, count: int) -> jax.Array:
 
 def tried(model: Model, key: jax.Array, attempt: int) -> jax.Array:
     """(d,) a random starting point to try; at the last of the ``ATTEMPTS`` it is the origin or the example itself."""
-    return jnp.asarray(_around(model, np.asarray(_jitter(key, model.space.size)), attempt))
+    return jnp.asarray(_starting_point(model, np.asarray(_jitter(key, model.space.size)), attempt))
 
 
-def _around(model: Model, jitter: np.ndarray, attempt: int) -> np.ndarray:
+def _starting_point(model: Model, jitter: np.ndarray, attempt: int) -> np.ndarray:
     """The starting point of ``tried`` for a jitter (d,) on (−1, 1); NumPy computes it, so nothing is compiled."""
     centre, width = np.zeros_like(jitter), 2.0
     if model.prior_is_callable:

@@ -132,7 +132,7 @@ def finished(
             for index in suspects:
                 ended = Ended(index, None, _death(error))
                 if len(suspects) > 1:
-                    ended = _alone(send, work, index, n_jobs, backend)
+                    ended = _run_alone(send, work, index, n_jobs, backend)
                 remaining.remove(index)
                 yield ended
                 if stop():
@@ -189,7 +189,7 @@ def _report_dead_workers(backend: object) -> Iterator[None]:
         del vars(backend)["submit"], vars(backend)["effective_n_jobs"]
 
 
-def _alone(send: Callable, work: functools.partial, index: int, n_jobs: int | None, backend: object) -> Ended:
+def _run_alone(send: Callable, work: functools.partial, index: int, n_jobs: int | None, backend: object) -> Ended:
     """Run one job by itself in another process."""
     try:
         (ended,) = _in_pool(send, work, [index], n_jobs, backend, [])
@@ -226,7 +226,7 @@ class _Pickler(cloudpickle.Pickler):
 
     def reducer_override(self, obj: object) -> Any:
         if isinstance(obj, np.ndarray) and (where := _on_file(obj)) is not None:
-            return _opened, where
+            return _open_array, where
         return super().reducer_override(obj)
 
 
@@ -290,7 +290,7 @@ def _on_file(array: np.ndarray) -> tuple | None:
     return path, os.path.getsize(path), start, array.dtype, array.shape, array.strides
 
 
-def _opened(path: str, size: int, start: int, dtype: np.dtype, shape: tuple, strides: tuple) -> np.ndarray:
+def _open_array(path: str, size: int, start: int, dtype: np.dtype, shape: tuple, strides: tuple) -> np.ndarray:
     if not os.path.exists(path) or os.path.getsize(path) != size:
         raise DataError(
             f"Rows on file are sent by their path: expected the file {path} of {size} bytes on every machine; this "

@@ -217,12 +217,12 @@ def _check_support(model: Model, data: Data) -> None:
             remedy = "Recode the data or change the likelihood." if outside is None else outside()
             base = base_of(distribution)
             raise DataError(
-                f"Row {start + index} of y, {_shown(base, row)}, lies outside the support of the likelihood's "
+                f"Row {start + index} of y, {_show_row(base, row)}, lies outside the support of the likelihood's "
                 f"{type(base).__name__} ({base.support}). {remedy}"
             )
 
 
-def _shown(base: Any, row: PyTree) -> str:
+def _show_row(base: Any, row: PyTree) -> str:
     """A row for an error message. Of a long row only one number is shown: the first that is outside the support."""
     if sum(np.size(leaf) for leaf in jax.tree.leaves(row)) <= SHOWN:
         return str(jax.tree.map(lambda a: a.tolist(), row))
@@ -243,14 +243,17 @@ def _inside(model: Model, position: ArrayLike, rows: PyTree) -> jax.Array:
         y, x = row
         datum = model.described(params, x)
         checks = jax.tree.map(
-            lambda d, v: jnp.all(d.support(v)) if _fixed(d) else jnp.array(True), datum, y, is_leaf=is_distribution
+            lambda d, v: jnp.all(d.support(v)) if _has_fixed_bounds(d) else jnp.array(True),
+            datum,
+            y,
+            is_leaf=is_distribution,
         )
         return jnp.all(jnp.stack(jax.tree.leaves(checks)))
 
     return jax.vmap(one)(rows)
 
 
-def _fixed(distribution: Distribution) -> bool:
+def _has_fixed_bounds(distribution: Distribution) -> bool:
     """Whether the support does not depend on the parameters; other supports are checked through the density."""
     distribution = base_of(distribution)
     # In numpyro a support that depends on parameters is a property. In these classes it is a property, but fixed.

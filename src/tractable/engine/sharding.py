@@ -271,7 +271,7 @@ class OverDevices(OneDevice):
 
         @jax.custom_jvp
         def total(params: PyTree) -> PyTree:
-            return self._added(jax.lax.map(lambda part: function(params, part), parts))
+            return self._add_shards(jax.lax.map(lambda part: function(params, part), parts))
 
         @total.defjvp
         def rule(primals: tuple, tangents: tuple) -> tuple:
@@ -284,7 +284,7 @@ class OverDevices(OneDevice):
 
         return total(params)
 
-    def _added(self, sums: PyTree) -> PyTree:
+    def _add_shards(self, sums: PyTree) -> PyTree:
         """The sum of arrays (shard, ...) over the shards of all devices."""
         if not self.reproducible:
             return jax.tree.map(lambda a: jax.lax.psum(jnp.sum(a, 0), ROWS), sums)
@@ -333,7 +333,7 @@ class OverDevices(OneDevice):
             def part(theta: PyTree, rows: PyTree, counts: jax.Array) -> PyTree:
                 shards = self.by_shard((rows, counts))
                 sums = jax.lax.map(lambda s: function(theta, batch._replace(data=s[0], mask=s[1])), shards)
-                return self._added(sums)
+                return self._add_shards(sums)
 
             placed = PartitionSpec(ROWS)
             return self.map_devices(part, (PartitionSpec(), placed, placed), PartitionSpec())(

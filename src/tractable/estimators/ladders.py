@@ -106,7 +106,7 @@ class LadderTransformer(Scored, ClassNamePrefixFeaturesOutMixin, TransformerMixi
             shape = f"(n, {self._n_features_out}), as transform returns them"
             raise DataError(f"inverse_transform expects codes of shape {shape}; got shape {codes.shape}.")
         ladder, params = network_of(self._posterior, "inverse_transform")
-        mean = self._map_rows(functools.partial(_decoded, ladder, params), 1, codes.astype(jnp.result_type(float)))
+        mean = self._map_rows(functools.partial(_decode, ladder, params), 1, codes.astype(jnp.result_type(float)))
         return self._from_units(mean).astype(codes.dtype)
 
     def score_samples(self, X: object) -> np.ndarray:
@@ -308,7 +308,7 @@ def _codes(ladder: Ladder, params: PyTree, x: jax.Array) -> jax.Array:
 
 
 @compiled("ladder")
-def _decoded(ladder: Ladder, params: PyTree, h: jax.Array) -> jax.Array:
+def _decode(ladder: Ladder, params: PyTree, h: jax.Array) -> jax.Array:
     """E[x | h¹], (n, d)."""
     return moments(ladder.visible.distribution(params["theta"]["x"], h))[0]
 

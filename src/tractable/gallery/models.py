@@ -89,7 +89,7 @@ def mixture() -> np.ndarray:
     return linear.draw_mixture(100, seed=BIMODAL)
 
 
-def _loaded(name: str, **options: bool) -> Data:
+def _load(name: str, **options: bool) -> Data:
     from sklearn import datasets  # imported here, as the command line always imports this module but rarely loads data
 
     x, y = getattr(datasets, f"load_{name}")(return_X_y=True, **options)
@@ -98,10 +98,10 @@ def _loaded(name: str, **options: bool) -> Data:
 
 def _diabetes() -> Data:
     """The unscaled diabetes data; scikit-learn's own scaling would use the held-out rows too."""
-    return _loaded("diabetes", scaled=False)
+    return _load("diabetes", scaled=False)
 
 
-def _standardised(data: Data, by: Data, outputs: bool = True) -> Data:
+def _standardise(data: Data, by: Data, outputs: bool = True) -> Data:
     def of(values: np.ndarray, by: np.ndarray) -> np.ndarray:
         return (values - by.mean(axis=0)) / by.std(axis=0)
 
@@ -114,10 +114,10 @@ def _held_out(data: Data, outputs: bool = False) -> tuple[Data, Data]:
     The inputs, and the outputs if ``outputs``, are standardised with mean and sd of the rows to fit.
     """
     train, rest = data.split(0.2)
-    return _standardised(train, train, outputs), _standardised(rest, train, outputs)
+    return _standardise(train, train, outputs), _standardise(rest, train, outputs)
 
 
-def _known(parameter: str, posterior: Callable[[], Exact]) -> dict[str, Callable]:
+def _exact_answers(parameter: str, posterior: Callable[[], Exact]) -> dict[str, Callable]:
     """An example's ``exact`` and ``log_evidence``, from the exact posterior of its one parameter."""
 
     def exact() -> Moments:
@@ -132,7 +132,7 @@ def _known(parameter: str, posterior: Callable[[], Exact]) -> dict[str, Callable
 
 
 def _regression() -> conjugate.LinearPosterior:
-    data = _standardised(_diabetes(), _diabetes())
+    data = _standardise(_diabetes(), _diabetes())
     return conjugate.linear_regression(data.given, data.y, RESIDUAL_SD, WEIGHT_SD)
 
 
@@ -148,21 +148,21 @@ EXAMPLES = {
             "One hundred flips of a coin with a Beta(5, 5) prior",
             lambda: (coin(ALPHA, BETA), Data(flips()), None),
             "The posterior is a Beta; every method can be compared with it.",
-            **_known("theta", lambda: conjugate.beta_bernoulli(flips(), ALPHA, BETA)),
+            **_exact_answers("theta", lambda: conjugate.beta_bernoulli(flips(), ALPHA, BETA)),
         ),
         Example(
             "normal-mean",
             "The mean of fifty readings with known noise",
             lambda: (normal_mean(NOISE_SD, 0.0, PRIOR_SD), Data(readings()), None),
             "The posterior is normal, so Laplace and variational inference are exact here.",
-            **_known("mu", lambda: conjugate.normal_mean(readings(), NOISE_SD, 0.0, PRIOR_SD)),
+            **_exact_answers("mu", lambda: conjugate.normal_mean(readings(), NOISE_SD, 0.0, PRIOR_SD)),
         ),
         Example(
             "linear-regression",
             "Linear regression with known noise, diabetes data (442 × 10)",
-            lambda: (linear.bayesian_linear(10, RESIDUAL_SD, WEIGHT_SD), _standardised(_diabetes(), _diabetes()), None),
+            lambda: (linear.bayesian_linear(10, RESIDUAL_SD, WEIGHT_SD), _standardise(_diabetes(), _diabetes()), None),
             "Two blood measurements have a correlation of 0.9, so mean-field understates the sds of their weights.",
-            **_known("weights", _regression),
+            **_exact_answers("weights", _regression),
         ),
         Example(
             "gaussian-mixture",
@@ -170,18 +170,18 @@ EXAMPLES = {
             lambda: (linear.gaussian_mixture_2d(), Data(mixture()), None),
             "The modes lie near (0, 1) and (1, −1); a method that stays in one mode reports half the answer.",
             grid=_grid,
-            **_known("theta", _grid),
+            **_exact_answers("theta", _grid),
         ),
         Example(
             "breast-cancer",
             "Logistic regression, breast cancer data (569 × 30, a fifth held out)",
-            lambda: (linear.generalised_linear(30, "bernoulli"), *_held_out(_loaded("breast_cancer"))),
+            lambda: (linear.generalised_linear(30, "bernoulli"), *_held_out(_load("breast_cancer"))),
             "The classes are nearly separable, so the prior decides how certain the predictions are.",
         ),
         Example(
             "wine",
             "Softmax regression with three classes, wine data (178 × 13, a fifth held out)",
-            lambda: (linear.generalised_linear(13, "categorical", 3), *_held_out(_loaded("wine"))),
+            lambda: (linear.generalised_linear(13, "categorical", 3), *_held_out(_load("wine"))),
             "The classes are separable: without a prior the weights would grow without end.",
         ),
         Example(

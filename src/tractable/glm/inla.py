@@ -380,7 +380,7 @@ def suited(model: Model, data: Data | None) -> list[_Block]:
 def _single_block(model: Model, data: Data | None, where: np.ndarray) -> list[_Block]:
     """The one block of a model without parts; empty if INLA cannot learn the model."""
     narrow = narrowed(model, data)
-    model, pool = _pooled(model if narrow is None else narrow.model)
+    model, pool = _with_normal_prior(model if narrow is None else narrow.model)
     linear = quadrature.structure(model, data)
     nested = linear is not None
     if linear is not None and np.any(linear.laplace[linear.weights > 0]):
@@ -390,7 +390,7 @@ def _single_block(model: Model, data: Data | None, where: np.ndarray) -> list[_B
     return [] if linear is None or data is None else [_Block(model, data, linear, nested, where, pool, narrow)]
 
 
-def _pooled(model: Model) -> tuple[Model, _Pool | None]:
+def _with_normal_prior(model: Model) -> tuple[Model, _Pool | None]:
     """The model with normals in place of a spherical t prior, and the weights that had it; None if there are none."""
     priors = model.prior if type(model.prior) is dict else {}
     for name, prior in priors.items():

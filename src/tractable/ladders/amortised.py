@@ -145,7 +145,7 @@ class Amortised(Method):
         params = {name: state.position[name] for name in LEARNT_PARTS}
         figures = measure_ladder(ladder, params, some_rows(data), look_key, DRAWS)
         figures["gradient signal"] = signal_at_end(program._replace(placement=ONE_DEVICE), plan, data, state, look_key)
-        figures |= {"steps": at.groups * shape.group, "settled": self._settled(at.info["objective"])}
+        figures |= {"steps": at.groups * shape.group, "settled": self._has_settled(at.info["objective"])}
         figures |= at.found(shape.group)
         seconds = {"climbing": end_time - start_time, "weighing": work_time() - end_time}
         point = np.asarray(ladder.space.ravel(state.position["theta"]))
@@ -153,7 +153,7 @@ class Amortised(Method):
         belief = Coded(position=point, info=at.traces(shape.group), network=network)
         return Outcome(belief, figures, seconds, interrupted)
 
-    def _settled(self, trace: np.ndarray) -> bool:
+    def _has_settled(self, trace: np.ndarray) -> bool:
         """Whether the bound's trace (1, step) shows that it no longer rises; False where the run is too short to tell.
 
         ``is_flat`` weights each step by its learning rate, because small steps alone would also make a trace flat.

@@ -78,7 +78,7 @@ def encode(posterior: Learnt, x: Data | PyTree, *, draws: int = 0, seed: int = 0
     averaged = draws_needed(ladder, params, jnp.asarray(rows[:1]), AVERAGED)
     width = rows_together(ladder, max(draws, *averaged, 1))
     mean, variance, h = over_rows(
-        functools.partial(_encoded, ladder, max(averaged) or 1, draws, params, _key("encode", seed)), rows, width
+        functools.partial(_encode, ladder, max(averaged) or 1, draws, params, _key("encode", seed)), rows, width
     )
     sd = tuple(np.sqrt(np.maximum(v, 0)) for v in variance)
     return Encoded(tuple(mean), sd, draws_first(h) if draws else None, tuple(averaged))
@@ -88,7 +88,7 @@ def generate(posterior: Learnt, n: int, *, seed: int = 0) -> Generated:
     """Draw n new rows x from p(h^L) … p(x | h¹), with their means given h¹, and h. Row i does not depend on n."""
     ladder, theta = theta_of(posterior, "generate")
     expect("generate(n=...)", n, Count)
-    make = functools.partial(_generated, ladder, theta, _key("generate", seed))
+    make = functools.partial(_generate, ladder, theta, _key("generate", seed))
     return Generated(*over_rows(make, np.zeros((n, 0)), rows_together(ladder, 1)))
 
 
@@ -100,7 +100,7 @@ def reconstruct(posterior: Learnt, x: Data | PyTree, *, draws: int = 1, seed: in
     ladder, params = network_of(posterior, "reconstruct")
     expect("reconstruct(draws=...)", draws, Count)
     rows = rows_of(ladder, params, x, "reconstruct").y
-    reconstruct_block = functools.partial(_reconstructed, ladder, draws, params, _key("reconstruct", seed))
+    reconstruct_block = functools.partial(_reconstruct, ladder, draws, params, _key("reconstruct", seed))
     return over_rows(reconstruct_block, rows, rows_together(ladder, draws))
 
 
@@ -160,7 +160,7 @@ def _sandwich(ladder: Ladder, params: PyTree, count: int, samples: int, seed: in
     weight of h*; it holds by Jensen's inequality.
     """
     make_key, key = jax.random.split(jax.random.fold_in(jax.random.key(seed), 1))
-    make = functools.partial(_generated, ladder, params["theta"], make_key)
+    make = functools.partial(_generate, ladder, params["theta"], make_key)
     x, _, h = over_rows(make, np.zeros((count, 0)), rows_together(ladder, 1))
     lower = bounds(ladder, params, Data(x), key, samples).log_evidence
     own = over_rows(lambda _, rows: _own_weights(ladder, params, *rows), (x, h), rows_together(ladder, 1))
@@ -272,7 +272,7 @@ def each_row(function: Callable, key: jax.Array, index: jax.Array, *rows: Any) -
 
 
 @compiled("ladder", "averaged", "draws")
-def _encoded(
+def _encode(
     ladder: Ladder, averaged: int, draws: int, params: PyTree, key: jax.Array, index: jax.Array, rows: jax.Array
 ) -> tuple:
     def one(key: jax.Array, x: jax.Array) -> tuple:
@@ -294,7 +294,7 @@ def _own_weights(ladder: Ladder, params: PyTree, x: jax.Array, h: tuple) -> jax.
 
 
 @compiled("ladder")
-def _generated(ladder: Ladder, theta: PyTree, key: jax.Array, index: jax.Array, rows: jax.Array) -> tuple:
+def _generate(ladder: Ladder, theta: PyTree, key: jax.Array, index: jax.Array, rows: jax.Array) -> tuple:
     def one(key: jax.Array) -> tuple:
         x, h = ladder.dreamt(key, theta, 1)
         mean = moments(ladder.generative(theta, h)[0])[0]
@@ -304,7 +304,7 @@ def _generated(ladder: Ladder, theta: PyTree, key: jax.Array, index: jax.Array, 
 
 
 @compiled("ladder", "draws")
-def _reconstructed(
+def _reconstruct(
     ladder: Ladder, draws: int, params: PyTree, key: jax.Array, index: jax.Array, rows: jax.Array
 ) -> jax.Array:
     def one(key: jax.Array, x: jax.Array) -> jax.Array:

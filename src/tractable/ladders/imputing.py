@@ -58,24 +58,24 @@ def impute(
     expect("impute(samples=...)", samples, Annotated[int, at_least(2)])
     expect("impute(steps=...)", steps, Count)
     rows = np.asarray(x.rows[0] if isinstance(x, Data) else arrays_of(x, "x"))
-    filled = _filled(ladder, params, rows)
+    filled = _fill(ladder, params, rows)
     coding.rows_of(ladder, params, filled, "impute")  # checks that observed numbers lie in the support
     observed = ~np.isnan(rows) if rows.dtype.kind == "f" else np.ones(rows.shape, bool)
     complete = functools.partial(
-        _imputed, ladder, (draws, samples, steps), params, jax.random.key(seeded("impute(seed)", seed))
+        _impute, ladder, (draws, samples, steps), params, jax.random.key(seeded("impute(seed)", seed))
     )
     width = coding.rows_together(ladder, samples)
     mean, x_draws, h, effective = coding.over_rows(complete, (filled, observed), width)
     return Imputed(mean, np.swapaxes(x_draws, 0, 1), coding.draws_first(h), effective)
 
 
-def _filled(ladder: Ladder, params: PyTree, rows: np.ndarray) -> np.ndarray:
+def _fill(ladder: Ladder, params: PyTree, rows: np.ndarray) -> np.ndarray:
     """The rows with an arbitrary valid number in place of each missing one; integers become integers again.
 
     Missing numbers are NaN, so integers with gaps arrive as floats.
     """
     coding.check_width(ladder, params, rows, "impute")
-    if not jax.eval_shape(functools.partial(_factorised, ladder), params["theta"]):
+    if not jax.eval_shape(functools.partial(_check_factorisation, ladder), params["theta"]):
         raise ModelError("impute(x) expects a p(x | h) that is a product over the numbers of x; this one is not.")
     possible = np.asarray(_possible(ladder, params["theta"]))
     if rows.dtype.kind != "f":
@@ -85,7 +85,7 @@ def _filled(ladder: Ladder, params: PyTree, rows: np.ndarray) -> np.ndarray:
     return filled.astype(possible.dtype) if are_integers else filled
 
 
-def _factorised(ladder: Ladder, theta: PyTree) -> list[jax.Array]:
+def _check_factorisation(ladder: Ladder, theta: PyTree) -> list[jax.Array]:
     """A non-empty list if p(x | h) is a product over the numbers of x, else []: ``eval_shape`` cannot return a bool."""
     h = ladder.dreamt(jax.random.key(0), theta, 1)[1]
     p = ladder.generative(theta, h)[0]
@@ -98,7 +98,7 @@ def _possible(ladder: Ladder, theta: PyTree) -> jax.Array:
 
 
 @compiled("ladder", "counts")
-def _imputed(
+def _impute(
     ladder: Ladder, counts: tuple[int, int, int], params: PyTree, key: jax.Array, index: jax.Array, rows: PyTree
 ) -> tuple:
     complete = functools.partial(complete_row, ladder, counts, params)

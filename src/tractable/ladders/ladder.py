@@ -138,7 +138,7 @@ class Ladder(LatentModel):
         if rows is not None:
             mean = jnp.mean(self.visible.features(jnp.asarray(rows)), axis=0)
             centre = mean.astype(centre.dtype)
-            theta = self._biased(theta, centre)
+            theta = self._set_bias(theta, centre)
         return {"theta": theta, "phi": {"centre": centre, "layers": self.recognition.init(phi_key)}}
 
     def look(self, key: jax.Array, rows: PyTree) -> PyTree:
@@ -252,7 +252,7 @@ class Ladder(LatentModel):
         keys = jax.random.split(key, len(self.layers))
         return {name: layer.init(k) for layer, name, k in zip(self.layers, self.layer_names, keys, strict=True)}
 
-    def _biased(self, theta: PyTree, mean: jax.Array) -> PyTree:
+    def _set_bias(self, theta: PyTree, mean: jax.Array) -> PyTree:
         """θ with the last bias of x's network set so that x has the given mean, if that network is a perceptron."""
         params, name, size = theta["x"], self.visible.family.name, self.visible.size
         pixels = name in ("Bernoulli", "ContinuousBernoulli")

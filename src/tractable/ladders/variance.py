@@ -98,7 +98,7 @@ def _estimates(
     One backward pass gives g − g′ (from weights of opposite signs) and another gives g + g′; g·g′ is the difference of
     their squares over 4.
     """
-    fixed = [_fixed(ladder, setting, params, x, first) for setting in settings]
+    fixed = [_first_pass(ladder, setting, params, x, first) for setting in settings]
 
     def log_q(phi: PyTree, h: tuple) -> jax.Array:
         return jnp.stack(ladder.log_q(params | {"phi": phi}, jax.tree.map(lambda a: a[None], x), h))
@@ -135,7 +135,7 @@ def _residual(ladder: Ladder, setting: score.Reductions, psi: PyTree, params: Py
     return signal - score.baselines(psi, score.baseline_inputs(ladder, params, x, h, setting.baseline), signal.shape)
 
 
-def _fixed(
+def _first_pass(
     ladder: Ladder, setting: score.Reductions, params: PyTree, x: PyTree, key: jax.Array
 ) -> tuple[PyTree, score.Memory]:
     """ψ (or () without a baseline), and the memory that gives c and σ̂, from a first pass over the batch."""

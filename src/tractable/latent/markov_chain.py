@@ -58,7 +58,7 @@ class Chain(NamedTuple):
 
     def e_step(self, theta: HiddenMarkov, batch: Batch) -> Expected:
         weights, emission = jnp.asarray(batch.mask, theta.initial.dtype), self.emission
-        y, k = self._checked(observed(batch)), emission.states
+        y, k = self._check_rows(observed(batch)), emission.states
 
         def of_group(theta: HiddenMarkov, batch: Batch) -> Expected:
             # Rows of weight 0 may hold anything: all their steps count as missing.
@@ -127,7 +127,7 @@ class Chain(NamedTuple):
 
     def by_group(self, function: Callable, rows: PyTree) -> PyTree:
         """The results of ``function`` for all sequences, computed by groups of ``lanes(rows)`` sequences."""
-        rows = self._checked(rows)
+        rows = self._check_rows(rows)
         return in_groups(function, rows, self.lanes(rows))
 
     def as_rows(self, path: jax.Array, x: PyTree) -> jax.Array:
@@ -174,7 +174,7 @@ class Chain(NamedTuple):
 
     def draw_paths(self, key: jax.Array, theta: HiddenMarkov, rows: PyTree) -> jax.Array:
         """A draw of each sequence's path from p(z | x, θ), (n, T); −1 after the last observed step."""
-        rows = self._checked(rows)
+        rows = self._check_rows(rows)
         uniform = jax.random.uniform(key, rows.shape[:2], theta.initial.dtype)
 
         def of_group(both: tuple[PyTree, jax.Array]) -> jax.Array:
@@ -188,7 +188,7 @@ class Chain(NamedTuple):
 
     def joint_log_prob(self, theta: HiddenMarkov, rows: PyTree, path: jax.Array) -> jax.Array:
         """log p(x_n, path | θ), (n,), of paths (n, T) as ``draw_paths`` makes them."""
-        logs, is_counted = _rows(self.log_b(theta, self._checked(rows))), path >= 0
+        logs, is_counted = _rows(self.log_b(theta, self._check_rows(rows))), path >= 0
         states = jnp.maximum(path, 0)
         of_steps = jnp.take_along_axis(logs, states[:, :, None], axis=2)[:, :, 0]
         moves = jnp.log(theta.transition)[states[:, :-1], states[:, 1:]]
@@ -267,11 +267,11 @@ class Chain(NamedTuple):
 
     def check(self, rows: PyTree) -> None:
         """Raise a DataError for sequences that no state can emit."""
-        self._checked(rows)
+        self._check_rows(rows)
         for x in steps_of(rows):
             self.emission.check(x)
 
-    def _checked(self, rows: PyTree) -> jax.Array:
+    def _check_rows(self, rows: PyTree) -> jax.Array:
         """The rows on the device; raises a DataError if they have another shape."""
         if isinstance(rows, tuple):
             raise DataError("hidden_markov takes no inputs: leave given= out.")
@@ -300,13 +300,13 @@ class Forecast(NamedTuple):
 
     @property
     def mean(self) -> jax.Array:
-        return _mixed(self.shares, self._moments()[0][None, None])
+        return _mix(self.shares, self._moments()[0][None, None])
 
     @property
     def variance(self) -> jax.Array:
         means, variances = self._moments()
-        mean = _mixed(self.shares, means[None, None])
-        return _mixed(self.shares, variances[None, None] + jnp.square(means[None, None] - mean[:, :, None]))
+        mean = _mix(self.shares, means[None, None])
+        return _mix(self.shares, variances[None, None] + jnp.square(means[None, None] - mean[:, :, None]))
 
     def sample(self, key: jax.Array, shape: tuple[int, ...] = ()) -> jax.Array:
         """Independent draws from the marginal distribution of each step."""
@@ -327,6 +327,6 @@ def _rows(a: jax.Array) -> jax.Array:
     return a[None] if a.ndim == 2 else jnp.transpose(a, (2, 0, 1))
 
 
-def _mixed(shares: jax.Array, parts: jax.Array) -> jax.Array:
+def _mix(shares: jax.Array, parts: jax.Array) -> jax.Array:
     """Σ_k shares_k parts_k, for shares (n, H, K) and parts (1 or n, 1 or H, K, …)."""
     return jnp.sum(shares.reshape(shares.shape + (1,) * (parts.ndim - 3)) * parts, axis=2)

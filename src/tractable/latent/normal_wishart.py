@@ -63,7 +63,7 @@ def divergence(q: NormalWishart, prior: NormalWishart, kind: str) -> jax.Array:
     """KL(q ‖ prior) of means and precisions, (), in nats (natural logarithms); both have the same shapes."""
     q, prior = (NormalWishart(*map(jnp.asarray, leaves)) for leaves in (q, prior))
     features, root = q.means.shape[1], inverse_root(q, kind)
-    white = _whitened(root, q.means - prior.means)
+    white = _whiten(root, q.means - prior.means)
     ratio = prior.mean_precision / q.mean_precision
     of_means = features * (ratio - 1 - jnp.log(ratio)) + prior.mean_precision * jnp.sum(white**2, axis=1)
     nu, nu0 = q.degrees_of_freedom, prior.degrees_of_freedom
@@ -116,7 +116,7 @@ def predictive_log_prob(q: NormalWishart, kind: str, x: jax.Array) -> jax.Array:
     features, root = q.means.shape[1], inverse_root(q, kind)
     widening = 1 + 1 / q.mean_precision  # (K,) factor of the variance, since the mean is uncertain
     nu = jnp.broadcast_to(q.degrees_of_freedom, widening.shape)
-    squares = _whitened(root, x[:, None, :] - q.means[None]) ** 2 / widening[None, :, None]  # (n, K, d)
+    squares = _whiten(root, x[:, None, :] - q.means[None]) ** 2 / widening[None, :, None]  # (n, K, d)
     log_det = half_log_det(root) - 0.5 * features * jnp.log(widening)
     if is_matrix(kind):
         free = nu - features + 1
@@ -134,7 +134,7 @@ def second_moment(mean: Array, kind: str) -> Array:
     return mean**2 if kind == "diagonal" else (mean**2).mean(1)  # pyright: ignore[reportReturnType]
 
 
-def _whitened(root: jax.Array, deviation: jax.Array) -> jax.Array:
+def _whiten(root: jax.Array, deviation: jax.Array) -> jax.Array:
     """(E Λ)^½ times ``deviation``, (..., K, d)."""
     if root.ndim == 2:
         return root.reshape((1,) * (deviation.ndim - 2) + root.shape) * deviation

@@ -60,7 +60,7 @@ def bayes_by_backprop(
     expect("samples", samples, Count)
     if likelihood is not None and noise != "shared":
         raise ModelError(f"likelihood= takes one draw for all rows, so it needs noise='shared'; got {noise!r}.")
-    fixed = _fixed(model, noise, given)._replace(likelihood=likelihood)
+    fixed = _constant_parts(model, noise, given)._replace(likelihood=likelihood)
 
     def draw(key: jax.Array, count: int, phi: PyTree) -> PyTree:
         flat_noise = _noise(fixed, key, count * samples, size)
@@ -109,7 +109,7 @@ def _times(batch: Batch) -> jax.Array:
     return jnp.where(batch.count == 1, batch.scale, 1.0)
 
 
-def _fixed(model: Model, noise: str, given: PyTree) -> _Fixed:
+def _constant_parts(model: Model, noise: str, given: PyTree) -> _Fixed:
     layered = None if noise == "shared" else _layers(model, noise, given)
     paths, structure = jax.tree_util.tree_flatten_with_path(model.space.shapes)
     leaves = []

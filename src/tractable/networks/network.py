@@ -205,7 +205,7 @@ def neural_network(
         if name in (extra or {}):
             raise ModelError(f"{name!r} names the network's own parameters; rename the parameter in extra=.")
     arguments = (network, jnp.result_type(float), likelihood, prior, noise, float(df), tuple((extra or {}).items()))
-    return _cached(network, _model, arguments)
+    return _call_cached(network, _model, arguments)
 
 
 def _model(
@@ -214,7 +214,7 @@ def _model(
 ) -> Model:  # fmt: skip
     """The Model for checked arguments. ``precision`` is only there as a part of the cache's key."""
     arguments = (network, precision, likelihood, _is_relevance(prior), noise, df, extra)
-    others, through, start = _cached(network, _parts, arguments)
+    others, through, start = _call_cached(network, _parts, arguments)
     return Model({"weights": _priors(prior, network), **others}, through, start=start)
 
 
@@ -349,7 +349,7 @@ def _near(prior: dist.Distribution, key: jax.Array) -> jax.Array:
     return bijection(jax.random.uniform(key, like.shape, like.dtype, -1.0, 1.0))
 
 
-def _cached(network: Network, function: Callable, arguments: tuple) -> Any:
+def _call_cached(network: Network, function: Callable, arguments: tuple) -> Any:
     """``function(*arguments)``, cached in the network if the arguments can be hashed."""
     try:
         hash(arguments)

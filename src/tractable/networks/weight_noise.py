@@ -242,8 +242,10 @@ def _weight_noise(
         key_normals, key_signs = jax.random.split(key)
         batch = {leaf.name: leaf.like for leaf in leaves if leaf.way in ("shared", "flipout")}
         shapes = {leaf.name: leaf.like if leaf.way == "own" else leaf.output for leaf in leaves}
-        example = {name: _batched(shape, size) for name, shape in shapes.items() if name not in batch}
-        signs = {leaf.name: tuple(_batched(s, size) for s in leaf.signs) for leaf in leaves if leaf.way == "flipout"}
+        example = {name: _batch_shape(shape, size) for name, shape in shapes.items() if name not in batch}
+        signs = {
+            leaf.name: tuple(_batch_shape(s, size) for s in leaf.signs) for leaf in leaves if leaf.way == "flipout"
+        }
         batch, example = tree.normal_like(key_normals, (batch, example), count)
         shapes, treedef = jax.tree.flatten(signs)
         keys = jax.random.split(key_signs, max(1, len(shapes)))
@@ -354,5 +356,5 @@ def _uses(jaxpr: Jaxpr, count: int) -> list[list[_Use]]:
     return uses
 
 
-def _batched(shape: jax.ShapeDtypeStruct, size: int) -> jax.ShapeDtypeStruct:
+def _batch_shape(shape: jax.ShapeDtypeStruct, size: int) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct((size, *shape.shape), shape.dtype)

@@ -142,14 +142,14 @@ def seen_and_replicated(posterior: Posterior, multi_output: bool = False) -> See
     by_group = posterior.model.local is not None
     if by_group:  # take as many groups as hold about ``ROWS`` rows
         many = max(1, data.size * ROWS // max(len(data.places), 1))
-        data = data.take(_evenly(data.size, many)) if many < data.size else data
+        data = data.take(_even_places(data.size, many)) if many < data.size else data
     rows, model = (data.members(), posterior.model.member) if by_group else (data, posterior.model)
     parts = jax.tree.leaves(rows.y)
     if len(parts) > 1 or (parts[0].ndim > 1 and not multi_output and not censors(model, rows.given)):
         return None
     if not by_group and (data.size > ROWS or data.weights is not None):
         rows = data.equally_counted(ROWS)  # rows of unequal weight are repeated according to their weights
-        rows = rows.take(_evenly(rows.size, ROWS)) if rows.size > ROWS else rows
+        rows = rows.take(_even_places(rows.size, ROWS)) if rows.size > ROWS else rows
     equal = not posterior.is_point and posterior.weights is None
     params = posterior.spread(DRAWN)[0] if equal else posterior.sample(posterior.seed or 0, DRAWN)
     if by_group:
@@ -160,7 +160,7 @@ def seen_and_replicated(posterior: Posterior, multi_output: bool = False) -> See
     return Seen(y, np.asarray(drawn), classes_of(datum_of(model, rows.given)) is not None)
 
 
-def _evenly(size: int, count: int) -> np.ndarray:
+def _even_places(size: int, count: int) -> np.ndarray:
     return np.linspace(0, size - 1, count).astype(int)
 
 

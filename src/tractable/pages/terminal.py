@@ -18,16 +18,16 @@ def to_terminal(section: Section, rows: int | None = None, columns: int | None =
 
     A table is cut to at most ``rows`` rows and ``columns`` columns.
     """
-    return Group(*_printed(section, rows, columns))
+    return Group(*_print_section(section, rows, columns))
 
 
-def _printed(section: Section, rows: int | None, columns: int | None) -> Iterator[RenderableType]:
+def _print_section(section: Section, rows: int | None, columns: int | None) -> Iterator[RenderableType]:
     title = Text(printable(section.title), "bold")
     if section.verdict:
         title.append(": ").append(section.verdict, COLOUR[section.verdict])
     for part in section.parts:
         if isinstance(part, Section):
-            yield from _printed(part, rows, columns)
+            yield from _print_section(part, rows, columns)
         elif isinstance(part, Table | dict):
             table = part if isinstance(part, Table) else Table(["", "value"], list(part.items()))
             yield from ([title] if title else [])

@@ -176,7 +176,7 @@ def _entries(folder: pathlib.Path) -> Entries:
         count = about.get("count")
         return Entries(
             report, [_of_type(str, name) for name in _of_type(list, about["names"])], _of_type(str, about["model"]),
-            _traced(about.get("traced")), about.get("made"), settings,
+            _read_traced(about.get("traced")), about.get("made"), settings,
             None if (seed := settings.pop("seed", None)) is None else seeded("seed", seed),
             _at_least(1, about["thin"]), None if count is None else _at_least(0, count),
             _of_type(str, about.get("drawn", "")),
@@ -190,7 +190,7 @@ def _entries(folder: pathlib.Path) -> Entries:
         ) from error
 
 
-def _traced(entry: object) -> Traced | None:
+def _read_traced(entry: object) -> Traced | None:
     """The entry "traced", checked; None if the folder has no such entry."""
     if entry is None:
         return None

@@ -232,7 +232,7 @@ def derived(model: Model, params: PyTree, most: int | None = None) -> dict[str, 
     derived = jax.eval_shape(model.derived, row_shapes(params))
     shapes = {name: a for name, a in derived.items() if most is None or a.size <= most}
     fits("derived()", length(params), 1, sum(a.size for a in shapes.values()), jnp.result_type(float).itemsize)
-    derived_block = _derived(model, tuple(shapes), params)
+    derived_block = _derive(model, tuple(shapes), params)
     return {name: np.asarray(derived_block[name]) for name in shapes}
 
 
@@ -462,7 +462,7 @@ def _replicates(model, way, key, thetas, numbers, chunk, index) -> PyTree:
 
 
 @compiled("model", "names", if_few=COMPILE_FASTEST)
-def _derived(model: Model, names: tuple[str, ...], params: PyTree) -> dict[str, jax.Array]:
+def _derive(model: Model, names: tuple[str, ...], params: PyTree) -> dict[str, jax.Array]:
     """The derived quantities of these names, for draws (s, ...)."""
 
     def derive(theta: PyTree) -> dict[str, jax.Array]:

@@ -231,7 +231,7 @@ class Predictive(Learnt):
             seed: seed of the simulated data.
         """
         values, params = self._each(draws)
-        simulated = self._replicated(params, x, group, seed)
+        simulated = self._replicate(params, x, group, seed)
         return jax.tree.map(lambda a: a.reshape(*values.shape[:2], *a.shape[1:]), simulated)
 
     def prior_predictive(
@@ -243,9 +243,9 @@ class Predictive(Learnt):
         are those of ``posterior_predictive``.
         """
         params = pointwise.prior_draws(self.model, draws, seed)
-        return self._replicated(params, x, group, seed, new=True)
+        return self._replicate(params, x, group, seed, new=True)
 
-    def _replicated(self, params: PyTree, x: PyTree, group: Labels | None, seed: int, new: bool = False) -> PyTree:
+    def _replicate(self, params: PyTree, x: PyTree, group: Labels | None, seed: int, new: bool = False) -> PyTree:
         """Simulated y*_n for parameters (s, ...): (s, n, ...).
 
         ``new`` says that the parameters are from the prior; all groups are then new.
@@ -262,19 +262,19 @@ class Predictive(Learnt):
         The result is a pandas DataFrame, with one row per number of the parameters; ``scaling.power_scaled`` explains
         the columns.
         """
-        params, weights = self._drawn().spread(draws)
+        params, weights = self._require_draws().spread(draws)
         return power_scaled(self.model, params, weights, self.names, self.data)
 
     def _each(self, draws: int | None) -> tuple[np.ndarray, PyTree]:
         """At most ``draws`` per chain, evenly spaced: values (chain, draw, k), and parameters (chain · draw, ...)."""
         if draws is not None:
             expect("draws", draws, Count)
-        values = self._drawn().values
+        values = self._require_draws().values
         if draws is not None and draws < values.shape[1]:
             values = values[:, np.linspace(0, values.shape[1] - 1, draws).astype(int)]
         return values, self.shaped(values.reshape(-1, values.shape[-1]))
 
-    def _drawn(self) -> "Predictive":
+    def _require_draws(self) -> "Predictive":
         """This posterior; a RunError if the run was stopped before its first draw."""
         if not self.is_point and not self.count and self.unconstrained is not None:
             raise RunError("The run was stopped before its first draw, so there are no draws of the parameters.")
@@ -310,7 +310,7 @@ class Predictive(Learnt):
         data = self._rows_or()
         if self.is_point:
             raise RunError("loo() and pit() reweight draws, and a point estimate has none. Use a method that draws.")
-        fitted = self._drawn().fitted
+        fitted = self._require_draws().fitted
         if fitted is not None and fitted.log_weights is not None and self.predictive is self.model and data.resident:
             weighted = replace(fitted, positions=np.asarray(fitted.positions)[:, :draws])
             params = self.shaped(weighted.values(self.model)[0])

@@ -63,7 +63,7 @@ def stationary(
     0.5
     """
     matrix = measurement.curvature.ndim == 2
-    h, v = _whitened(measurement, scale)
+    h, v = _whiten(measurement, scale)
     if matrix:
         values, basis = np.linalg.eigh(h)
         v = basis.T @ v @ basis
@@ -96,7 +96,7 @@ def stationary(
 
 def largest_step(measurement: Measured, scale: np.ndarray | float, tolerance: float, **settings: Any) -> float:
     """Find the largest ε at which the predicted sd of every linear combination has a relative error ≤ ``tolerance``."""
-    h, _ = _whitened(measurement, scale)
+    h, _ = _whiten(measurement, scale)
     top = max(np.linalg.eigvalsh(h).max() if h.ndim == 2 else h.max(), 1e-300)
     low, high = 1e-9 / top, 3.9 / top
     if stationary(measurement, high, scale, **settings).worst <= tolerance:
@@ -116,7 +116,7 @@ def reduced_noise(measurement: Measured, step_size: float, scale: np.ndarray | f
     This holds for a normal target and independent batches. The result is None if ε is so large that S Sᵀ is not
     positive definite.
     """
-    h, v = _whitened(measurement, scale)
+    h, v = _whiten(measurement, scale)
     if h.ndim == 1:
         left = step_size - step_size**2 / 4 * (v + h)
         return None if left.min() <= 0 else np.broadcast_to(scale, h.shape) * np.sqrt(left)
@@ -179,7 +179,7 @@ def _half_sum(y: np.ndarray, epoch: int | None) -> np.ndarray:
     return np.where(small, series, 0.5 - (a / y - a * (1 - a**epoch) / (epoch * y**2)) / (epoch - 1))
 
 
-def _whitened(measurement: Measured, scale: np.ndarray | float) -> tuple[np.ndarray, np.ndarray]:
+def _whiten(measurement: Measured, scale: np.ndarray | float) -> tuple[np.ndarray, np.ndarray]:
     """H and V in the coordinates L⁻¹ θ: Lᵀ H L and Lᵀ V L, or their diagonals."""
     h, v = np.asarray(measurement.curvature, float), np.asarray(measurement.noise, float)
     if h.ndim == 2:

@@ -177,7 +177,7 @@ class SGLD(Drawing):
         choice = self._choose(measurement, scale, self.plan(data))
         first = choice["step_size"]
         thin = self._thinning(measurement, first, scale)
-        tuned |= self._tuned(measurement, first, scale, thin)
+        tuned |= self._tuning(measurement, first, scale, thin)
         if self.warmup and not self.cycles:
             positions, done = self._burn_in_or_smaller(session, program, tuned, keys, positions, thin)
             if self.step_size == "auto" or self.correct:
@@ -186,7 +186,7 @@ class SGLD(Drawing):
                 choice = self._choose(measurement, scale, self.plan(data))
                 if step_size < 0.5 * first:  # a larger step size failed in burn-in, and could fail again
                     choice["step_size"] = min(choice["step_size"], step_size)
-                tuned |= self._tuned(measurement, choice["step_size"], scale, thin)
+                tuned |= self._tuning(measurement, choice["step_size"], scale, thin)
             positions, _ = self._burn_in(session, program, tuned, keys, positions, thin, done)
         return WarmUp(positions, tuned, choice, thin)
 
@@ -196,7 +196,7 @@ class SGLD(Drawing):
         key = jax.random.fold_in(session.key, 7)
         return bias.measure(session.model, session.data, self.plan(session.data), distinct, key, self, tuned)
 
-    def _tuned(self, measurement: bias.Measured, step: float, scale: np.ndarray, thin: int) -> dict[str, jax.Array]:
+    def _tuning(self, measurement: bias.Measured, step: float, scale: np.ndarray, thin: int) -> dict[str, jax.Array]:
         dtype = jnp.result_type(float)
         plain = self._preconditioner is None  # L is then the number 1, so that no step reads a vector of ones
         tuned = {"step_size": jnp.asarray(step, dtype), "scale": jnp.asarray(1.0 if plain else scale, dtype)}

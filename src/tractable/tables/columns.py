@@ -183,7 +183,7 @@ def fit_column(values: Values, impute: bool, pooled: bool = False) -> list[Colum
         tell(f"Column {name!r} {reason}; it is left out.")
         return []
     if kind in ("date", "duration"):
-        return _dated(values, kind, form, share, impute)
+        return _date_columns(values, kind, form, share, impute)
     return [_fit_one(values, kind, share, impute, pooled)]
 
 
@@ -324,7 +324,7 @@ def _dates_in(text: Values, form: str) -> Values:
     return pd.to_datetime(text, format=form, errors="coerce", utc=form == "ISO8601")
 
 
-def _dated(values: Values, kind: str, form: str, gaps: float, impute: bool) -> list[Column]:
+def _date_columns(values: Values, kind: str, form: str, gaps: float, impute: bool) -> list[Column]:
     """Columns for the parts of a date that vary: its trend (days since 1970), and the cycles that the rows cover."""
     times, name = moment_of(values, kind, form), str(values.name)
     parts = ["days"] if kind == "duration" else ["trend"]

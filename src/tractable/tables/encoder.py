@@ -196,12 +196,14 @@ class Encoder:
         try:
             if saved.get("version") != VERSION:
                 raise DataError(f"This encoder has version {saved.get('version')!r}; expected {VERSION}. Fit it again.")
-            columns = tuple(_typed(cols.Column(**_tupled(column))) for column in saved["columns"])
+            columns = tuple(_check_types(cols.Column(**_with_tuples(column))) for column in saved["columns"])
             separate = ("version", "columns", "target", "others", "formula")
             fields = {name: value for name, value in saved.items() if name not in separate}
             formula = _formulas().from_dict(saved["formula"]) if "formula" in saved else None
-            target, *others = (_typed(Target(**_tupled(aim))) for aim in (saved["target"], *saved.get("others", ())))
-            encoder = _typed(cls(columns, target, **_tupled(fields)))
+            target, *others = (
+                _check_types(Target(**_with_tuples(aim))) for aim in (saved["target"], *saved.get("others", ()))
+            )
+            encoder = _check_types(cls(columns, target, **_with_tuples(fields)))
             return replace(encoder, formula=formula, others=tuple(others))
         except DataError:
             raise
@@ -216,7 +218,7 @@ def _formulas() -> "type[Formula]":
     return Formula
 
 
-def _typed(instance: T) -> T:
+def _check_types(instance: T) -> T:
     """``instance`` itself, after a check of its fields, because a saved file may come from anybody.
 
     Raises:
@@ -237,7 +239,7 @@ def _typed(instance: T) -> T:
     return instance
 
 
-def _tupled(saved: dict[str, Any]) -> dict[str, Any]:
+def _with_tuples(saved: dict[str, Any]) -> dict[str, Any]:
     return {name: tuple(value) if isinstance(value, list) else value for name, value in saved.items()}
 
 
@@ -329,7 +331,7 @@ def fit_encoder(
         found = _fit_formula(frame, formula, names, missing, family, weights, exposure, censor)
         return replace(found, numerals=numerals)
     used = [name for name in frame.columns if name not in exclude or name in names]
-    needed = _needed(used, (*names, censor[1]), missing, censor)
+    needed = _complete_columns(used, (*names, censor[1]), missing, censor)
     frame = frame if missing == "raise" else _present(frame, needed, missing)
     inputs, options = [name for name in used if name not in (*names, *special)], [*exclude, *special, *(pool or ())]
     checks: dict[str, Any] = {name: functools.partial(_fit_input, pool or ()) for name in inputs}
@@ -367,7 +369,7 @@ def with_numbers(
 
     Used are all columns but those to exclude; with a formula, those that it names and the ``special`` ones.
     """
-    frame = _named(frame)
+    frame = _normalise_frame(frame)
     named = [*special, *(name for name in frame.columns if not formula or name in formula)]
     used = [name for name in frame.columns if name in named and name not in exclude]
     frame, forms = read_numbers(frame, used, marks=marks)
@@ -416,10 +418,10 @@ def _with_inputs(draft: Encoder, frame: Frame, others: Sequence[str], pool: Sequ
         raise DataError("Every input column is constant or identifies the rows: there is nothing to learn from.")
     rows = float(_positive(frame, draft.weights, zero=True).sum()) if draft.weights else float(len(frame))
     found = replace(draft, columns=columns, target=aim, others=tuple(more), rows=rows)
-    return _guessed(found, frame) if found.levels else found
+    return _guess_sds(found, frame) if found.levels else found
 
 
-def _guessed(encoder: Encoder, frame: Frame) -> Encoder:
+def _guess_sds(encoder: Encoder, frame: Frame) -> Encoder:
     """The encoder with first guesses of the sds of pooled effects.
 
     They come from the residuals of a least-squares fit of y, or of log y for positive families, on x.
@@ -475,7 +477,7 @@ def _fit_formula(
         raise DataError(f"The formula {whole!r} explains {listing(aims)}, not {listing(names)}; leave the target out.")
     if both := [name for name in aims if name in formula.names]:
         raise DataError(f"The formula {whole!r} explains {both[0]!r} by itself: leave it out on one side.")
-    needed = _needed(list(formula.table.columns), (*aims, censor[1]), missing, censor)
+    needed = _complete_columns(list(formula.table.columns), (*aims, censor[1]), missing, censor)
     frame = frame if missing == "raise" else _present(frame, needed, missing)
     checks: dict[str, Any] = {name: _check_input for name in formula.names if name not in formula.groups}
     with all_faults(frame, needed, checks | {n: lambda v: fit_target(v, family) for n in aims if not censor[0]}):
@@ -537,7 +539,7 @@ def encode(encoder: Encoder, frame: Frame) -> Encoded:
     Raises:
         DataError: columns are missing or of another kind, values are missing, or a class was not in training.
     """
-    frame, forms, explained = _named(frame), encoder.forms, explains(encoder, frame)
+    frame, forms, explained = _normalise_frame(frame), encoder.forms, explains(encoder, frame)
     frame = read_numbers(frame, [name for name in forms if name in frame], forms)[0]
     checks: dict[str, Any] = {column.name: functools.partial(cols.encode_column, column) for column in encoder.columns}
     learnt: Any = encoder.formula.table[encoder.formula.names] if encoder.formula is not None else {}
@@ -604,7 +606,7 @@ def decode_sd(encoder: Encoder, sd: Numbers) -> np.ndarray:
     return np.asarray(np.asarray(sd, np.float64) * encoder.units[0])
 
 
-def _named(frame: Frame) -> Frame:
+def _normalise_frame(frame: Frame) -> Frame:
     """The table in pandas, with column names as strings, which must differ, and rows numbered from 0.
 
     A column without a name is called by its place, such as "Unnamed: 3", as pandas calls it.
@@ -618,7 +620,7 @@ def _named(frame: Frame) -> Frame:
     return frame.assign(**{name: plain_column(frame[name]) for name in names})
 
 
-def _wanted(encoder: Encoder, frame: Frame) -> list[str]:
+def _columns_to_read(encoder: Encoder, frame: Frame) -> list[str]:
     """The columns that ``encode`` reads."""
     inputs = [column.name for column in encoder.columns] if encoder.formula is None else encoder.formula.names
     target, explained = encoder.target, explains(encoder, frame)
@@ -629,7 +631,7 @@ def _wanted(encoder: Encoder, frame: Frame) -> list[str]:
 
 def _refuse_absent(encoder: Encoder, frame: Frame) -> None:
     """Raise a DataError if the table lacks a column that ``encode`` reads."""
-    wanted = _wanted(encoder, frame)
+    wanted = _columns_to_read(encoder, frame)
     if absent := [name for name in wanted if name not in frame]:
         raise DataError(
             f"The table lacks {listing(absent)}; expected the columns {listing(wanted)}, got {listing(frame.columns)}."
@@ -648,7 +650,7 @@ def _positive(frame: Frame, name: str, zero: bool = False) -> np.ndarray:
     return numbers
 
 
-def _needed(names: list[str], explained: tuple[str, ...], missing: str, censor: tuple[str, str]) -> list[str]:
+def _complete_columns(names: list[str], explained: tuple[str, ...], missing: str, censor: tuple[str, str]) -> list[str]:
     """The columns in which no value may be missing.
 
     If the target has two bounds, either may be missing; the row then has no such bound.
@@ -659,13 +661,13 @@ def _needed(names: list[str], explained: tuple[str, ...], missing: str, censor: 
 
 def _needed_of(encoder: Encoder, frame: Frame) -> list[str]:
     """The columns that ``encode`` reads and in which no value may be missing; rows to predict may lack a group."""
-    aim, names = encoder.target, _wanted(encoder, frame)
+    aim, names = encoder.target, _columns_to_read(encoder, frame)
     if not explains(encoder, frame):
         pooled = {column.name for column in encoder.columns if column.kind == "pooled"}
         groups = pooled if encoder.formula is None else encoder.formula.groups
         names = [name for name in names if name not in groups]
     explained = (*(each.name for each in encoder.targets), aim.bound_column)
-    return _needed(names, explained, encoder.missing, (aim.censoring, aim.bound_column))
+    return _complete_columns(names, explained, encoder.missing, (aim.censoring, aim.bound_column))
 
 
 def _encode_targets(encoder: Encoder, frame: Frame) -> np.ndarray:

@@ -232,7 +232,7 @@ def _of_file(path: Path, array: str | None, first: Sequence[str]) -> tuple[str |
                 if array is not None:
                     raise DataError(f"array= is for an .npz file; {path.name} holds one array without a name.")
                 return None, found
-            name = _named(path, found.files, array, first)
+            name = _array_name(path, found.files, array, first)
             return name, found[name]
     except DataError:
         raise
@@ -245,7 +245,7 @@ def _of_file(path: Path, array: str | None, first: Sequence[str]) -> tuple[str |
         raise DataError(f"{path} is not an {path.suffix} file, or is damaged: {error}.") from None
 
 
-def _named(path: Path, names: Sequence[str], array: str | None, first: Sequence[str]) -> str:
+def _array_name(path: Path, names: Sequence[str], array: str | None, first: Sequence[str]) -> str:
     """The name of the array of a file that is to be read."""
     if array is not None:
         if array not in names:

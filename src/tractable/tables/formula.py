@@ -112,7 +112,7 @@ class Formula:
     @functools.cached_property
     def _common(self) -> list[Any]:
         """The terms of the common effects from the library formulae, fitted to the training table."""
-        return _evaluated(self.text, _read(self.text)[0].common_terms, self.table)
+        return _fit_terms(self.text, _read(self.text)[0].common_terms, self.table)
 
     @functools.cached_property
     def _factors(self) -> list[tuple[tuple[str, ...], list[Any], pd.Index]]:
@@ -120,7 +120,7 @@ class Formula:
         found = []
         for columns, varying in self._grouped.items():
             each = pd.DataFrame(self.table[list(columns)]).drop_duplicates().sort_values(by=list(columns))
-            expressions = _evaluated(self.text, [term for term, _ in varying], self.table)
+            expressions = _fit_terms(self.text, [term for term, _ in varying], self.table)
             found.append((columns, expressions, pd.Index(_keys(each, columns))))
         return found
 
@@ -133,7 +133,7 @@ class Formula:
     def labels(self) -> list[Label]:
         """The names of the effects of x's columns, each with its term and level."""
         common = [(term.name, label) for term in self._common if term.kind != "offset" for label in _labels(term)]
-        return unique_labels([_parted(name, label) for name, label in common], PARAMETERS)
+        return unique_labels([_split_label(name, label) for name, label in common], PARAMETERS)
 
     @functools.cached_property
     def terms(self) -> list[Term]:
@@ -348,7 +348,7 @@ def _target(text: str) -> str:
     return parts[0].name
 
 
-def _evaluated(text: str, terms: Sequence[Any], table: Frame) -> list[Any]:
+def _fit_terms(text: str, terms: Sequence[Any], table: Frame) -> list[Any]:
     """The terms, fitted to the training table."""
     description = Description(*terms)
     try:
@@ -371,7 +371,7 @@ def _labels(term: Any) -> Sequence[str]:
     return ["Intercept"] if term.name == "Intercept" else term.labels
 
 
-def _parted(term: str, text: str) -> Label:
+def _split_label(term: str, text: str) -> Label:
     """The label "g[A]:z[b]" of the term "g:z", as the level "A, b" of this term."""
     pattern = ":".join(re.escape(part) + r"(?:\[(.*)\])?" for part in term.split(":"))
     found = re.fullmatch(pattern, text)

@@ -85,7 +85,7 @@ def places(frame: Frame, by: str | None = None, time: str | None = None, unit: s
         row = order[np.flatnonzero((np.diff(sequence[order]) == 0) & (np.diff(when[order]) == 0))[0] + 1]
         whose = "" if by is None else f" for {by} {frame[by].iloc[row]}"
         raise DataError(f"{time!r} is {frame[time].iloc[row]} twice{whose}; expected one row for each step.")
-    known = step if not unit else _parsed(unit)
+    known = step if not unit else _parse_unit(unit)
     if unit == "" or known is None:
         if unit is None and len(each):
             tell(f"Times in {time!r} are not evenly spaced; steps are the rows in their order.")
@@ -146,7 +146,7 @@ def _words(step: float, values: Values) -> str:
     return counted(int(step), "second")
 
 
-def _parsed(unit: str) -> float:
+def _parse_unit(unit: str) -> float:
     try:
         return float(unit)
     except ValueError:

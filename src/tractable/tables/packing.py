@@ -98,7 +98,7 @@ def pack(
                 rows = sources.typed(rows, Path(source), written, say)
                 marks = Form("", written.get("thousands", ""), written.get("decimal", ""))
                 encoding |= {"marks": marks}
-                records = _encoded(rows, how, encoding, say) if encoded else _numbers(rows, Path(source), columns)
+                records = _encode_table(rows, how, encoding, say) if encoded else _numbers(rows, Path(source), columns)
             else:
                 records = Records(_types(arrays), lambda part: part, {})
             sizes = _scatter(rows, records, work, seed, rows_per_shard, say)
@@ -185,7 +185,7 @@ def _numbers(rows: Source, path: Path, columns: Sequence[str] | None) -> Records
     return Records(types, lambda part: {"": sources.numbers_of(part, names, dtype)}, {"columns": names})
 
 
-def _encoded(rows: Source, how: dict[str, Any], encoding: dict[str, Any], say: Say) -> Records:
+def _encode_table(rows: Source, how: dict[str, Any], encoding: dict[str, Any], say: Say) -> Records:
     """A table's rows as arrays made by an encoder, which is learnt from some of the rows."""
     encoder = fit_encoder(_sample(rows, how, say), how["target"] or "", **encoding)
     encoder = Encoder.from_dict(encoder.to_dict())  # the encoder that a reader of the manifest will have
@@ -295,7 +295,7 @@ def _shuffle(state: dict[str, Any], out: Path, seed: int, say: Say) -> None:
         shard = {"name": f"{i:05d}.npy", "rows": len(found), "sha256": {}, "sound": {}}
         for name in state["arrays"]:
             a = np.ascontiguousarray(found[name or "rows"])
-            shard["sound"][name] = _sound(a)
+            shard["sound"][name] = _is_sound(a)
             if len(a):
                 file = BytesIO()
                 np.save(file, a)
@@ -308,7 +308,7 @@ def _shuffle(state: dict[str, Any], out: Path, seed: int, say: Say) -> None:
         say("shuffling", i + 1, len(sizes))
 
 
-def _sound(a: np.ndarray) -> bool:
+def _is_sound(a: np.ndarray) -> bool:
     """Whether all numbers are finite and fit into 32 bits."""
     if a.dtype.kind == "b" or (a.dtype.kind in "iu" and a.dtype.itemsize < 4) or not a.size:
         return True

@@ -215,7 +215,7 @@ def _of_one(encoder: Encoder, rows: Encoded, family: str, priors: Mapping[str, P
     blocks = [(f"{terms[block[0]].factor}: correlation", len(block)) for block in formula.correlated]
     others = kind.others(len(encoder.target.classes))
     effects, sds, matrices, others = _priors_of(priors, names, parts, terms, blocks, others, scales)
-    centred = _centred(x, rows, terms, family in ("lognormal", "gamma", "weibull", "exponential"))
+    centred = _terms_to_centre(x, rows, terms, family in ("lognormal", "gamma", "weibull", "exponential"))
     plan = _coordinates(names, x, rows, terms, centred, (effects, sds), scales)
     plan = plan._replace(blocks=formula.correlated, correlations=matrices)
     prior, start = {"effects": Effects(plan), **others}, plan.size - sum(map(len, centred))
@@ -368,7 +368,7 @@ def _coordinates(
     )  # fmt: skip
 
 
-def _centred(x: np.ndarray, rows: Encoded, terms: list[Term], logarithm: bool) -> list[np.ndarray]:
+def _terms_to_centre(x: np.ndarray, rows: Encoded, terms: list[Term], logarithm: bool) -> list[np.ndarray]:
     """For each term, whether the rows of a group determine its effect more than the prior does, (G + 1,).
 
         S_g = Σ z² / noise²,   the rows' information about u_g;   centred if S_g τ² > 1

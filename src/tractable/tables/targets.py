@@ -106,7 +106,7 @@ def fit_target(values: Values, family: str | None = None) -> Target:
     positive, skewed numbers                  lognormal
     other numbers                             normal
 
-    A few whole numbers have exceptions (``_likely``), such as those in a column whose name suggests classes.
+    A few whole numbers have exceptions (``_guess_family``), such as those in a column whose name suggests classes.
     """
     name, kind = str(values.name), kind_of(values)
     if family is not None and family not in FAMILIES:
@@ -123,7 +123,7 @@ def fit_target(values: Values, family: str | None = None) -> Target:
         tell_of_equal_levels(name, found)
     reason = ""
     if family is None:
-        family, reason = _likely(values, kind, found)
+        family, reason = _guess_family(values, kind, found)
     if family in CLASSES:
         if family == "bernoulli" and len(found) != 2:
             raise DataError(f"family='bernoulli' expects two classes; the target {name!r} has {len(found)}.")
@@ -240,7 +240,7 @@ def encode_censored(target: Target, values: Values, bound_column: Values) -> np.
     return np.where(known(y), (y - target.mean) / target.sd, y)
 
 
-def _likely(values: Values, kind: str, found: list[Any]) -> tuple[str, str]:
+def _guess_family(values: Values, kind: str, found: list[Any]) -> tuple[str, str]:
     """The family that a column's values suggest, and the reason."""
     dtype, count = values.dtype, len(found)
     if isinstance(dtype, pd.CategoricalDtype) and dtype.ordered and count > 2:
