@@ -29,7 +29,7 @@ BLOCK = 25  # steps whose noise is drawn at once
 ROOT = scaling.LowRank._fields  # names of the tuned arrays that are the inverse mass matrix's root
 FEW = 0.01  # share of divergent trajectories below which they are few
 # The target of a warm-up is raised to CAREFUL if at least a share MANY of a chain's trajectories diverge, in the second
-# half of a window if that has at least ENOUGH of them.
+# half of a window if that has at least ENOUGH of them (docs/decisions/062).
 MANY, ENOUGH, CAREFUL = 0.05, 100, 0.9
 HALVINGS = 10  # ``max_halvings`` of the run that replaces a run with divergences
 ALLOWED = 60.0  # it is run without being asked for if its forecast is at most these seconds
