@@ -1,5 +1,6 @@
 """What goes wrong is said in a sentence, at once, and nothing that was reached is lost."""
 
+import contextlib
 import dataclasses
 import json
 import math
@@ -23,8 +24,8 @@ from numpyro.distributions import constraints
 import tractable as tr
 from tractable.core import model as core
 from tractable.core.errors import CheckpointError, DataError, ModelError, RunError, SettingsError, TractableWarning
+from tractable.engine import preflight, stopping
 from tractable.engine import run as loop
-from tractable.engine import stopping
 from tractable.engine.store import DrawStore
 
 pytestmark = pytest.mark.laws
@@ -127,6 +128,11 @@ def test_groups_that_a_parameter_does_not_have(first, named):
     prior = {"mu": dist.Normal(0.0, 1.0), "z": dist.Normal(jnp.zeros(4), 1.0)}
     model = tr.Model(prior, lambda params, x: dist.Normal(params["mu"] + params["z"][x["group"] if named else x], 1.0))
     groups = first + np.arange(20) % 4
+    clipped = tr.Model(prior, lambda params, x: dist.Normal(jnp.take(params["z"], x, mode="clip"), 1.0))
+    preflight.check(clipped, tr.Data(Y, groups))
+    columns = tr.Model(prior, lambda params, x: dist.Normal(params["z"][x[1]], 1.0))
+    with pytest.raises(DataError, match="Row 3") if first == 1 else contextlib.nullcontext():
+        preflight.check(columns, tr.Data(Y, np.stack([0 * groups, groups], 1)))
     data = tr.Data(Y, {"group": groups} if named else groups)
     if first == -4:
         assert tr.infer(model, data, tr.Laplace(), verify=None).values.shape[-1] == 5

@@ -65,7 +65,7 @@ BETWEEN_FAMILIES = {
 # number lowers another in the same commit by as much. The sum of the numbers is the package's ceiling.
 BUDGETS = {
     "core": 3_512,
-    "engine": 3_439,
+    "engine": 3_440,
     "mcmc": 1_941,
     "sgmcmc": 607,
     "points": 445,

@@ -447,6 +447,18 @@ def test_densities_of_heavy_tails_are_drawn():
 
 
 @pytest.mark.quick
+@pytest.mark.parametrize(
+    "values",
+    [[], [1.0], [1.0, 2.0, np.nan], [np.inf] * 5, [3.0] * 9, [0.0] * 999 + [1.0], [0.0] * 500 + [1.0] * 500,
+     np.arange(4.0), np.arange(1000) % 7, np.arange(1000) * 1e-30, np.arange(1000) * 1e30, 1e9 + np.arange(1000) * 1e-7,
+     [-1e300, 0.0, 1.0, 2.0, 1e300]],
+)  # fmt: skip
+def test_densities_of_strange_draws_are_finite(values):
+    x, height = plots.density(np.array(values))
+    assert len(x) == len(height) and np.all(np.isfinite(x)) and np.all(np.isfinite(height)) and np.all(height >= 0)
+
+
+@pytest.mark.quick
 @pytest.mark.parametrize("apart", [0.0, 5.0, 100.0])
 def test_a_density_is_as_narrow_as_its_modes(apart):
     """The error of a density of 4,000 draws is as small for two modes far apart as for one."""

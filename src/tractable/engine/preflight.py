@@ -182,20 +182,21 @@ def _check_indices(model: Model, data: Data) -> None:
         return
     params = jax.tree.map(lambda s: np.zeros(s.shape, s.dtype), jax.eval_shape(model.example, jax.random.key(0)))
     for path, leaf in jax.tree_util.tree_flatten_with_path(x)[0]:
-        if np.ndim(leaf) != 1 or not np.issubdtype(leaf.dtype, np.integer):
+        if not np.issubdtype(leaf.dtype, np.integer) or leaf[0].size > SHOWN:
             continue
-        row = int(np.argmax(leaf))
-        largest = jax.tree.map(lambda a, row=row: np.asarray(a[row]), x)
-        try:
-            with np.errstate(all="ignore"):
-                jax.eval_shape(functools.partial(model.described, params, largest))
-        except IndexError as error:
-            raise DataError(
-                f"Row {row} of x{jax.tree_util.keystr(path)}, {leaf[row]}, is a place beyond the end of a parameter in "
-                f"the likelihood: {error}. Number groups 0, 1, 2, …, and give the parameter a number for each."
-            ) from error
-        except Exception:  # arrays of NumPy cannot do all that those of JAX can
-            continue
+        for row in np.unique(np.argmax(np.reshape(leaf, (len(leaf), -1)), 0)).tolist():  # the largest of each column
+            largest = jax.tree.map(lambda a, row=row: np.asarray(a[row]), x)
+            try:
+                with np.errstate(all="ignore"):
+                    jax.eval_shape(functools.partial(model.described, params, largest))
+            except IndexError as error:
+                raise DataError(
+                    f"Row {row} of x{jax.tree_util.keystr(path)}, {leaf[row]}, is a place beyond the end of a "
+                    f"parameter in the likelihood: {error}. Number groups 0, 1, 2, …, and give the parameter a number "
+                    "for each; if the last one is meant, write jnp.take(parameter, place, mode='clip')."
+                ) from error
+            except Exception:  # arrays of NumPy cannot do all that those of JAX can
+                break
 
 
 def _check_support(model: Model, data: Data) -> None:

@@ -154,12 +154,12 @@ def density(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     reflected.
     """
     finite = np.sort(np.asarray(values, np.float64)[np.isfinite(values)])
-    if len(finite) < 4 or np.ptp(finite) == 0:
-        at = finite.mean() if len(finite) else 0.0
-        return np.array([at, at, at]), np.array([0.0, 1.0, 0.0])
-    low, high = np.quantile(finite, [0.002, 0.998])
+    low, high = np.quantile(finite, [0.002, 0.998]) if len(finite) else (0.0, 0.0)
     # A single draw far out in a heavy tail would leave almost no point of the grid in the middle.
     near = finite[np.abs(finite - (low + high) / 2) <= high - low]
+    if len(near) < 4 or np.ptp(near) == 0:
+        at = near.mean() if len(near) else low
+        return np.array([at, at, at]), np.array([0.0, 1.0, 0.0])
     edges = np.linspace(near[0], near[-1], BINS + 1)
     counts, step = np.histogram(near, edges)[0], edges[1] - edges[0]
     quarter = -(-len(near) // 4)
