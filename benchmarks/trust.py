@@ -85,7 +85,10 @@ def method_of(label: str, budget: str) -> tr.Method:
     kind, scaled = METHODS[label]
     defaults = kind()
     fixed = {"least_acceptance": 1e-4} if label == "rejection" else {}  # with a lower acceptance a run takes minutes
-    return kind(**fixed, **{name: max(1, round(getattr(defaults, name) * BUDGETS[budget])) for name in scaled})
+    numbers = {name: getattr(defaults, name) for name in scaled}
+    # A setting that is None by default, such as the samples of Bayes by Backprop, depends on the model; it is left so.
+    given = {name: max(1, round(number * BUDGETS[budget])) for name, number in numbers.items() if number is not None}
+    return kind(**fixed, **given)
 
 
 def applicable(variant: Variant, labels: Iterable[str]) -> list[str]:

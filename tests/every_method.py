@@ -97,6 +97,7 @@ ON_ROWS = {
     "lowrank": tr.LowRank(**CLIMB, rank=1),
     "bbb": tr.BayesByBackprop(draws=45, batch_size=8, epochs=80),
     "bbb geometric": tr.BayesByBackprop(draws=45, batch_size=8, epochs=80, kl_weights="geometric", start="map"),
+    "ivon": tr.IVON(draws=45, batch_size=8, epochs=80),
     "ensemble": tr.DeepEnsemble(size=2, member=tr.MAP(starts=2)),
     "ensemble of chains": tr.DeepEnsemble(size=2, member=tr.SGLD(**NOISY, step_size=0.01)),
 }

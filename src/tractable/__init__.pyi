@@ -16,6 +16,7 @@ from tractable.methods import (
     EM,
     HMC,
     INLA,
+    IVON,
     MALA,
     MAP,
     MLE,
@@ -55,8 +56,8 @@ from tractable.tables.packing import pack
 from tractable.verdict import judge
 
 __all__ = [
-    "EM", "HMC", "INLA", "MALA", "MAP", "MLE", "NUTS", "NVIL", "SGHMC", "SGLD", "VIMCO", "AutoEncoding", "Batch",
-    "BayesByBackprop", "Calibration", "Comparison", "CoordinateAscent", "Data", "DeepEnsemble", "Evidence",
+    "EM", "HMC", "INLA", "IVON", "MALA", "MAP", "MLE", "NUTS", "NVIL", "SGHMC", "SGLD", "VIMCO", "AutoEncoding",
+    "Batch", "BayesByBackprop", "Calibration", "Comparison", "CoordinateAscent", "Data", "DeepEnsemble", "Evidence",
     "FullRank", "Gibbs", "ImportanceWeighted", "Kernel", "Laplace", "LatentModel", "LowRank", "MeanField", "Method",
     "Microcanonical", "Model", "ModelComparison", "MonteCarloEM", "OnlineEM", "Posterior", "Prediction", "RandomWalk",
     "Rejection", "Report", "ReweightedWakeSleep", "Selection", "Through", "WakeSleep", "__version__", "approximations",

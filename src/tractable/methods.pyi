@@ -15,6 +15,7 @@ from tractable.mcmc.metropolis_methods import MALA, RandomWalk
 from tractable.mcmc.microcanonical_method import Microcanonical
 from tractable.mcmc.rejection_method import Rejection
 from tractable.networks.bayes_by_backprop_method import BayesByBackprop
+from tractable.networks.ivon_method import IVON
 from tractable.points.ensemble import DeepEnsemble
 from tractable.points.laplace import Laplace
 from tractable.points.points import MAP, MLE
@@ -22,8 +23,8 @@ from tractable.sgmcmc.methods import SGHMC, SGLD
 from tractable.vi.methods import FullRank, LowRank, MeanField
 
 __all__ = [
-    "EM", "HMC", "INLA", "MALA", "MAP", "METHODS", "MLE", "NUTS", "NVIL", "SGHMC", "SGLD", "VIMCO", "AutoEncoding",
-    "BayesByBackprop", "CoordinateAscent", "DeepEnsemble", "FullRank", "Gibbs", "ImportanceWeighted", "Laplace",
-    "LowRank", "MeanField", "Method", "Microcanonical", "MonteCarloEM", "OnlineEM", "RandomWalk", "Rejection",
-    "ReweightedWakeSleep", "WakeSleep", "from_settings", "named",
+    "EM", "HMC", "INLA", "IVON", "MALA", "MAP", "METHODS", "MLE", "NUTS", "NVIL", "SGHMC", "SGLD", "VIMCO",
+    "AutoEncoding", "BayesByBackprop", "CoordinateAscent", "DeepEnsemble", "FullRank", "Gibbs", "ImportanceWeighted",
+    "Laplace", "LowRank", "MeanField", "Method", "Microcanonical", "MonteCarloEM", "OnlineEM", "RandomWalk",
+    "Rejection", "ReweightedWakeSleep", "WakeSleep", "from_settings", "named",
 ]  # fmt: skip

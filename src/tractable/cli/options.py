@@ -17,9 +17,9 @@ HELP = {
     "new": "A .csv or .parquet file with the columns of the inputs; or an .npz file, if the run was fitted to one.",
     "example": "A built-in example; 'tractable examples' lists them.",
     "target": "The column of TABLE to explain, or several columns of numbers as a,b; the other columns are inputs.",
-    "method": "For glm and mlp: mle, map, laplace, inla, meanfield, fullrank, lowrank, bbb, ensemble, rejection, "
-    "metropolis, mala, hmc, nuts, gibbs, sgld or sghmc. For gaussian-mixture and hidden-markov: em. For vae and "
-    "belief-network: autoencoding, importance-weighted, nvil, vimco, wake-sleep or reweighted-wake-sleep.  "
+    "method": "For glm and mlp: mle, map, laplace, inla, meanfield, fullrank, lowrank, bbb, ivon, ensemble, "
+    "rejection, metropolis, mala, hmc, nuts, gibbs, sgld or sghmc. For gaussian-mixture and hidden-markov: em. For vae "
+    "and belief-network: autoencoding, importance-weighted, nvil, vimco, wake-sleep or reweighted-wake-sleep.  "
     "\\[default: for glm inla where possible, else nuts; for mlp bbb; for gaussian-mixture and hidden-markov em; for "
     "vae autoencoding; for belief-network nvil]",
     "methods": "Methods with commas between them.  \\[default: map,mala,nuts,sgld; for mlp map,bbb,ensemble]",

@@ -38,8 +38,8 @@ ABILITIES = {
     "mesh over rows": Ability(
         lambda method: method.sums_rows,
         "{name} runs with its rows on one device. NUTS, HMC, Microcanonical, MALA, RandomWalk, SGLD, SGHMC, "
-        "MeanField, FullRank, LowRank, BayesByBackprop, EM, OnlineEM, CoordinateAscent and the methods of ladders can "
-        "spread their rows over several devices: leave mesh= out, or use one of these methods.",
+        "MeanField, FullRank, LowRank, BayesByBackprop, IVON, EM, OnlineEM, CoordinateAscent and the methods of "
+        "ladders can spread their rows over several devices: leave mesh= out, or use one of these methods.",
     ),
     "extend()": Ability(
         lambda method: method.chained, "{name} draws no chains that could go on; run it again with other settings."

@@ -114,7 +114,7 @@ def _constant_parts(model: Model, noise: str, given: PyTree) -> _Fixed:
     paths, structure = jax.tree_util.tree_flatten_with_path(model.space.shapes)
     leaves = []
     for index, (path, like) in enumerate(paths):
-        name, normal = tree.path_name(path), _normal(model, index)
+        name, normal = tree.path_name(path), normal_prior(model, index)
         inside, source = layered is not None and name in layered.transformed, "own"
         if layered is not None and not (inside and normal is None):
             source = "none" if inside else "layers"
@@ -210,7 +210,7 @@ def _kl_backward(residuals: tuple, cotangent: jax.Array) -> tuple:
 normal_kl.defvjp(_kl_forward, _kl_backward)
 
 
-def _normal(model: Model, index: int) -> tuple[Any, Any] | None:
+def normal_prior(model: Model, index: int) -> tuple[Any, Any] | None:
     """Centre and scale of a parameter's normal prior on the reals, in the parameter's shape; None for other priors."""
     if model.prior_is_callable:
         return None

@@ -1,0 +1,188 @@
+"""Variational online Newton (IVON): the mean field of Bayes by Backprop, learnt at about the price of Adam."""
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from tractable.core import tree
+from tractable.core.approximations import inverse_softplus
+from tractable.core.model import Batch, Kernel, Model, Objective, PyTree, batch_log_likelihood
+from tractable.networks.bayes_by_backprop import normal_prior
+
+MOMENTUM = 0.9  # β₁, the share of earlier steps in the average of the gradients (Shen et al. 2024, appendix C)
+# A Newton step whose root mean square, in sds of q, exceeds LONGEST is shortened to it: the noise of small batches
+# makes such steps, and they would diverge. The length is measured once every OFTEN steps.
+LONGEST, OFTEN = 0.5, 4
+# The KL is computed once every EVERY steps, because it only shows how far the climb is, and its logarithms take as long
+# as the rest of the update.
+EVERY = 32
+
+
+class State(NamedTuple):
+    """The position of a climb, {"mean": tree, "precision": tree}, and what the next step needs."""
+
+    position: PyTree
+    slope: PyTree  # weighted average of earlier gradients of the loss
+    noise: PyTree  # (samples, ...) the normals of the last pair of steps
+    length: jax.Array  # () root mean square of a full Newton step in sds of q, when it was last measured
+    kl: jax.Array  # () KL(q ‖ p) over the parameters with normal priors, when it was last computed
+    steps: jax.Array  # () number of steps taken
+
+
+class Info(NamedTuple):
+    """The trace of one step of a climb."""
+
+    objective: jax.Array  # () noisy value of the ELBO at the position before the step
+
+
+class _Part(NamedTuple):
+    """One of the parameters, and what moves it in a step."""
+
+    mean: jax.Array
+    precision: jax.Array
+    slope: jax.Array  # corrected average of the gradients of the loss
+    cross: jax.Array  # G ε
+    centre: jax.Array | float  # of a normal prior
+    pull: jax.Array | float  # precision of a normal prior; 0 for other priors, which are part of the loss
+
+    @property
+    def downhill(self) -> jax.Array:
+        return self.slope + self.pull * (self.mean - self.centre)
+
+
+def ivon(
+    target: Objective, model: Model, learning_rate: float | jax.Array | Callable, *, forget: float, samples: int = 1
+) -> Kernel:
+    """The kernel of IVON (Shen et al. 2024, algorithm 1): q(w) = N(m, 1/P), whose precisions P also scale the steps.
+
+        w = m + ε/√P,  G = ∇ loss(w),  H = ε √P G        loss = −log p(y, w), without its normal priors
+        s ← β₁ s + (1 − β₁) G
+        P ← P (1 + x + x²/2),  x = ρ (H + Λ − P)/P        Λ, c: precision and centre of a normal prior, or 0
+        m ← m − α u/√P,  u = (s/(1 − β₁ᵗ) + Λ (m − c))/√P, shortened to a root mean square of LONGEST
+
+    The fixed point is the maximum of the ELBO over q, as for Bayes by Backprop: E[H] is the expected curvature of the
+    loss (by Stein's identity), so P = E[∇² loss] + Λ. The factor 1 + x + x²/2 > 0 keeps P positive (Lin et al. 2020).
+    Steps come in pairs with noise ε and −ε, which halves the cost of the normals, and cancels that part of the noise of
+    H which a constant gradient causes. Positions are {"mean": tree, "precision": tree}, with the shapes of the model's
+    unconstrained parameters.
+
+    Args:
+        target: ``(noise, w, batch) -> ()``, an estimate of −loss for all rows, as ``partial_log_joint`` makes it.
+        learning_rate: α > 0, a share of a full Newton step; or a function of the number of steps taken.
+        forget: ρ = 1 − β₂ in (0, 1), the weight of one step in the precisions.
+        samples: S ≥ 1 draws a step, over which G and H are averaged.
+    """
+    priors = [(0.0, 0.0) if prior is None else (prior[0], _precision(prior)) for prior in _priors(model)]
+
+    def init(key: jax.Array, position: PyTree) -> State:
+        mean = position["mean"]
+        noise = jax.tree.map(lambda a: jnp.zeros((samples, *a.shape), a.dtype), mean)
+        length, cost = (jnp.zeros((), jax.tree.leaves(mean)[0].dtype) for _ in range(2))
+        return State(position, jax.tree.map(jnp.zeros_like, mean), noise, length, cost, jnp.zeros((), int))
+
+    def draw(key: jax.Array, count: int, state: State, batch: Batch | None = None) -> jax.Array:
+        return jax.random.split(key, count)
+
+    def step(key: jax.Array, state: State, batch: Batch | None) -> tuple[State, Info]:
+        mean, precision = state.position["mean"], state.position["precision"]
+        first = state.steps % 2 == 0
+        noise = jax.lax.cond(first, lambda: tree.normal_like(key, mean, samples), lambda: state.noise)
+        sign = jnp.where(first, 1.0, -1.0).astype(state.kl.dtype)
+        value, gradient, cross = _gradients(target, state.position, noise, sign, batch)
+        slope = jax.tree.map(lambda s, g: MOMENTUM * s + (1 - MOMENTUM) * g, state.slope, gradient)
+        corrected = jax.tree.map(lambda s: s / (1 - MOMENTUM ** (state.steps + 1.0)), slope)
+        leaves = zip(*map(jax.tree.leaves, (mean, precision, corrected, cross)), priors, strict=True)
+        parts = [_Part(*arrays, *prior) for *arrays, prior in leaves]
+        length = jax.lax.cond(state.steps % OFTEN == 0, lambda: _newton_length(parts), lambda: state.length)
+        rate = learning_rate(state.steps) if callable(learning_rate) else learning_rate
+        rate = rate / jnp.maximum(1, length / LONGEST)
+        new = (
+            [part.mean - rate * part.downhill / part.precision for part in parts],
+            [_new_precision(part, forget) for part in parts],
+        )
+        position = dict(zip(("mean", "precision"), map(jax.tree.structure(mean).unflatten, new), strict=True))
+        cost = jax.lax.cond(state.steps % EVERY == 0, lambda: kl(model, state.position), lambda: state.kl)
+        return State(position, slope, noise, length, cost, state.steps + 1), Info(value - cost)
+
+    return Kernel(init, draw, step)
+
+
+def partial_log_joint(model: Model) -> Objective:
+    """The objective whose value is log p(y, w), with N/n times a batch's rows, without the terms of normal priors.
+
+    Normal priors act on the mean and the precision of q in closed form.
+    """
+    normal = [prior is not None for prior in _priors(model)]
+    dtype = jax.tree.leaves(model.space.shapes)[0].dtype
+
+    def value(noise: PyTree, unconstrained: PyTree, batch: Batch | None) -> jax.Array:
+        params, out = model.constrain(unconstrained), jnp.zeros((), dtype)
+        if model.prior_is_callable:
+            out = model.log_prior(params) + model.log_jacobian(unconstrained, params)
+        elif not all(normal):
+            terms = model.log_priors(params, unconstrained)
+            out = sum((term for term, closed in zip(terms, normal, strict=True) if not closed), out)
+        return out if batch is None else out + batch.scale * batch_log_likelihood(model, params, batch)
+
+    return Objective(lambda key, count, params: jnp.zeros((count, 0)), value)
+
+
+def kl(model: Model, position: PyTree) -> jax.Array:
+    """KL(q ‖ p) over parameters with normal priors, and minus the entropy of q over the others."""
+    total = jnp.zeros((), jax.tree.leaves(position["mean"])[0].dtype)
+    leaves = map(jax.tree.leaves, (position["mean"], position["precision"]))
+    for m, p, prior in zip(*leaves, _priors(model), strict=True):
+        if prior is None:
+            total += jnp.sum(jnp.log(p) - math.log(2 * math.pi) - 1) / 2
+        else:
+            pull = _precision(prior)
+            total += jnp.sum(pull * (jnp.square(m - prior[0]) + 1 / p) - 1 + jnp.log(p / pull)) / 2
+    return total
+
+
+def phi_of(position: PyTree) -> PyTree:
+    """φ of Bayes by Backprop, {"mean", "rho"}, at a position {"mean", "precision"}."""
+    rho = jax.tree.map(lambda p: inverse_softplus(jax.lax.rsqrt(p)), position["precision"])
+    return {"mean": position["mean"], "rho": rho}
+
+
+def _gradients(
+    target: Objective, position: PyTree, noise: PyTree, sign: jax.Array, batch: Batch | None
+) -> tuple[jax.Array, PyTree, PyTree]:
+    """The value of −loss, its gradient G, and G ε: means over the draws at ``sign`` times ``noise``."""
+
+    def at(noise: PyTree) -> tuple[jax.Array, PyTree, PyTree]:
+        eps = jax.tree.map(lambda e: sign * e, noise)
+        w = jax.tree.map(lambda m, p, e: m + e * jax.lax.rsqrt(p), position["mean"], position["precision"], eps)
+        value, uphill = jax.value_and_grad(target.value, argnums=1)((), w, batch)
+        return value, jax.tree.map(jnp.negative, uphill), jax.tree.map(lambda g, e: -g * e, uphill, eps)
+
+    if jax.tree.leaves(noise)[0].shape[0] == 1:  # not by vmap: matrix products with an axis of length one are slower
+        return at(jax.tree.map(lambda a: a[0], noise))
+    return jax.tree.map(lambda a: jnp.mean(a, 0), jax.vmap(at)(noise))
+
+
+def _newton_length(parts: list[_Part]) -> jax.Array:
+    """The root mean square of u, a full Newton step in sds of q."""
+    square = sum(jnp.sum(jnp.square(part.downhill) / part.precision) for part in parts)
+    return jnp.sqrt(square / sum(part.mean.size for part in parts))
+
+
+def _new_precision(part: _Part, forget: float) -> jax.Array:
+    """P (1 + x + x²/2), where |x| is at most 1."""
+    x = forget * (part.cross * jax.lax.rsqrt(part.precision) + part.pull / part.precision - 1)
+    x = jnp.clip(x, -1, 1)
+    return part.precision * (1 + x + x * x / 2)
+
+
+def _precision(prior: tuple) -> jax.Array:
+    """1/s² of a normal prior (c, s)."""
+    return 1 / jnp.square(jnp.asarray(prior[1], jnp.result_type(float)))
+
+
+def _priors(model: Model) -> list[tuple | None]:
+    """Centre and scale of every parameter's normal prior; None for another prior."""
+    return [normal_prior(model, index) for index in range(len(jax.tree.leaves(model.space.shapes)))]

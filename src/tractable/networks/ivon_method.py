@@ -1,0 +1,70 @@
+"""IVON (variational online Newton): a mean field over a network's weights at about the price of Adam."""
+
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal
+
+import jax
+
+from tractable.core.model import Kernel, Model, Objective, PyTree
+from tractable.core.rows import Data
+from tractable.core.settings import Positive
+from tractable.engine.method import Outcome, Session, on_all_rows
+from tractable.networks.bayes_by_backprop_method import BayesByBackprop
+from tractable.networks.ivon import ivon, partial_log_joint, phi_of
+
+# The precisions forget at the rate 1 / (LEAST + EPOCHS N/n): see ``IVON.rate_of_forgetting``.
+LEAST, EPOCHS = 100, 50
+
+
+@dataclass(frozen=True, kw_only=True)
+class IVON(BayesByBackprop):
+    """IVON (Shen et al. 2024): the independent normals of Bayes by Backprop, by a Newton step instead of Adam's.
+
+    The bound, the start and the checks are those of ``BayesByBackprop``. The update scales the steps by the precisions
+    of q itself, so it needs one noise and two running averages per weight, as Adam does, and no softplus. A step takes
+    little longer than training without a posterior.
+
+    Args:
+        learning_rate: > 0, a share of a full Newton step. It falls from stage to stage.
+        sd: > 0, starting σ of every weight with start="random", or where there are more than 5,000 weights. A small σ
+            also makes the first steps small.
+        forget: weight in (0, 1) of one step in the running precisions; None takes 1/(100 + 50 N/n), which is about 50
+            epochs of batches of n of the N rows, so that the noise of batches moves a precision by about 10 %.
+        Other fields as for ``BayesByBackprop``.
+    """
+
+    label: ClassVar[str] = "ivon"
+    kl_weights: Literal["uniform"] = "uniform"
+    noise: Literal["shared"] = "shared"
+    optimizer: Literal["newton"] = "newton"
+    learning_rate: Positive = 0.1
+    forget: Positive | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.check(self.forget is None or self.forget < 1, "forget", "a number in (0, 1), or None")
+
+    def learn(self, session: Session) -> Outcome:
+        plan = self.plan(session.data)
+        times = 1.0 if plan is None else plan.size / plan.batch_size
+        sized = replace(self, forget=self.forget or 1 / (LEAST + EPOCHS * times))
+        return super(IVON, sized).learn(session)
+
+    def objective(self, model: Model, rows: PyTree, tuned: PyTree) -> Objective:
+        objective = super().objective(model, rows, tuned)
+        return objective._replace(value=lambda noise, phi, batch: objective.value(noise, phi_of(phi), batch))
+
+    def kernel(self, model: Model, rows: PyTree, tuned: PyTree) -> Kernel:
+        target = partial_log_joint(model)
+        target = on_all_rows(target, rows) if self.batch_size is None else target
+        return ivon(target, model, tuned["learning_rate"], forget=self.forget or 1e-3, samples=self.samples or 1)
+
+    def corrects(self, model: Model, data: Data | None) -> bool:
+        return False
+
+    def positions(self, model: Model, means: jax.Array, sds: jax.Array) -> PyTree:
+        trees = jax.vmap(model.space.unravel)
+        return {"mean": trees(means), "precision": trees(1 / sds**2)}
+
+    def flat(self, model: Model, phi: PyTree) -> PyTree:
+        return super().flat(model, phi_of(phi))

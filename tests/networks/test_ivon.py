@@ -1,0 +1,240 @@
+"""IVON's precisions are E_q of the loss's curvature, its fixed point is the best mean field, its trace the bound.
+
+A step is checked by exact integrals over its noise ε: in the second step of a pair the noise is the state's, negated.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+from montecarlo import Scores, assert_holds, error
+from scipy import optimize
+
+import tractable as tr
+from tractable.core import model as core
+from tractable.core.batches import Batch
+from tractable.core.errors import SettingsError
+from tractable.gallery import conjugate
+from tractable.networks import ivon as module
+
+pytestmark = pytest.mark.test
+
+RNG = np.random.default_rng(5)
+D, N, NOISE, SD = 2, 9, 0.6, 1.4
+X = RNG.normal(size=(N, D)) @ np.array([[1.0, 0.7], [0.0, 0.6]])
+Y = X @ np.array([0.8, -0.4]) + NOISE * RNG.normal(size=N)
+LABELS = (Y > 0).astype(np.int32)
+EXACT = conjugate.linear_regression(X, Y, NOISE, SD)
+PRECISION = np.linalg.inv(EXACT.covariance)
+GAP = 0.5 * (np.log(np.diag(PRECISION)).sum() - np.linalg.slogdet(PRECISION)[1])
+FORGET, RATE = 1e-7, 1e-3
+PLACE = {"mean": {"w": jnp.array([0.5, -0.2])}, "precision": {"w": jnp.array([4.0, 2.5])}}
+BEST = {"mean": {"w": jnp.asarray(EXACT.mean)}, "precision": {"w": jnp.asarray(np.diag(PRECISION))}}
+
+
+def regression(labels: bool = False, prior: Any = None) -> core.Model:
+    """A linear regression, or a logistic one; with a normal prior or another."""
+
+    def normal(params: dict, x: jax.Array) -> dist.Distribution:
+        return dist.Normal(x @ params["w"], NOISE)
+
+    def logistic(params: dict, x: jax.Array) -> dist.Distribution:
+        return dist.Bernoulli(logits=x @ params["w"])
+
+    prior = {"w": dist.Normal(jnp.full(D, 0.2), SD)} if prior is None else prior
+    where = {"position": {"w": jnp.zeros(D)}} if callable(prior) else {}
+    return core.Model(prior, logistic if labels else normal, **where)
+
+
+def nodes(count: int) -> tuple[jax.Array, jax.Array]:
+    """Points (K, D) and shares (K,) that integrate over N(0, I)."""
+    points, shares = np.polynomial.hermite_e.hermegauss(count)
+    grid = np.stack(np.meshgrid(*[points] * D, indexing="ij"), -1).reshape(-1, D)
+    mass = np.prod(np.stack(np.meshgrid(*[shares / shares.sum()] * D, indexing="ij"), -1), -1).ravel()
+    return jnp.asarray(grid), jnp.asarray(mass)
+
+
+def expected(model: core.Model, position: Any, batches: list[Batch], samples: int = 1) -> dict[str, jax.Array]:
+    """What a step does in expectation over its noise: the slope, H + Λ − P, the move of the mean and the trace."""
+    target = module.partial_log_joint(model)
+    kernel = module.ivon(target, model, RATE, forget=FORGET, samples=samples)
+    first = kernel.init(jax.random.key(0), position)
+
+    def of(eps: jax.Array) -> dict[str, jax.Array]:
+        noise = {"w": jnp.broadcast_to(-eps, (samples, D))}
+        state = first._replace(steps=jnp.array(1), noise=noise, kl=module.kl(model, position))
+        out = []
+        for batch in batches:
+            after, info = kernel.step(jax.random.key(0), state, batch)
+            before, now = (p["precision"]["w"] for p in (position, after.position))
+            out.append({
+                "slope": after.slope["w"] / (1 - module.MOMENTUM), "gain": (now - before) / FORGET,
+                "move": (after.position["mean"]["w"] - position["mean"]["w"]) / RATE, "bound": info.objective,
+            })  # fmt: skip
+        return jax.tree.map(lambda *parts: sum(parts) / len(parts), *out)
+
+    points, mass = nodes(24)
+    return jax.tree.map(lambda a: mass @ a, jax.jit(jax.vmap(of))(points))
+
+
+def cut(y: Any) -> list[Batch]:
+    """Three batches of the rows, padded to the largest."""
+    batches = []
+    for index, (start, end) in enumerate(((0, 3), (3, 6), (6, 9))):
+        rows = (jnp.asarray(y[start:end]), jnp.asarray(X[start:end]))
+        padded = jax.tree.map(lambda a: jnp.concatenate([a, a[:1]]), rows)
+        batches.append(Batch(padded, jnp.array([1.0, 1, 1, 0]), N, index, 3))
+    return batches
+
+
+def whole(y: Any) -> list[Batch]:
+    return [core.whole((jnp.asarray(y), jnp.asarray(X)))]
+
+
+def stein(samples: int = 1) -> Scores:
+    """E[H] is E_q[∂²(−log p(y|w))/∂wᵢ²], for a loss that is not quadratic, from all rows and from batches."""
+    model, scores = regression(labels=True), {}
+    points, mass = nodes(40)
+    w = PLACE["mean"]["w"] + points / jnp.sqrt(PLACE["precision"]["w"])
+    p = jax.nn.sigmoid(w @ X.T)
+    curvature = mass @ ((p * (1 - p)) @ X**2)
+    for name, batches in {"all rows": whole(LABELS), "batches": cut(LABELS)}.items():
+        got = expected(model, PLACE, batches, samples)
+        wanted = curvature + 1 / SD**2 - PLACE["precision"]["w"]
+        slope = mass @ ((p - LABELS) @ X)
+        scores |= {
+            f"{name}, precision": error(got["gain"], wanted, 1e-5),
+            f"{name}, slope": error(got["slope"], slope, 1e-8),
+        }
+    return scores
+
+
+def test_precisions_move_towards_the_expected_curvature():
+    assert_holds(stein() | {f"3 draws, {name}": score for name, score in stein(3).items()})
+
+
+def test_the_best_mean_field_is_a_fixed_point():
+    """At μ and 1/Λᵢᵢ nothing moves in expectation, and the trace is log p(y) − ½ (Σ log Λᵢᵢ − log |Λ|)."""
+    model = regression(prior={"w": dist.Normal(jnp.zeros(D), SD)})
+    for batches in (whole(Y), cut(Y)):
+        got = expected(model, BEST, batches)
+        assert_holds({
+            "precision": error(got["gain"], 0.0, 1e-5), "bound": error(got["bound"], EXACT.log_evidence - GAP, 1e-8),
+            "mean": error(got["slope"] + BEST["mean"]["w"] / SD**2, 0.0, 1e-8),
+        })  # fmt: skip
+
+
+def test_a_prior_without_a_closed_form_has_the_same_expectation():
+    """A normal prior as a function of the parameters acts through the draws."""
+    prior = dist.Normal(jnp.full(D, 0.2), SD)
+    closed, open_ = (
+        expected(regression(True, given), PLACE, whole(LABELS))
+        for given in (None, lambda params: jnp.sum(prior.log_prob(params["w"])))
+    )
+    pull = (PLACE["mean"]["w"] - 0.2) / SD**2
+    assert_holds({
+        "precision": error(open_["gain"], closed["gain"], 1e-5), "bound": error(open_["bound"], closed["bound"], 1e-8),
+        "slope": error(open_["slope"], closed["slope"] + pull, 1e-8),
+    })  # fmt: skip
+
+
+def test_a_move_is_a_newton_step():
+    """With corrected momentum the first move is −α (G + Λ (m − c))/P, and a constant gradient keeps it."""
+    model, batch = regression(True), whole(LABELS)[0]
+    kernel = module.ivon(module.partial_log_joint(model), model, RATE, forget=FORGET)
+    state = kernel.init(jax.random.key(0), PLACE)
+    after = kernel.step(jax.random.key(3), state, batch)[0]
+    mean, precision = PLACE["mean"]["w"], PLACE["precision"]["w"]
+    drawn = mean + after.noise["w"][0] / jnp.sqrt(precision)
+    slope = (jax.nn.sigmoid(X @ drawn) - LABELS) @ X
+    newton = -(slope + (mean - 0.2) / SD**2) / precision
+    length = jnp.sqrt(jnp.mean(newton**2 * precision))
+    wanted = mean + RATE * newton * min(1, module.LONGEST / length)
+    assert_holds({
+        "move": error(after.position["mean"]["w"], wanted, 1e-12), "length": error(after.length, length, 1e-12)
+    })  # fmt: skip
+
+
+def test_long_steps_are_shortened():
+    """A gradient that is a million times too steep moves q by LONGEST α sds, and the climb comes back from there."""
+    model = regression(prior={"w": dist.Normal(jnp.zeros(D), SD)})
+    steep, batch = core.whole((1e6 * jnp.asarray(Y), jnp.asarray(X))), whole(Y)[0]
+    kernel = module.ivon(module.partial_log_joint(model), model, 0.1, forget=0.01)
+    state = kernel.init(jax.random.key(0), PLACE)
+    after = kernel.step(jax.random.key(3), state, steep)[0]
+    move = (after.position["mean"]["w"] - PLACE["mean"]["w"]) * jnp.sqrt(PLACE["precision"]["w"])
+    assert_holds({"length": error(jnp.sqrt(jnp.mean(move**2)), 0.1 * module.LONGEST, 1e-9)})
+
+    def on(state: module.State, key: jax.Array) -> tuple[module.State, jax.Array]:
+        state = kernel.step(key, state, batch)[0]
+        return state, state.position["mean"]["w"]
+
+    path = jax.lax.scan(on, after, jax.random.split(jax.random.key(4), 4000))[1]
+    away = (jnp.mean(path[2000:], 0) - EXACT.mean) * np.sqrt(np.diag(PRECISION))
+    # Each step keeps 95 % of the distance, so 2,000 steps hold about 50 independent means; the noise of one is below 1.
+    assert_holds({"mean": error(away, 0.0, 0.3)})
+
+
+def test_steps_come_in_pairs():
+    """The second step of a pair has the noise −ε of the first, and the third has new noise."""
+    model, batch = regression(True), whole(LABELS)[0]
+    kernel = module.ivon(module.partial_log_joint(model), model, 0.0, forget=FORGET)
+    states = [kernel.init(jax.random.key(0), PLACE)]
+    for seed in range(3):
+        states.append(kernel.step(jax.random.key(seed), states[-1], batch)[0])
+    first, second, third = (state.noise["w"] for state in states[1:])
+    np.testing.assert_array_equal(first, second)
+    assert not np.any(first == third)
+    value = module.partial_log_joint(model).value
+    spread = first[0] / jnp.sqrt(PLACE["precision"]["w"])
+    slopes = [-jax.grad(lambda w: value((), {"w": w}, batch))(PLACE["mean"]["w"] + s * spread) for s in (1, -1)]
+    got = states[2].slope["w"]
+    assert_holds({"signs": error(got, 0.1 * slopes[1] + 0.9 * 0.1 * slopes[0], 1e-7)})
+
+
+def test_precisions_stay_positive():
+    """However wrong a draw's curvature is, a step at most halves a precision."""
+    model, batch = regression(True, {"w": dist.Normal(jnp.zeros(D), 1e-3)}), whole(LABELS)[0]
+    kernel = module.ivon(module.partial_log_joint(model), model, RATE, forget=0.9)
+    for precision in (1e-6, 1.0, 1e8):
+        position = {"mean": {"w": jnp.full(D, 3.0)}, "precision": {"w": jnp.full(D, precision)}}
+        after = kernel.step(jax.random.key(1), kernel.init(jax.random.key(0), position), batch)[0]
+        assert np.all(after.position["precision"]["w"] >= 0.5 * precision)
+        assert np.all(np.isfinite(after.position["precision"]["w"]))
+
+
+def best_bound(model: core.Model, y: Any) -> Callable:
+    """A function that gives the sds and means of the best mean field of a logistic regression, by quadrature."""
+    points, mass = nodes(40)
+    log_p = jax.vmap(tr.log_posterior(model, flat=True), (0, None))
+
+    @jax.jit
+    @jax.value_and_grad
+    def minus_bound(phi: jax.Array) -> jax.Array:
+        return -mass @ log_p(phi[:D] + points * jnp.exp(phi[D:]), whole(y)[0]) - jnp.sum(phi[D:])
+
+    return lambda: optimize.minimize(minus_bound, np.zeros(2 * D), jac=True, method="BFGS", options={"gtol": 1e-8}).x
+
+
+@pytest.mark.parametrize("batch_size", [None, 3])
+def test_it_learns_the_best_mean_field(batch_size):
+    """The maximum of the bound, by quadrature: means within 0.14 sd (0.01 nats, the tolerance), sds within 3 %."""
+    model = regression(labels=True)
+    best = best_bound(model, LABELS)()
+    posterior = tr.infer(
+        model, tr.Data(LABELS, given=X), tr.IVON(batch_size=batch_size, start="random", sd=0.3), progress=False
+    )
+    phi = posterior.fitted.phi
+    sd = np.log1p(np.exp(phi["rho"]))
+    np.testing.assert_allclose(phi["mean"], best[:D], atol=0.14 * np.exp(best[D:]).min())
+    np.testing.assert_allclose(sd, np.exp(best[D:]), rtol=0.03)
+
+
+def test_faults_are_sentences():
+    for settings in ({"forget": 1.0}, {"noise": "local"}, {"kl_weights": "geometric"}, {"optimizer": "adam"}):
+        with pytest.raises(SettingsError, match=f"IVON\\({next(iter(settings))}"):
+            tr.IVON(**settings)
