@@ -60,6 +60,8 @@ from tractable.core.batches import Plan, place, window
 from tractable.diagnostics import calibration
 from tractable.diagnostics.belief import Fitted
 from tractable.engine.ascend import ascend
+from tractable.networks.ivon import ivon, phi_of
+from tractable.networks.ivon_method import rate_of_forgetting
 from tractable.networks.network import Network
 
 FIGURE = pathlib.Path(__file__).parent / "figures" / "mnist.png"
@@ -96,6 +98,7 @@ METHODS = {
     "dropout": Settings(1e-2),
     "gaussian": Settings(1e-3, 1.0, decay=True),
     "mixture": Settings(1e-3, tr.models.scale_mixture(0.75, 1.0, float(np.exp(-6))), decay=True),
+    "ivon": Settings(0.1, 1.0, decay=True),
 }
 
 
@@ -200,17 +203,13 @@ def way(label: str, settings: Settings, units: int, plan: Plan, steps: int, seed
 
         return Way(ascend(objective, optimizer), needed_start(model)(key), point, drawn, model)
     model = tr.models.neural_network(network, "categorical", prior=settings.prior)
-    objective = objectives.bayes_by_backprop(
-        model, noise=settings.noise, size=plan.width, given=jax.ShapeDtypeStruct((784,), jnp.float32)
-    )
     mean = needed_start(model)(key)
-    begun = float(approximations.inverse_softplus(jnp.asarray(settings.sd)))
-    phi = {"mean": mean, "rho": jax.tree.map(lambda a: jnp.full_like(a, begun), mean)}
 
-    def at_mean(key: jax.Array, phi: Any, x: jax.Array) -> jax.Array:
-        return network.apply(phi["mean"]["weights"], x)
+    def at_mean(key: jax.Array, position: Any, x: jax.Array) -> jax.Array:
+        return network.apply(position["mean"]["weights"], x)
 
-    def at_draw(key: jax.Array, phi: Any, x: jax.Array) -> jax.Array:
+    def at_draw(key: jax.Array, position: Any, x: jax.Array) -> jax.Array:
+        phi = phi_of(position) if "precision" in position else position
         means, treedef = jax.tree.flatten(phi["mean"])
         drawn = [
             m + approximations.softplus(rho) * jax.random.normal(k, m.shape)
@@ -218,6 +217,15 @@ def way(label: str, settings: Settings, units: int, plan: Plan, steps: int, seed
         ]
         return network.apply(jax.tree.unflatten(treedef, drawn)["weights"], x)
 
+    if label == "ivon":
+        kernel = ivon(model, rate, forget=rate_of_forgetting(plan))
+        position = {"mean": mean, "precision": jax.tree.map(lambda a: jnp.full_like(a, settings.sd**-2), mean)}
+        return Way(kernel, position, at_mean, at_draw, model)
+    objective = objectives.bayes_by_backprop(
+        model, noise=settings.noise, size=plan.width, given=jax.ShapeDtypeStruct((784,), jnp.float32)
+    )
+    begun = float(approximations.inverse_softplus(jnp.asarray(settings.sd)))
+    phi = {"mean": mean, "rho": jax.tree.map(lambda a: jnp.full_like(a, begun), mean)}
     return Way(ascend(objective, optax.adam(rate)), phi, at_mean, at_draw, model)
 
 
@@ -369,7 +377,8 @@ def main() -> None:
             letters = predicted(made, position, jnp.asarray(images.letters), seed=1)
         ends[label] = judged(log_p, images.test.y, letters) | {"seconds": seconds}
         if settings.prior is not None:
-            removed[label] = pruned(made, position, images, options.seed)
+            phi = phi_of(position) if "precision" in position else position
+            removed[label] = pruned(made, phi, images, options.seed)
     print()
     show(curves, ends, removed, UNITS.index(options.units))
     if options.quick:

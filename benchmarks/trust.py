@@ -31,6 +31,7 @@ import os
 import pathlib
 import platform
 import re
+import signal
 import sys
 import time
 import warnings
@@ -62,6 +63,7 @@ METHODS: dict[str, tuple[type[tr.Method], tuple[str, ...]]] = {  # each with the
 MEAN, RATIO, QUANTILE, NATS = 0.2, (0.8, 1.25), 0.2, 0.1
 REPORTED = 50
 CLIMBS = 16
+PATIENCE = 600  # seconds after which a run is stopped; it is then declined, as a run with an error is
 
 
 class Judged(NamedTuple):
@@ -230,6 +232,11 @@ class Counter:
         return count
 
 
+def stop(*_: Any) -> None:
+    """Called by the alarm of a run that takes too long."""
+    raise TimeoutError(f"This run had not ended after {PATIENCE} seconds.")
+
+
 def run(
     target: population.Target, label: str, budget: str, seed: int, data: tr.Data, truth: Truth, counter: Counter
 ) -> dict:
@@ -240,11 +247,14 @@ def run(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
+            signal.alarm(PATIENCE)
             posterior = tr.infer(target.variant.model, data, method, seed=seed, progress=False)
             inferred = time.perf_counter()
             verifying = float(posterior.seconds.get("verifying", 0.0))  # infer's part; the report's is timed here
             report = posterior.report()
+            signal.alarm(0)
         except Exception as error:  # an error message is a result too: there is no posterior to be trusted
+            signal.alarm(0)
             said = f"{type(error).__name__}: {error}"[:200]
             seconds = {"run": time.perf_counter() - began, "checking": 0.0, "programs": counter.since()}
             return {"verdict": "declined", "right": None, "said": said} | seconds
@@ -397,6 +407,7 @@ def run_variant(plan: Plan, name: str) -> tuple[str, int, float]:
         Refused: the process was started after the source had been edited.
     """
     jax.config.update("jax_enable_x64", plan.head["float64"])
+    signal.signal(signal.SIGALRM, stop)
     if multiprocessing.parent_process() is not None:
         now = header(plan.half, None)
         if any(now[key] != plan.head[key] for key in ("source", "population")):

@@ -14,13 +14,12 @@ from tractable.mcmc.metropolis import Proposal, asymmetric, metropolis
 from tractable.mcmc.microcanonical import microcanonical
 from tractable.mcmc.random_walk import gaussian, random_walk
 from tractable.mcmc.rejection import rejection
-from tractable.networks.ivon import ivon
 from tractable.sgmcmc.preconditioners import fixed, rmsprop
 from tractable.sgmcmc.sghmc import sghmc
 from tractable.sgmcmc.sgld import sgld
 
 __all__ = [
     "Block", "Expected", "Proposal", "annealed", "ascend", "asymmetric", "em", "enumerated", "fixed", "gaussian",
-    "gibbs", "hmc", "ivon", "langevin", "mala", "metropolis", "microcanonical", "nuts", "observed", "online_em",
-    "random_walk", "rejection", "rmsprop", "sghmc", "sgld",
+    "gibbs", "hmc", "langevin", "mala", "metropolis", "microcanonical", "nuts", "observed", "online_em", "random_walk",
+    "rejection", "rmsprop", "sghmc", "sgld",
 ]  # fmt: skip

@@ -12,6 +12,7 @@ from scipy import stats
 
 import tractable as tr
 from tractable.kernels import nuts
+from tractable.posterior import verification
 
 pytestmark = pytest.mark.laws
 
@@ -134,3 +135,22 @@ def test_a_run_with_divergences_is_followed_by_one_that_halves_steps():
     assert choice(tr.NUTS(max_halvings=3)) is None
     assert choice(tr.HMC()) is None
     assert choice(seconds={"drawing": 60.0}) is None
+
+
+def test_a_second_run_that_does_not_end_leaves_the_first(monkeypatch):
+    """The forecast of a second run may be wrong a thousandfold; after PATIENCE seconds the first result is returned."""
+    monkeypatch.setattr(verification, "PATIENCE", 0.0)
+
+    def density(z):
+        return -(z["v"] ** 2) / 18 - 0.5 * (z["x"] / jnp.exp(z["v"] / 2)) ** 2 - 0.5 * z["v"]
+
+    model = tr.Model.from_log_density(density, {"v": jnp.zeros(()), "x": jnp.zeros(())})
+    plain = tr.NUTS(draws=300, warmup=300)
+    posterior = tr.infer(model, None, plain, seed=0, progress=False)
+    assert posterior.method == plain
+    assert not posterior.interrupted
+    report = posterior.report()
+    ended = next(check for check in report.checks if check.name == "NUTS instead")
+    assert (ended.verdict, "had not ended after 0 seconds" in ended.sentence) == ("caution", True)
+    assert report.verdict != "trust"
+    assert posterior.count == 300

@@ -60,8 +60,7 @@ def nodes(count: int) -> tuple[jax.Array, jax.Array]:
 
 def expected(model: core.Model, position: Any, batches: list[Batch], samples: int = 1) -> dict[str, jax.Array]:
     """What a step does in expectation over its noise: the slope, H + Λ − P, the move of the mean and the trace."""
-    target = module.partial_log_joint(model)
-    kernel = module.ivon(target, model, RATE, forget=FORGET, samples=samples)
+    kernel = module.ivon(model, RATE, forget=FORGET, samples=samples)
     first = kernel.init(jax.random.key(0), position)
 
     def of(eps: jax.Array) -> dict[str, jax.Array]:
@@ -145,7 +144,7 @@ def test_a_prior_without_a_closed_form_has_the_same_expectation():
 def test_a_move_is_a_newton_step():
     """With corrected momentum the first move is −α (G + Λ (m − c))/P, and a constant gradient keeps it."""
     model, batch = regression(True), whole(LABELS)[0]
-    kernel = module.ivon(module.partial_log_joint(model), model, RATE, forget=FORGET)
+    kernel = module.ivon(model, RATE, forget=FORGET)
     state = kernel.init(jax.random.key(0), PLACE)
     after = kernel.step(jax.random.key(3), state, batch)[0]
     mean, precision = PLACE["mean"]["w"], PLACE["precision"]["w"]
@@ -163,7 +162,7 @@ def test_long_steps_are_shortened():
     """A gradient that is a million times too steep moves q by LONGEST α sds, and the climb comes back from there."""
     model = regression(prior={"w": dist.Normal(jnp.zeros(D), SD)})
     steep, batch = core.whole((1e6 * jnp.asarray(Y), jnp.asarray(X))), whole(Y)[0]
-    kernel = module.ivon(module.partial_log_joint(model), model, 0.1, forget=0.01)
+    kernel = module.ivon(model, 0.1, forget=0.01)
     state = kernel.init(jax.random.key(0), PLACE)
     after = kernel.step(jax.random.key(3), state, steep)[0]
     move = (after.position["mean"]["w"] - PLACE["mean"]["w"]) * jnp.sqrt(PLACE["precision"]["w"])
@@ -182,7 +181,7 @@ def test_long_steps_are_shortened():
 def test_steps_come_in_pairs():
     """The second step of a pair has the noise −ε of the first, and the third has new noise."""
     model, batch = regression(True), whole(LABELS)[0]
-    kernel = module.ivon(module.partial_log_joint(model), model, 0.0, forget=FORGET)
+    kernel = module.ivon(model, 0.0, forget=FORGET)
     states = [kernel.init(jax.random.key(0), PLACE)]
     for seed in range(3):
         states.append(kernel.step(jax.random.key(seed), states[-1], batch)[0])
@@ -199,7 +198,7 @@ def test_steps_come_in_pairs():
 def test_precisions_stay_positive():
     """However wrong a draw's curvature is, a step at most halves a precision."""
     model, batch = regression(True, {"w": dist.Normal(jnp.zeros(D), 1e-3)}), whole(LABELS)[0]
-    kernel = module.ivon(module.partial_log_joint(model), model, RATE, forget=0.9)
+    kernel = module.ivon(model, RATE, forget=0.9)
     for precision in (1e-6, 1.0, 1e8):
         position = {"mean": {"w": jnp.full(D, 3.0)}, "precision": {"w": jnp.full(D, precision)}}
         after = kernel.step(jax.random.key(1), kernel.init(jax.random.key(0), position), batch)[0]

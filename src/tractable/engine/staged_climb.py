@@ -139,7 +139,7 @@ def climb_in_stages(method: Any, session: Session) -> Climbed:
     problem, at = _prepare(method, session, start_key, run_key)
     most = -(-method.most(problem.climber.plan) // problem.group)
     problem = problem._replace(keep=session.keeper(at.groups, most))
-    cut = SHRINK if isinstance(method.optimizer, str) else 1.0
+    cut = SHRINK if method.optimizer in ("adam", "newton") else 1.0
     stages = [(method.learning_rate, t) for t in method.tempering]  # (learning rate, temperature)
     stages += [(method.learning_rate * cut**k, 1.0) for k in range(STAGES)]
     while True:

@@ -54,8 +54,9 @@ class _Part(NamedTuple):
 
 
 def ivon(
-    target: Objective, model: Model, learning_rate: float | jax.Array | Callable, *, forget: float, samples: int = 1
-) -> Kernel:
+    model: Model, learning_rate: float | jax.Array | Callable, *, forget: float, samples: int = 1,
+    target: Objective | None = None,
+) -> Kernel:  # fmt: skip
     """The kernel of IVON (Shen et al. 2024, algorithm 1): q(w) = N(m, 1/P), whose precisions P also scale the steps.
 
         w = m + ε/√P,  G = ∇ loss(w),  H = ε √P G        loss = −log p(y, w), without its normal priors
@@ -70,11 +71,12 @@ def ivon(
     unconstrained parameters.
 
     Args:
-        target: ``(noise, w, batch) -> ()``, an estimate of −loss for all rows, as ``partial_log_joint`` makes it.
         learning_rate: α > 0, a share of a full Newton step; or a function of the number of steps taken.
         forget: ρ = 1 − β₂ in (0, 1), the weight of one step in the precisions.
         samples: S ≥ 1 draws a step, over which G and H are averaged.
+        target: an estimate of −loss for all rows; by default ``partial_log_joint(model)``.
     """
+    target = partial_log_joint(model) if target is None else target
     priors = [(0.0, 0.0) if prior is None else (prior[0], _precision(prior)) for prior in _priors(model)]
 
     def init(key: jax.Array, position: PyTree) -> State:

@@ -5,6 +5,7 @@ from typing import ClassVar, Literal
 
 import jax
 
+from tractable.core.batches import Plan
 from tractable.core.model import Kernel, Model, Objective, PyTree
 from tractable.core.rows import Data
 from tractable.core.settings import Positive
@@ -12,7 +13,6 @@ from tractable.engine.method import Outcome, Session, on_all_rows
 from tractable.networks.bayes_by_backprop_method import BayesByBackprop
 from tractable.networks.ivon import ivon, partial_log_joint, phi_of
 
-# The precisions forget at the rate 1 / (LEAST + EPOCHS N/n): see ``IVON.rate_of_forgetting``.
 LEAST, EPOCHS = 100, 50
 
 
@@ -45,9 +45,7 @@ class IVON(BayesByBackprop):
         self.check(self.forget is None or self.forget < 1, "forget", "a number in (0, 1), or None")
 
     def learn(self, session: Session) -> Outcome:
-        plan = self.plan(session.data)
-        times = 1.0 if plan is None else plan.size / plan.batch_size
-        sized = replace(self, forget=self.forget or 1 / (LEAST + EPOCHS * times))
+        sized = replace(self, forget=self.forget or rate_of_forgetting(self.plan(session.data)))
         return super(IVON, sized).learn(session)
 
     def objective(self, model: Model, rows: PyTree, tuned: PyTree) -> Objective:
@@ -57,7 +55,7 @@ class IVON(BayesByBackprop):
     def kernel(self, model: Model, rows: PyTree, tuned: PyTree) -> Kernel:
         target = partial_log_joint(model)
         target = on_all_rows(target, rows) if self.batch_size is None else target
-        return ivon(target, model, tuned["learning_rate"], forget=self.forget or 1e-3, samples=self.samples or 1)
+        return ivon(model, tuned["learning_rate"], forget=self.forget or 1e-3, samples=self.samples or 1, target=target)
 
     def corrects(self, model: Model, data: Data | None) -> bool:
         return False
@@ -68,3 +66,13 @@ class IVON(BayesByBackprop):
 
     def flat(self, model: Model, phi: PyTree) -> PyTree:
         return super().flat(model, phi_of(phi))
+
+
+def rate_of_forgetting(plan: Plan | None) -> float:
+    """The weight of one step in the precisions, for batches of n of N rows: 1/(LEAST + EPOCHS N/n).
+
+    A batch estimates a precision with a relative error of about √(N/n), where the rows' gradients make most of it. Over
+    EPOCHS epochs this falls to 10 %. Without batches the error comes from the noise of the weights alone, and falls to
+    10 % over LEAST steps.
+    """
+    return 1 / (LEAST + EPOCHS * (1 if plan is None else plan.size / plan.batch_size))

@@ -1,6 +1,8 @@
 """Verifies a result and improves it if a check fails: by optimisation from a better point, or by another method."""
 
 import dataclasses
+import functools
+import time
 from collections.abc import Callable
 
 from tractable.core.check import Check
@@ -14,6 +16,10 @@ from tractable.engine.method import Method, Outcome
 from tractable.engine.session import Saver, open_session
 from tractable.posterior.posterior import Posterior
 
+# Seconds that another method may take which nobody asked for. Its forecast is at most half of this, but a trajectory at
+# a wall can take thousands of times as many gradients as forecast.
+PATIENCE = 120.0
+
 
 def verify_and_improve(
     posterior: Posterior, how: str | None, held_out: Data | None = None, progress: bool | Callable | None = False,
@@ -22,7 +28,7 @@ def verify_and_improve(
     """The posterior after verification, or a better posterior to which verification leads.
 
     If a check found a higher maximum, or a mode of more mass, the method starts again there. If the result is rejected,
-    and its method names another method to use instead, that method is run.
+    and its method names another method to use instead, that method is run, for at most ``PATIENCE`` seconds.
 
     Args:
         posterior: the result.
@@ -36,17 +42,28 @@ def verify_and_improve(
         return posterior
     method, check = alternative
     if check.verdict != "reject":
+        verdict, deadline = "reject", time.monotonic() + PATIENCE
         try:
             subfolder = None if saver is None else saver.inside("instead")
             with open_session(posterior.model, posterior.data, posterior.seed, progress, saver=subfolder) as session:
-                outcome = method.learn(session._replace(held_out=held_out))
+                stop = functools.partial(_ends, session.stop, deadline)
+                outcome = method.learn(session._replace(held_out=held_out, stop=stop))
             if not outcome.interrupted:
                 return _replace(posterior, method, outcome, how, held_out, check)
+            posterior = dataclasses.replace(posterior, seconds=add(posterior.seconds, outcome.seconds))
             reason = "it was stopped"
         except RunError as error:
             reason = f"it failed: {error}"
-        check = Check(f"{type(method).__name__} instead", float("nan"), "reject", reason)
+        if time.monotonic() > deadline:
+            verdict = "caution"
+            reason = f"a second run had not ended after {PATIENCE:.0f} seconds, so this is the result of the first"
+        check = Check(f"{type(method).__name__} instead", float("nan"), verdict, reason)
     return dataclasses.replace(posterior, verification=(*posterior.verification, check), judged=None)
+
+
+def _ends(stop: Callable[[], bool], deadline: float) -> bool:
+    """Whether the user stopped the run, or its time is over."""
+    return stop() or time.monotonic() > deadline
 
 
 def _climb_again(posterior: Posterior, how: str | None, held_out: Data | None) -> Posterior:
