@@ -200,6 +200,7 @@ def whole_posterior() -> tuple[np.ndarray, np.ndarray]:
 METHODS = {
     "meanfield": tr.MeanField(batch_size=3, start="random", samples=8, steps=1000),
     "bbb": tr.BayesByBackprop(batch_size=3, start="random", samples=8, learning_rate=0.02, sd=0.5),
+    "ivon": tr.IVON(batch_size=3, start="random", samples=8, sd=0.5),
     "sgld": tr.SGLD(batch_size=3, chains=2, draws=4000, warmup=400, bias_tolerance=0.02),
 }
 
