@@ -1,4 +1,4 @@
-"""Variational online Newton (IVON): the mean field of Bayes by Backprop, learnt at about the price of Adam."""
+"""Variational online Newton (IVON): the mean field of Bayes by Backprop, learnt by steps that its sds scale."""
 
 import math
 from collections.abc import Callable

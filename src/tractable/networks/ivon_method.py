@@ -1,4 +1,4 @@
-"""IVON (variational online Newton): a mean field over a network's weights at about the price of Adam."""
+"""IVON (variational online Newton): a mean field over a network's weights, learnt by Newton steps."""
 
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
@@ -21,8 +21,7 @@ class IVON(BayesByBackprop):
     """IVON (Shen et al. 2024): the independent normals of Bayes by Backprop, by a Newton step instead of Adam's.
 
     The bound, the start and the checks are those of ``BayesByBackprop``. The update scales the steps by the precisions
-    of q itself, so it needs one noise and two running averages per weight, as Adam does, and no softplus. A step takes
-    little longer than training without a posterior.
+    of q itself, so it keeps two running averages per weight, half of what Adam keeps for μ and ρ, and has no softplus.
 
     Args:
         learning_rate: > 0, a share of a full Newton step. It falls from stage to stage.
