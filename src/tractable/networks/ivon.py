@@ -15,7 +15,7 @@ from tractable.networks.bayes_by_backprop import normal_prior
 MOMENTUM = 0.9  # β₁, the share of earlier steps in the average of the gradients (Shen et al. 2024, appendix C)
 # A Newton step whose root mean square, in sds of q, exceeds LONGEST is shortened to it: the noise of small batches
 # makes such steps, and they would diverge. The length is measured once every OFTEN steps.
-LONGEST, OFTEN = 0.5, 4
+LONGEST, OFTEN = 0.1, 4
 # The KL is computed once every EVERY steps, because it only shows how far the climb is, and its logarithms take as long
 # as the rest of the update.
 EVERY = 32
