@@ -61,7 +61,6 @@ from tractable.diagnostics import calibration
 from tractable.diagnostics.belief import Fitted
 from tractable.engine.ascend import ascend
 from tractable.networks.ivon import ivon, phi_of
-from tractable.networks.ivon_method import rate_of_forgetting
 from tractable.networks.network import Network
 
 FIGURE = pathlib.Path(__file__).parent / "figures" / "mnist.png"
@@ -218,7 +217,7 @@ def way(label: str, settings: Settings, units: int, plan: Plan, steps: int, seed
         return network.apply(jax.tree.unflatten(treedef, drawn)["weights"], x)
 
     if label == "ivon":
-        kernel = ivon(model, rate, forget=rate_of_forgetting(plan))
+        kernel = ivon(model, rate)
         position = {"mean": mean, "precision": jax.tree.map(lambda a: jnp.full_like(a, settings.sd**-2), mean)}
         return Way(kernel, position, at_mean, at_draw, model)
     objective = objectives.bayes_by_backprop(

@@ -252,12 +252,12 @@ def run(
             inferred = time.perf_counter()
             verifying = float(posterior.seconds.get("verifying", 0.0))  # infer's part; the report's is timed here
             report = posterior.report()
-            signal.alarm(0)
         except Exception as error:  # an error message is a result too: there is no posterior to be trusted
-            signal.alarm(0)
             said = f"{type(error).__name__}: {error}"[:200]
             seconds = {"run": time.perf_counter() - began, "checking": 0.0, "programs": counter.since()}
             return {"verdict": "declined", "right": None, "said": said} | seconds
+        finally:
+            signal.alarm(0)
         ended, programs = time.perf_counter(), counter.since()
         found = judged(target, truth, posterior, label)
     line = {"verdict": report.verdict, "right": found.right, "mean": told(found.mean), "ratio": told(found.ratio),

@@ -16,6 +16,10 @@ MOMENTUM = 0.9  # β₁, the share of earlier steps in the average of the gradie
 # A Newton step whose root mean square, in sds of q, exceeds LONGEST is shortened to it: the noise of small batches
 # makes such steps, and they would diverge. The length is measured once every OFTEN steps.
 LONGEST, OFTEN = 0.1, 4
+# The precisions forget over LEAST + EPOCHS N/n steps. A batch estimates a precision with a relative error of at most
+# about √(N/n), of which a tenth is left after EPOCHS epochs; without batches the noise of the weights falls to a tenth
+# over LEAST steps.
+LEAST, EPOCHS = 100, 50
 # The KL is computed once every EVERY steps, because it only shows how far the climb is, and its logarithms take as long
 # as the rest of the update.
 EVERY = 32
@@ -54,7 +58,7 @@ class _Part(NamedTuple):
 
 
 def ivon(
-    model: Model, learning_rate: float | jax.Array | Callable, *, forget: float, samples: int = 1,
+    model: Model, learning_rate: float | jax.Array | Callable, *, forget: float | None = None, samples: int = 1,
     target: Objective | None = None,
 ) -> Kernel:  # fmt: skip
     """The kernel of IVON (Shen et al. 2024, algorithm 1): q(w) = N(m, 1/P), whose precisions P also scale the steps.
@@ -72,7 +76,8 @@ def ivon(
 
     Args:
         learning_rate: α > 0, a share of a full Newton step; or a function of the number of steps taken.
-        forget: ρ = 1 − β₂ in (0, 1), the weight of one step in the precisions.
+        forget: ρ = 1 − β₂ in (0, 1), the weight of one step in the precisions; None takes 1/(LEAST + EPOCHS N/n) for
+            batches of n of N rows.
         samples: S ≥ 1 draws a step, over which G and H are averaged.
         target: an estimate of −loss for all rows; by default ``partial_log_joint(model)``.
     """
@@ -101,9 +106,10 @@ def ivon(
         length = jax.lax.cond(state.steps % OFTEN == 0, lambda: _newton_length(parts), lambda: state.length)
         rate = learning_rate(state.steps) if callable(learning_rate) else learning_rate
         rate = rate / jnp.maximum(1, length / LONGEST)
+        weight = 1 / (LEAST + EPOCHS * (1 if batch is None else batch.scale)) if forget is None else forget
         new = (
             [part.mean - rate * part.downhill / part.precision for part in parts],
-            [_new_precision(part, forget) for part in parts],
+            [_new_precision(part, weight) for part in parts],
         )
         position = dict(zip(("mean", "precision"), map(jax.tree.structure(mean).unflatten, new), strict=True))
         cost = jax.lax.cond(state.steps % EVERY == 0, lambda: kl(model, state.position), lambda: state.kl)
@@ -173,7 +179,7 @@ def _newton_length(parts: list[_Part]) -> jax.Array:
     return jnp.sqrt(square / sum(part.mean.size for part in parts))
 
 
-def _new_precision(part: _Part, forget: float) -> jax.Array:
+def _new_precision(part: _Part, forget: float | jax.Array) -> jax.Array:
     """P (1 + x + x²/2), where |x| is at most 1."""
     x = forget * (part.cross * jax.lax.rsqrt(part.precision) + part.pull / part.precision - 1)
     x = jnp.clip(x, -1, 1)
