@@ -70,7 +70,7 @@ BUDGETS = {
     "sgmcmc": 607,
     "points": 445,
     "vi": 771,
-    "networks": 1_152,
+    "networks": 1_145,
     "latent": 4_442,
     "ladders": 1_912,
     "glm": 1_100,

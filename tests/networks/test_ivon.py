@@ -153,9 +153,8 @@ def test_a_move_is_a_newton_step():
     newton = -(slope + (mean - 0.2) / SD**2) / precision
     length = jnp.sqrt(jnp.mean(newton**2 * precision))
     wanted = mean + RATE * newton * min(1, module.LONGEST / length)
-    assert_holds({
-        "move": error(after.position["mean"]["w"], wanted, 1e-12), "length": error(after.length, length, 1e-12)
-    })  # fmt: skip
+    assert length > module.LONGEST
+    assert_holds({"move": error(after.position["mean"]["w"], wanted, 1e-12)})
 
 
 def test_long_steps_are_shortened():
@@ -250,3 +249,11 @@ def test_precisions_forget_as_the_batches_are_noisy():
             moved.append(state.position["precision"]["w"])
         np.testing.assert_allclose(*moved, rtol=1e-12)
         assert np.all(moved[0] != PLACE["precision"]["w"])
+
+
+def test_a_noise_that_goes_to_zero_is_no_fault():
+    """Of constant data a network learns a noise near 0; the climb stays finite."""
+    x = np.linspace(-2, 2, 40, dtype=np.float32)[:, None]
+    model = tr.models.neural_network(tr.models.mlp(1, (3,), 1))
+    posterior = tr.infer(model, tr.Data(np.full(40, 3.0), given=x), tr.IVON(steps=4000), verify=None, progress=False)
+    assert np.all(np.isfinite(posterior.fitted.phi["mean"]))

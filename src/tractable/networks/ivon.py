@@ -14,8 +14,8 @@ from tractable.networks.bayes_by_backprop import normal_prior
 
 MOMENTUM = 0.9  # β₁, the share of earlier steps in the average of the gradients (Shen et al. 2024, appendix C)
 # A Newton step whose root mean square, in sds of q, exceeds LONGEST is shortened to it: the noise of small batches
-# makes such steps, and they would diverge. The length is measured once every OFTEN steps.
-LONGEST, OFTEN = 0.1, 4
+# makes such steps, and they would diverge.
+LONGEST = 0.1
 # The precisions forget over LEAST + EPOCHS N/n steps. A batch estimates a precision with a relative error of at most
 # about √(N/n), of which a tenth is left after EPOCHS epochs; without batches the noise of the weights falls to a tenth
 # over LEAST steps.
@@ -31,7 +31,6 @@ class State(NamedTuple):
     position: PyTree
     slope: PyTree  # weighted average of earlier gradients of the loss
     noise: PyTree  # (samples, ...) the normals of the last pair of steps
-    length: jax.Array  # () root mean square of a full Newton step in sds of q, when it was last measured
     kl: jax.Array  # () KL(q ‖ p) over the parameters with normal priors, when it was last computed
     steps: jax.Array  # () number of steps taken
 
@@ -87,8 +86,8 @@ def ivon(
     def init(key: jax.Array, position: PyTree) -> State:
         mean = position["mean"]
         noise = jax.tree.map(lambda a: jnp.zeros((samples, *a.shape), a.dtype), mean)
-        length, cost = (jnp.zeros((), jax.tree.leaves(mean)[0].dtype) for _ in range(2))
-        return State(position, jax.tree.map(jnp.zeros_like, mean), noise, length, cost, jnp.zeros((), int))
+        cost = jnp.zeros((), jax.tree.leaves(mean)[0].dtype)
+        return State(position, jax.tree.map(jnp.zeros_like, mean), noise, cost, jnp.zeros((), int))
 
     def draw(key: jax.Array, count: int, state: State, batch: Batch | None = None) -> jax.Array:
         return jax.random.split(key, count)
@@ -103,9 +102,8 @@ def ivon(
         corrected = jax.tree.map(lambda s: s / (1 - MOMENTUM ** (state.steps + 1.0)), slope)
         leaves = zip(*map(jax.tree.leaves, (mean, precision, corrected, cross)), priors, strict=True)
         parts = [_Part(*arrays, *prior) for *arrays, prior in leaves]
-        length = jax.lax.cond(state.steps % OFTEN == 0, lambda: _newton_length(parts), lambda: state.length)
         rate = learning_rate(state.steps) if callable(learning_rate) else learning_rate
-        rate = rate / jnp.maximum(1, length / LONGEST)
+        rate = rate / jnp.maximum(1, _newton_length(parts) / LONGEST)
         weight = 1 / (LEAST + EPOCHS * (1 if batch is None else batch.scale)) if forget is None else forget
         new = (
             [part.mean - rate * part.downhill / part.precision for part in parts],
@@ -113,7 +111,7 @@ def ivon(
         )
         position = dict(zip(("mean", "precision"), map(jax.tree.structure(mean).unflatten, new), strict=True))
         cost = jax.lax.cond(state.steps % EVERY == 0, lambda: kl(model, state.position), lambda: state.kl)
-        return State(position, slope, noise, length, cost, state.steps + 1), Info(value - cost)
+        return State(position, slope, noise, cost, state.steps + 1), Info(value - cost)
 
     return Kernel(init, draw, step)
 
