@@ -19,7 +19,7 @@ class IVON(BayesByBackprop):
 
     The bound, the start and the checks are those of ``BayesByBackprop``. Steps are scaled by the precisions of q, which
     are learnt from the same gradients. A step takes about as long as one of ``BayesByBackprop``.
-    Inputs and targets should have unit scale: with others the climb ends early, and the report rejects the result.
+    Targets should have about unit scale: with others the climb ends early, and the report rejects the result.
 
     Args:
         learning_rate: > 0, a share of a full Newton step. It falls from stage to stage.
