@@ -12,6 +12,7 @@ from scipy import stats
 
 import tractable as tr
 from tractable.kernels import nuts
+from tractable.mcmc import hamiltonian
 from tractable.posterior import verification
 
 pytestmark = pytest.mark.laws
@@ -36,8 +37,13 @@ def interval(x: jax.Array) -> jax.Array:
     return jnp.where((x[0] > 0) & (x[0] < 1), 0 * x[0], -jnp.inf)
 
 
-def test_a_spike_stays_a_spike():
-    """Steps of 2.5 in a spike of width 0.2, in one dimension. Without the check on the way back this fails."""
+@pytest.mark.parametrize("most_work", [hamiltonian.MOST_WORK, 3])
+def test_a_spike_stays_a_spike(most_work, monkeypatch):
+    """Steps of 2.5 in a spike of width 0.2, in one dimension. Without the check on the way back this fails.
+
+    With a low bound on a trajectory's gradients, many trajectories end at the bound.
+    """
+    monkeypatch.setattr(hamiltonian, "MOST_WORK", most_work)
     key_normal, key_part, key = jax.random.split(jax.random.key(0), 3)
     widths = jnp.where(jax.random.bernoulli(key_part, shape=(2 * C, 1)), 1.0, NARROW)
     start = widths * jax.random.normal(key_normal, (2 * C, 1))
@@ -51,6 +57,7 @@ def test_a_spike_stays_a_spike():
     assert_holds(scores, 2 * C)
     assert float(info.divergent.mean()) < 0.001
     assert float(info.gradients.mean()) > 14  # steps were halved: a trajectory has at most 7 of them
+    assert most_work > 3 or float(np.mean(info.gradients > 8 * most_work)) > 0.1
 
 
 def test_a_funnel_stays_a_funnel():
