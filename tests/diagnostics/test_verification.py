@@ -483,6 +483,21 @@ def test_a_higher_maximum_is_named() -> None:
     np.testing.assert_allclose(check.value, math.log(0.3 / NARROW**2 / 0.7), atol=1e-3)
 
 
+@pytest.mark.parametrize(("size", "verdict"), [(2, "trust"), (6, "caution")])
+def test_a_maximum_among_lower_ones_is_not_trusted_in_many_dimensions(size, verdict):
+    """As many normals as dimensions, far apart, the second a nat higher. A narrow one could be missed in six."""
+    places = 10 * jnp.eye(size)
+
+    def density(z: jax.Array) -> jax.Array:
+        return jax.nn.logsumexp(jnp.eye(size)[1] - 0.5 * jnp.sum(jnp.square(z - places), 1))
+
+    posterior = tr.infer(Model.from_log_density(density, jnp.zeros(size)), None, tr.MAP())
+    check = next(c for c in posterior.report().checks if c.name == "starts that agree")
+    assert check.verdict == verdict
+    assert ("a higher one may be missing" in check.sentence) == (verdict == "caution")
+    np.testing.assert_allclose(np.asarray(posterior.point).ravel(), places[1], atol=1e-3)
+
+
 @pytest.mark.test("MAP")
 @pytest.mark.parametrize("method", [tr.MAP(), tr.Laplace(), tr.MeanField()], ids=["MAP", "Laplace", "MeanField"])
 def test_a_climb_begins_again_where_a_look_found_better(method: tr.Method) -> None:

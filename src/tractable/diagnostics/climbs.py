@@ -369,9 +369,8 @@ def places_met(ends: Ends, root: np.ndarray) -> np.ndarray:
 
 def climbs_at(ends: Ends, modes: list[Mode]) -> np.ndarray:
     """(modes,) the number of climbs that ended at each mode."""
-    size = ends.positions.shape[1]
     white = [np.linalg.solve(m.root, (ends.positions - m.position).T) for m in modes]
-    return np.array([int(np.sum(np.linalg.norm(w, axis=0) < 0.5 * np.sqrt(size))) for w in white])
+    return np.array([int(np.sum(np.linalg.norm(w, axis=0) < 0.5 * np.sqrt(len(w)))) for w in white])
 
 
 def _mode(target: Target, rows: PyTree, position: np.ndarray, value: float, width: np.ndarray) -> Mode | None:

@@ -3,6 +3,7 @@
 import math
 
 import numpy as np
+import scipy  # whose parts are imported when they are first used
 
 from tractable.core.check import Check
 from tractable.diagnostics import climbs
@@ -15,13 +16,18 @@ from tractable.diagnostics.view import View
 UNVISITED = 0.05  # an unvisited mode with more than this share of the mass rejects a posterior
 RARE_SHARE = 0.02  # a maximum that at most this share of the climbs reached suggests that others were missed
 BETTER = 0.1  # nats by which another maximum must be higher to reject a point
+# From this number of parameters on, a point is not trusted if more climbs end at lower maxima than at the point. Among
+# points that were trusted without this rule on mixtures of normals far apart, 9 of 34 in twenty dimensions, 2 of 70 in
+# five, and none of 190 in one or two were not at the highest maximum: no climb reaches a narrow one.
+MANY_NUMBERS = 5
 
 
 def check_maximum(subject: Subject, view: View, modes: list[Mode]) -> Check:
     """Checks whether some climb ended above the point, how many ended as high, and whether maxima may be missing.
 
-    A maximum that few climbs reached suggests others that no climb reached (Good 1953). If the run was repeated, the
-    points at which its earlier results ended count as starts of climbs.
+    A maximum that few climbs reached suggests others that no climb reached (Good 1953), and so do lower maxima that
+    most climbs reached, if there are many parameters. If the run was repeated, the points at which its earlier results
+    ended count as starts of climbs.
     """
     learnt, ends = subject.learnt, view.ends
     height = float(view.climbed.at(view.rows, subject.centre[None])[0])
@@ -44,17 +50,18 @@ def check_maximum(subject: Subject, view: View, modes: list[Mode]) -> Check:
         sentence = f"maxima; only {counts.min()} of {len(ends.values)} climbs reached the one near {place}"
         return Check("starts that agree", float(len(modes)), "caution", f"{sentence}: others may be higher")
     count = int(np.sum(np.abs(ends.values - height) <= slack))
+    lower = sum(n for n, mode in zip(counts, modes, strict=True) if mode.value < height - slack)
+    is_alone = len(subject.centre) < MANY_NUMBERS or lower <= count
     sentence = f"of {len(ends.values)} climbs from overdispersed starts ended as high; none ended higher"
-    return Check("starts that agree", float(count), "trust" if count else "caution", sentence)
+    sentence += "" if is_alone else f", but {lower} ended at lower maxima: a higher one may be missing"
+    return Check("starts that agree", float(count), "trust" if count and is_alone else "caution", sentence)
 
 
 def check_visits(subject: Subject, modes: list[Mode], reweighed: Reweighed | None) -> Check:
     """Compares each mode's share of the mass with its share of the draws."""
     if not modes:
         return Check("modes", 0.0, "trust", "no climb from an overdispersed start ended at a peaked maximum")
-    masses = np.array([m.log_mass for m in modes])
-    share = np.exp(masses - masses.max())
-    share /= share.sum()
+    share = scipy.special.softmax([m.log_mass for m in modes])
     if reweighed is not None and reweighed.reliable:
         share = reweighed.weights @ nearest_modes(modes, reweighed.positions)
     weights = None if subject.learnt.weights is None else subject.learnt.weights.ravel()
@@ -66,8 +73,7 @@ def check_visits(subject: Subject, modes: list[Mode], reweighed: Reweighed | Non
     worst = unvisited[int(np.argmax(share[unvisited]))]
     mode, shares = subject.describe(modes[worst].position), 100 * np.array([share[worst], share_of_draws[worst]])
     sentence = f"found; a mode near {mode} holds about {shares[0]:.0f} % of the mass and {shares[1]:.0f} % of the draws"
-    has_most = worst == int(np.argmax(share))
-    place = tuple(modes[worst].position.tolist()) if has_most else None
+    place = tuple(modes[worst].position.tolist()) if worst == int(np.argmax(share)) else None
     return Check("modes", float(len(modes)), "reject", sentence, place)
 
 
@@ -80,5 +86,4 @@ def nearest_modes(modes: list[Mode], positions: np.ndarray) -> np.ndarray:
         white = np.linalg.solve(m.root, (positions - m.position).T)
         # The t's have 4 degrees of freedom. Far from all modes, the comparison of normals would depend on tails alone.
         logs.append(m.value - (4 + len(m.position)) / 2 * np.log1p(np.sum(white**2, 0) / 4))
-    best = np.argmax(np.stack(logs, 1), 1)
-    return np.eye(len(modes))[best]
+    return np.eye(len(modes))[np.argmax(logs, 0)]
