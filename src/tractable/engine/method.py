@@ -3,7 +3,7 @@
 import copy
 import dataclasses
 import importlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple
 
@@ -15,7 +15,7 @@ from tractable.core.check import Check
 from tractable.core.errors import ModelError, SettingsError
 from tractable.core.model import Kernel, Model, Objective, PyTree, whole
 from tractable.core.rows import Data
-from tractable.core.settings import Range, Settings
+from tractable.core.settings import Positive, Range, Settings
 from tractable.core.words import nearest
 from tractable.diagnostics.belief import Belief, Cost
 from tractable.diagnostics.learnt import Learnt
@@ -38,6 +38,8 @@ def is_optimiser(value: object) -> bool:
 Optimiser = Annotated[
     "optax.GradientTransformation", Range("an optax optimiser, such as optax.adam(0.05)", is_optimiser)
 ]
+# A learning rate, or a schedule of it.
+Rate = Positive | Annotated[Callable, "a function of the number of steps taken, such as optax.cosine_decay_schedule"]
 
 
 class Outcome(NamedTuple):
@@ -131,6 +133,14 @@ class Method(Settings):
     outside: ClassVar[tuple[str, ...]] = ()
     verified: ClassVar[bool] = False  # gives a result that can be verified against the density of θ
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        rate, optimizer = (getattr(self, name, "") for name in ("learning_rate", "optimizer"))
+        expected = (
+            "a number where optimizer= is an optimiser of optax; give it the schedule, as in optax.adam(schedule)"
+        )
+        self.check(not callable(rate) or isinstance(optimizer, str), "learning_rate", expected)
+
     @property
     def advice(self) -> str:
         """What to do if means or sds are wrong."""
@@ -142,16 +152,24 @@ class Method(Settings):
             METHODS.classes[cls.label] = cls
 
     def split_arrays(self) -> tuple["Method", tuple]:
-        """The method for which programs are compiled: its ``outside`` settings are None (see ``core.shared``)."""
+        """The method for which programs are compiled: its ``outside`` settings are None (see ``core.shared``).
+
+        A schedule stays, since programs call it.
+        """
         form = copy.copy(self)
         for name in self.outside:
-            object.__setattr__(form, name, None)
+            if not callable(getattr(self, name)):
+                object.__setattr__(form, name, None)
         return form, ()
 
     def settings(self) -> dict[str, Any]:
         """The method's name and its fields, as plain values."""
         fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         return {"method": self.label} | {name: _plain(value) for name, value in fields.items()}
+
+    def describe(self, belief: Belief) -> str:
+        """The result in a few words."""
+        return belief.describe()
 
     @property
     def minibatch(self) -> bool:

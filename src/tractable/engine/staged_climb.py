@@ -5,6 +5,9 @@ doubled. It ends when its noisy bound shows no trend and the average of φ, the 
 has no better bound than the average over the quarter before. The learning rate then shrinks. The climb ends when each
 of two stages in a row gains no more than the tolerance, or no more than chance explains. ``engine.bound`` makes these
 comparisons.
+
+A schedule of learning rates takes the place of these rules. Such a climb takes all its steps, whose rates are those of
+the schedule, and its stages only measure how much its last part still gains.
 """
 
 import functools
@@ -16,8 +19,9 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 
-from tractable.core import approximations, tree
+from tractable.core import approximations, schedules, tree
 from tractable.core.batches import split_weights
 from tractable.core.model import PyTree
 from tractable.core.shared import compiled
@@ -33,6 +37,7 @@ WINDOW = 200  # smallest number of steps before a stage is first checked
 SHRINK = 0.3  # factor by which the learning rate shrinks from stage to stage
 STAGES = 8  # largest number of stages at temperature 1, that is, without tempering of the posterior
 STAGE_SHARE = 0.6  # largest share of the remaining steps that one stage may take
+SCHEDULED = 3  # number of stages of a climb with a schedule; the last one has a sixth of the steps
 # Number of draws of q in a held-out score, and largest number of held-out rows that it reads from file.
 DRAWN, HELD_ROWS = 32, 10_000
 PATIENCE = 4  # number of clearly worse held-out scores in a row after which a climb may end (docs/decisions/021)
@@ -105,6 +110,7 @@ class Problem(NamedTuple):
     bound: Bound
     tuned: dict[str, jax.Array]
     like: PyTree  # shapes of one φ
+    scheduled: bool  # whether a schedule gives the learning rates
     keep: Callable = lambda run_state, done=0, at_once=False: None  # saves the climb's state
 
     @property
@@ -140,19 +146,21 @@ def climb_in_stages(method: Any, session: Session) -> Climbed:
     most = -(-method.most(problem.climber.plan) // problem.group)
     problem = problem._replace(keep=session.keeper(at.groups, most))
     cut = SHRINK if method.optimizer in ("adam", "newton") else 1.0
-    stages = [(method.learning_rate, t) for t in method.tempering]  # (learning rate, temperature)
-    stages += [(method.learning_rate * cut**k, 1.0) for k in range(STAGES)]
+    first = 1.0 if callable(method.learning_rate) else method.learning_rate  # programs call a schedule themselves
+    stages = [(first, t) for t in method.tempering]  # (learning rate, temperature)
+    stages += [(first * cut**k, 1.0) for k in range(SCHEDULED if problem.scheduled else STAGES)]
     while True:
         rate, temperature = stages[at.stage]
         tuned = {"learning_rate": number(rate), "temperature": number(temperature), "sd": jax.device_put(at.sd)}
         tuned |= {"anchor": jax.device_put(at.anchor)} if at.anchor else {}
         problem = problem._replace(tuned=tuned)
-        at, interrupted = _stage(problem, at, most)
+        is_last = problem.scheduled and at.stage == len(stages) - 1
+        at, interrupted = _stage(problem, at, most, 1.0 if is_last else STAGE_SHARE)
         averaged = _average(problem, at)
         if interrupted or _has_passed_peak(at):
             return _choose(problem, at, averaged, interrupted)
         at = _compare(problem, at, averaged, temperature)
-        if at.small == 2 or at.groups >= most or at.stage == len(stages):
+        if (at.small == 2 and not problem.scheduled) or at.groups >= most or at.stage == len(stages):
             return _choose(problem, at, at.previous if at.previous.size else averaged, False)
         problem.keep(lambda at=at: at, at.groups, at_once=True)
 
@@ -160,18 +168,21 @@ def climb_in_stages(method: Any, session: Session) -> Climbed:
 def _prepare(method: Any, session: Session, start_key: jax.Array, run_key: jax.Array) -> tuple[Problem, Ascent]:
     """The fixed parts of a climb, and its first state or the state that was saved."""
     model, data, plan = session.model, session.data, method.plan(session.data)
+    if callable(method.learning_rate):
+        schedules.rates(f"{type(method).__name__}(learning_rate=...)", method.learning_rate, method.most(plan))
     program = Climb(model, method, plan is not None and not data.resident, placement=session.placement)
     rows = None if data is None or plan is not None else data.arrays()
     bound_data = data if data is None or plan is None else evaluation_rows(data, plan)
     bound = Bound(program._replace(placement=ONE_DEVICE), plan, bound_data, rows, run_key)
     keys = chain_keys(run_key, method.starts)
-    tuned = {"learning_rate": number(method.learning_rate), "temperature": number(1.0)}
+    tuned = {"learning_rate": number(1.0), "temperature": number(1.0)}
     wide = jax.ShapeDtypeStruct((method.starts, model.space.size), number(0.0).dtype)
     shapes = jax.eval_shape(functools.partial(method.positions, model), wide, wide)
     like = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape[1:], a.dtype), shapes)
     shape = method.shape(model, data, plan, shapes)
     climber = Climber(session, "climbing the bound", program, shape, plan, keys, method.long)
-    problem = Problem(method, climber, bound, tuned, like)
+    scheduled = callable(method.learning_rate) or has_schedule(method.optimizer, like)
+    problem = Problem(method, climber, bound, tuned, like, scheduled)
     if session.resume is not None:
         sd = jax.ShapeDtypeStruct((model.space.size,), wide.dtype)
         states = jax.eval_shape(lambda t, p: problem._replace(tuned=t).states(p), tuned | {"sd": sd}, shapes)
@@ -217,10 +228,13 @@ def next_check(done: int, half: int) -> int:
     return next(end for end in ends if end > done)
 
 
-def _stage(problem: Problem, at: Ascent, most: int) -> tuple[Ascent, bool]:
-    """Run one stage until it ends or is interrupted, and return its state and whether it was interrupted."""
+def _stage(problem: Problem, at: Ascent, most: int, share: float) -> tuple[Ascent, bool]:
+    """Run one stage until it ends or is interrupted, and return its state and whether it was interrupted.
+
+    It takes at most ``share`` of the steps that remain, and with a schedule no fewer.
+    """
     session, shape = problem.session, problem.climber.shape
-    limit = at.begun + max(1, math.ceil(STAGE_SHARE * (most - at.begun)))  # the rest is for later stages
+    limit = at.begun + max(1, math.ceil(share * (most - at.begun)))
     half = max(1, shape.capacity // 2)
     while at.groups < limit:
         end = min(limit, at.begun + next_check(at.groups - at.begun, half))
@@ -241,14 +255,15 @@ def _stage(problem: Problem, at: Ascent, most: int) -> tuple[Ascent, bool]:
                 return at, False
         parts, after = (at.groups - at.begun) // half, np.asarray(at.loop.moments.mean)
         history = at.loop.info["objective"][:, at.begun * shape.stored :]
-        if parts > 1 and parts & (parts - 1) == 0 and settled(history):  # the stage's length has doubled
+        has_doubled = parts > 1 and parts & (parts - 1) == 0
+        if has_doubled and not problem.scheduled and settled(history):
             gain, error = problem.bound.gain(problem.tuned, problem.tree, at.before, after)
             if not gain > max(problem.method.tolerance, SIGMAS * error):
                 return at, False
         if at.groups < limit:
             at = at.on(moments=_no_moments(problem))._replace(before=after)
             problem.keep(lambda at=at: at, at.groups)
-    return at._replace(cut=True), False
+    return at._replace(cut=not problem.scheduled), False
 
 
 def _average(problem: Problem, at: Ascent) -> np.ndarray:
@@ -267,7 +282,8 @@ def _compare(problem: Problem, at: Ascent, averaged: np.ndarray, temperature: fl
         gain, error = problem.bound.gain(problem.tuned, problem.tree, at.previous, averaged)
         chance = max(tolerance, SIGMAS * error)
         at = at._replace(gain=gain, error=error, small=at.small + 1 if abs(gain) <= chance else 0)
-        if gain < -chance:  # the stage made the bound worse: return to the previous stage's φ, and take smaller steps
+        # The stage made the bound worse: return to the previous stage's φ, and take smaller steps.
+        if gain < -chance and not problem.scheduled:
             averaged = at.previous
             at = at.on(states=problem.states(problem.tree(averaged)))
     nothing = np.zeros((len(averaged), 0))
@@ -363,6 +379,20 @@ def _score(program: Climb, phi: PyTree, rows: PyTree, key: jax.Array) -> jax.Arr
 
     log_scores = jax.nn.logsumexp(jax.lax.map(one, eps), axis=0) - math.log(DRAWN)
     return log_scores if weights is None else weights * log_scores
+
+
+def has_schedule(optimizer: optax.GradientTransformation | str, like: PyTree) -> bool:
+    """Whether an optax optimiser has a schedule of learning rates, for which its state counts steps.
+
+    Args:
+        optimizer: the optimiser, or the name of one that has no schedule.
+        like: shapes of the parameters.
+    """
+    if isinstance(optimizer, str):
+        return False
+    kinds = optax.ScaleByScheduleState, optax.schedules.InjectStatefulHyperparamsState
+    parts = jax.tree.leaves(jax.eval_shape(optimizer.init, like), is_leaf=lambda part: isinstance(part, kinds))
+    return any(isinstance(part, kinds) for part in parts)
 
 
 def number(value: float) -> jax.Array:

@@ -9,12 +9,13 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from tractable.core import schedules
 from tractable.core.batches import Plan
 from tractable.core.clock import work_time
 from tractable.core.errors import DataError, ModelError, SettingsError
 from tractable.core.model import Kernel, Model, Objective, PyTree
 from tractable.core.rows import Data
-from tractable.core.settings import Count, Positive
+from tractable.core.settings import Count
 from tractable.core.shared import compiled
 from tractable.diagnostics.belief import Belief, Coded, Cost
 from tractable.diagnostics.learnt import Learnt
@@ -23,7 +24,7 @@ from tractable.engine.ascend import ascend
 from tractable.engine.bound import is_flat, settled, signal
 from tractable.engine.climb import HELD_OUT_STEPS, Climber, climb, held_out_best
 from tractable.engine.drawing import capacity, chain_keys
-from tractable.engine.method import Check, Method, Optimiser, Outcome, Program, Session, plan_batches
+from tractable.engine.method import Check, Method, Optimiser, Outcome, Program, Rate, Session, plan_batches
 from tractable.engine.placement import ONE_DEVICE
 from tractable.ladders.bounds import bounds
 from tractable.ladders.checks import check_ladder, measure_ladder
@@ -72,7 +73,8 @@ class Amortised(Method):
         epochs: passes over the data; the number of steps is rounded up to whole groups of steps of the compiled loop.
         batch_size: rows per step.
         optimizer: "adam", whose learning rate falls to 0 along half a cosine over the run; or an optax optimiser.
-        learning_rate: Adam's learning rate at the start.
+        learning_rate: Adam's learning rate at the start; or a schedule, a function of the number of steps taken that
+            returns a rate ≥ 0, such as ``optax.exponential_decay(1e-3, 1000, 0.9)``, in place of the cosine.
     """
 
     point: ClassVar[bool] = True
@@ -81,7 +83,7 @@ class Amortised(Method):
     epochs: Count = 100
     batch_size: Count = 100
     optimizer: Literal["adam"] | Optimiser = "adam"
-    learning_rate: Positive = 1e-3
+    learning_rate: Rate = 1e-3
 
     def objective(self, ladder: Ladder) -> Objective:
         """The objective, a function of {"theta": θ, "phi": φ} and of the parameters that ``initial`` adds."""
@@ -111,7 +113,15 @@ class Amortised(Method):
         """The optimiser for a run of ``steps`` steps."""
         if self.optimizer != "adam":
             return self.optimizer
-        return optax.adam(lambda t: self.learning_rate * (1 + jnp.cos(jnp.pi * jnp.minimum(t / steps, 1))) / 2)
+        if callable(rate := self.learning_rate):
+            return optax.adam(rate)
+        return optax.adam(lambda t: rate * (1 + jnp.cos(jnp.pi * jnp.minimum(t / steps, 1))) / 2)
+
+    def rates(self, steps: int) -> np.ndarray:
+        """(steps,) in some unit, the learning rates of a run of ``steps`` steps."""
+        if callable(self.learning_rate):
+            return schedules.rates(f"{type(self).__name__}(learning_rate=...)", self.learning_rate, steps, steps)
+        return 1 + np.cos(np.pi * np.arange(steps) / steps) if self.optimizer == "adam" else np.ones(steps)
 
     def kernel(self, model: Model, rows: PyTree, tuned: PyTree) -> Kernel:
         return ascend(self.objective(self.needed(model)), self.optimiser(tuned["steps"]))
@@ -124,6 +134,7 @@ class Amortised(Method):
         shape = loop.shape(self.epochs * plan.count, 1, 1, 1)
         shape = shape._replace(capacity=capacity(shape, session, program, 1))
         groups = -(-self.epochs * plan.count // shape.group)
+        self.rates(groups * shape.group)  # raises an error about a schedule before anything is run
         tuned = {"steps": jnp.asarray(groups * shape.group, jnp.result_type(float))}
         return Prepared(program, plan, shape, groups, tuned, chain_keys(key, 1))
 
@@ -158,9 +169,7 @@ class Amortised(Method):
 
         ``is_flat`` weights each step by its learning rate, because small steps alone would also make a trace flat.
         """
-        steps = trace.shape[1]
-        pace = 1 + np.cos(np.pi * np.arange(steps) / steps) if self.optimizer == "adam" else np.ones(steps)
-        return settled(trace) and is_flat(trace, pace)
+        return settled(trace) and is_flat(trace, self.rates(trace.shape[1]))
 
     def _score(self, ladder: Ladder, held_out: Data, key: jax.Array, states: PyTree) -> np.ndarray:
         """(m,) ELBO in nats of each held-out row, for at most a thousand rows."""

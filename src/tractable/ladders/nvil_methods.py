@@ -6,7 +6,8 @@ from typing import Annotated, ClassVar, Literal
 import jax
 
 from tractable.core.model import Model, Objective, PyTree
-from tractable.core.settings import Count, Positive, at_least
+from tractable.core.settings import Count, at_least
+from tractable.engine.method import Rate
 from tractable.ladders.amortised import Amortised
 from tractable.ladders.ladder import Ladder
 from tractable.ladders.score import Reductions, begin_baselines, check, nvil, vimco
@@ -34,7 +35,7 @@ class NVIL(Amortised):
     """
 
     label: ClassVar[str] = "nvil"
-    learning_rate: Positive = 1e-2
+    learning_rate: Rate = 1e-2
     samples: Count = 1
     centre: bool = True
     baseline: Literal["layers", "input", None] = "layers"
@@ -80,7 +81,7 @@ class VIMCO(Amortised):
     """
 
     label: ClassVar[str] = "vimco"
-    learning_rate: Positive = 1e-2
+    learning_rate: Rate = 1e-2
     samples: Annotated[int, at_least(2)] = 5
 
     def objective(self, ladder: Ladder) -> Objective:

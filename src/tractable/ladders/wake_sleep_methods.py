@@ -6,10 +6,10 @@ from typing import ClassVar
 import numpy as np
 
 from tractable.core.model import Objective
-from tractable.core.settings import Count, NotNegative, Positive
+from tractable.core.settings import Count, NotNegative
 from tractable.diagnostics.learnt import Learnt
 from tractable.engine.bound import settled
-from tractable.engine.method import Check, Outcome, Session
+from tractable.engine.method import Check, Outcome, Rate, Session
 from tractable.ladders.amortised import Amortised
 from tractable.ladders.ladder import Ladder
 from tractable.ladders.wake_sleep import check, reweighted_wake_sleep, wake_sleep
@@ -26,7 +26,7 @@ class WakeSleep(Amortised):
     """
 
     label: ClassVar[str] = "wake-sleep"
-    learning_rate: Positive = 1e-2
+    learning_rate: Rate = 1e-2
 
     def objective(self, ladder: Ladder) -> Objective:
         return wake_sleep(ladder)

@@ -7,7 +7,6 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 
 from tractable.core import approximations
 from tractable.core.approximations import Approximation
@@ -23,7 +22,7 @@ from tractable.engine import run as loop
 from tractable.engine.ascend import ascend
 from tractable.engine.bound import SIGMAS
 from tractable.engine.drawing import chain_keys, starts
-from tractable.engine.method import Outcome, Program, Session, on_all_rows, plan_batches
+from tractable.engine.method import Outcome, Program, Rate, Session, on_all_rows, plan_batches
 from tractable.engine.staged_climb import Problem
 from tractable.networks.bayes_by_backprop import bayes_by_backprop
 from tractable.networks.spread import first_state, pairs, spread
@@ -79,7 +78,8 @@ class BayesByBackprop(Variational):
         samples: draws of the weights per step; None takes 4 for networks of up to 5,000 weights, and 1 for others.
         noise: "shared", one draw of the weights for all rows of a batch; "local" and "flipout" make the rows' noise
             uncorrelated, and cost more time per step.
-        learning_rate: Adam's; None takes 0.01 where a step has 4 draws by default, and 0.003 elsewhere.
+        learning_rate: Adam's rate or a schedule of it, as for ``Variational``, in units of the weights; None takes 0.01
+            where a step has 4 draws by default, and 0.003 elsewhere.
         start: "map" first searches maxima a posteriori (six per start for networks of up to 5,000 weights) and begins
             at the highest, because a lower one can cost the bound a hundred nats. "random" begins at the network's own
             starting weights; from there the optimisation often learns a large noise and prunes units before it fits the
@@ -100,7 +100,7 @@ class BayesByBackprop(Variational):
     kl_weights: Literal["uniform", "geometric"] = "uniform"
     samples: Count | None = None
     noise: Literal["shared", "local", "flipout"] = "shared"
-    learning_rate: Positive | None = None
+    learning_rate: Rate | None = None
     start: Literal["random", "map"] = "map"
     sd: Positive = 0.02
     divergence: Annotated[Literal["reverse"], "'reverse', since Bayes by Backprop maximises the ELBO"] = "reverse"
@@ -148,7 +148,7 @@ class BayesByBackprop(Variational):
     def kernel(self, model: Model, rows: PyTree, tuned: PyTree) -> Kernel:
         optimizer = self.optimizer
         if optimizer == "adam":
-            optimizer = optax.chain(optax.scale_by_adam(), optax.scale_by_learning_rate(tuned["learning_rate"]))
+            optimizer = self.adam(tuned)
         return ascend(self.objective(model, rows, tuned), optimizer)
 
     def at_mode(self, model: Model, data: Data | None) -> bool:

@@ -30,7 +30,7 @@ from tractable.engine.ascend import ascend
 from tractable.engine.bound import SIGMAS
 from tractable.engine.climb import HELD_OUT_STEPS, held_out_best
 from tractable.engine.drawing import starts_of
-from tractable.engine.method import Check, Method, Optimiser, Outcome, Session
+from tractable.engine.method import Check, Method, Optimiser, Outcome, Rate, Session
 from tractable.engine.placement import ONE_DEVICE
 from tractable.engine.search import Ends, laplace_root, maximum, nearer
 from tractable.engine.staged_climb import WINDOW, Problem, climb_in_stages
@@ -60,9 +60,15 @@ class Variational(Method):
         control: control variate of the score function: None, "running-mean", "leave-one-out" or "fitted".
         samples: draws of q per step.
         batch_size: rows per step; None takes all rows.
-        optimizer: "adam", whose learning rate falls from stage to stage; or an optax optimiser, used unchanged.
-        learning_rate: Adam's first learning rate, in units of the starting standard deviations.
-        steps: largest number of steps; the climb ends earlier once stages gain less than ``tolerance``.
+        optimizer: "adam", whose learning rate falls from stage to stage; or an optax optimiser, used unchanged, such as
+            ``optax.chain(optax.clip_by_global_norm(1e3), optax.adam(0.01))``. Its gradients are those of minus the
+            bound for all rows.
+        learning_rate: Adam's first learning rate, in units of the starting standard deviations; or a schedule, a
+            function of the number of steps taken that returns a rate ≥ 0, such as
+            ``optax.cosine_decay_schedule(0.1, 5000)``. With a schedule, here or inside an optax optimiser, rates do not
+            fall from stage to stage: the climb takes all ``steps`` steps.
+        steps: largest number of steps; the climb ends earlier once stages gain less than ``tolerance``, unless there is
+            a schedule.
         tolerance: a difference of the bound in nats (units of the natural logarithm). A stage ends when its noisy bound
             shows no trend. The run ends when the bounds at the averaged iterates of successive stages, on common random
             numbers, differ by less than this or by no more than chance.
@@ -88,7 +94,7 @@ class Variational(Method):
     samples: Count = 8
     batch_size: Count | None = None
     optimizer: Literal["adam"] | Optimiser = "adam"
-    learning_rate: Positive = 0.1
+    learning_rate: Rate = 0.1
     steps: Count = 50_000
     tolerance: Positive = 0.01
     tempering: Annotated[
@@ -134,10 +140,16 @@ class Variational(Method):
         optimizer = self.optimizer
         if optimizer == "adam":
             scale = self.family(model.space.size).scale
-            optimizer = optax.chain(
-                optax.scale_by_adam(), scaled(tuned["learning_rate"], lambda phi: scale(phi, tuned["sd"]))
-            )
+            optimizer = optax.chain(self.adam(tuned), scaled(lambda phi: scale(phi, tuned["sd"])))
         return ascend(self.objective(model, rows, tuned), optimizer)
+
+    def rate(self, tuned: PyTree) -> Any:
+        """The schedule of learning rates if there is one, otherwise the rate of the stage."""
+        return self.learning_rate if callable(self.learning_rate) else tuned["learning_rate"]
+
+    def adam(self, tuned: PyTree) -> optax.GradientTransformation:
+        """Adam, with its own numerical constants."""
+        return optax.chain(optax.scale_by_adam(), optax.scale_by_learning_rate(self.rate(tuned)))
 
     def learn(self, session: Session) -> Outcome:
         model, data = session.model, session.data
@@ -447,11 +459,11 @@ def _likelihood(model: Model, position: jax.Array, batch: Batch) -> tuple[jax.Ar
     )
 
 
-def scaled(rate: jax.Array, scale: Callable[[PyTree], PyTree]) -> optax.GradientTransformation:
-    """An optax transformation that multiplies updates by −rate and, elementwise, by ``scale(params)``."""
+def scaled(scale: Callable[[PyTree], PyTree]) -> optax.GradientTransformation:
+    """An optax transformation that multiplies updates, elementwise, by ``scale(params)``."""
 
     def update(updates: PyTree, state: PyTree, params: PyTree = None) -> tuple[PyTree, PyTree]:
-        return jax.tree.map(lambda u, s: -rate * s * u, updates, scale(params)), state
+        return jax.tree.map(lambda u, s: s * u, updates, scale(params)), state
 
     return optax.GradientTransformation(lambda params: optax.EmptyState(), update)
 
