@@ -14,7 +14,6 @@ from tractable.estimators import BayesianMLPClassifier, BayesianMLPRegressor
 pytestmark = [
     pytest.mark.laws,
     pytest.mark.filterwarnings("ignore:Do not use this posterior"),  # tables of a few rows are rightly not trusted
-    pytest.mark.filterwarnings("ignore:The observed information"),  # a mode without standard errors is rightly reported
 ]
 SHORT = {"hidden": (8,), "activation": "tanh", "method": tr.MAP(), "verify": None}
 

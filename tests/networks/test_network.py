@@ -677,3 +677,43 @@ def test_a_model_with_an_example_is_made_again(example):
     written = json.loads(json.dumps(recipe(neural_network(mlp(4, (3,), 2), "categorical", example=example))))
     again: Any = made_again(written)
     assert again.space.size == 4 * 3 + 3 + 3 * 2 + 2 and recipe(again) == written
+
+
+COLLINEAR = np.random.default_rng(3).normal(size=(60, 2))[:, [0, 1, 0]]
+WAVE = np.sin(2 * COLLINEAR[:, 0]) + 0.1 * np.random.default_rng(4).normal(size=60)
+POINTS = {
+    "MAP": tr.MAP(steps=30), "MLE": tr.MLE(steps=30), "Adam": tr.MAP(optimizer="adam", batch_size=20, steps=30),
+    "ensemble": tr.DeepEnsemble(size=3, member=tr.MAP(steps=30)),
+}  # fmt: skip
+
+
+@pytest.mark.test
+@pytest.mark.parametrize("name", POINTS)
+@pytest.mark.parametrize("likelihood", ["normal", "categorical"])
+def test_points_of_a_network_say_nothing_of_columns_or_of_curvature(name, likelihood):
+    """Warnings are errors here. Inputs are collinear; the report is about training and predictions."""
+    labels = likelihood == "categorical"
+    net = neural_network(mlp(3, (5,), 2 if labels else 1), likelihood)
+    fitted = tr.infer(net, tr.Data((WAVE > 0).astype(int) if labels else WAVE, given=COLLINEAR), POINTS[name], seed=0)
+    report = fitted.report()
+    assert report.verdict == "caution" and "curvature" not in str(report) and "covariance" not in fitted.found
+    assert not any(word in str(report) for word in ("collinear", "observed information", "chain"))
+    if name == "ensemble":
+        assert repr(fitted).startswith("Posterior(3 members by DeepEnsemble")
+    else:
+        assert "raise steps=, or give held_out=" in str(report)
+
+
+@pytest.mark.test
+def test_collinear_columns_of_a_linear_model_are_still_said():
+    line = tr.Model({"w": dist.Normal(jnp.zeros(3), 1.0).to_event(1)}, lambda p, x: dist.Normal(x @ p["w"], 0.1))
+    with pytest.warns(UserWarning, match="collinear columns"):
+        tr.infer(line, tr.Data(WAVE, given=COLLINEAR), tr.MLE(), seed=0, verify=None)
+
+
+@pytest.mark.test
+def test_members_with_draws_are_said_with_them():
+    member = tr.BayesByBackprop(batch_size=None, steps=200, start="random", draws=7)
+    net = neural_network(mlp(3, (2,), 1), noise=0.1)
+    fitted = tr.infer(net, tr.Data(WAVE, given=COLLINEAR), tr.DeepEnsemble(size=2, member=member), verify=None)
+    assert repr(fitted).startswith("Posterior(2 members of 7 draws by DeepEnsemble")

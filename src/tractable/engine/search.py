@@ -190,10 +190,11 @@ def standard_errors(model: Model, data: Data | None, position: np.ndarray, prior
     """The covariance of the user's parameters from the observed information J, and the smallest eigenvalue of J.
 
     J is −∇² of the objective at the maximum. J⁻¹ is the covariance of the unconstrained parameters, and the delta
-    method gives the covariance of the user's parameters. The result is empty if there are too many parameters, or if
-    the data are on file.
+    method gives the covariance of the user's parameters. The result is empty if there are too many parameters, if the
+    data are on file, or for a network: its units can be exchanged, so that single weights have no sds, and the climb of
+    an overparameterised network ends on a ridge or near a saddle as a rule.
     """
-    if model.space.size > INFORMATION or (data is not None and not data.resident):
+    if model.network_weights or model.space.size > INFORMATION or (data is not None and not data.resident):
         return {}
     batch = all_rows(data)
     where = np.asarray(position, jnp.result_type(float))

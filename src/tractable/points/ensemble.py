@@ -16,7 +16,7 @@ from tractable.core.errors import RunError
 from tractable.core.model import Model
 from tractable.core.rows import Data
 from tractable.core.settings import Jobs, at_least
-from tractable.diagnostics.belief import Draws
+from tractable.diagnostics.belief import Belief, Draws
 from tractable.diagnostics.learnt import Learnt
 from tractable.engine.drawing import Drawing
 from tractable.engine.jobs import finished, many_processes
@@ -64,6 +64,10 @@ class DeepEnsemble(Method):
     @property
     def chains(self) -> int:
         return self.size
+
+    def describe(self, belief: Belief) -> str:
+        each = "" if belief.count == 1 else f" of {belief.count} draws"
+        return f"{belief.chains} members{each}"
 
     @property
     def minibatch(self) -> bool:

@@ -52,8 +52,10 @@ class MAP(Method):
     """Maximum a posteriori: argmax_θ log p(θ) + Σ log p(y_n|θ), the density of the *user's* θ.
 
     Args:
-        optimizer: "lbfgs", which uses all rows at every step and finds exact zeros under Laplace priors; or "adam" or
-            an optax optimiser, which use minibatches if ``batch_size`` is given.
+        optimizer: "lbfgs", which uses all rows at every step and finds exact zeros under Laplace priors; or "adam",
+            whose learning rate falls from 0.05 to 0 along half a cosine, or an optax optimiser. These use minibatches
+            if ``batch_size`` is given. A schedule of rates is part of an optimiser, such as
+            ``optax.adam(optax.exponential_decay(0.05, 500, 0.5))``, and so is the clipping of gradients.
         steps: largest number of iterations.
         batch_size: number of rows per step for optax optimisers; None takes all rows.
         tolerance: the gradient counts as 0 if its largest component, per datum, is at most this. L-BFGS goes on until
@@ -62,9 +64,9 @@ class MAP(Method):
             whether the end points agree. If verification finds a higher maximum, the climb is rerun from there.
 
     For at most 1000 parameters the report gives standard errors from the observed information, if verification confirms
-    that they are the posterior's sds around its mean; ``infer(..., verify=None)`` shows them unverified. Without
-    standard errors a maximum does not say how wide the posterior is: use it as a starting point, or if the number of
-    rows is far above the number of parameters.
+    that they are the posterior's sds around its mean; ``infer(..., verify=None)`` shows them unverified. The weights of
+    a network have none. Without standard errors a maximum does not say how wide the posterior is: use it as a starting
+    point, or if the number of rows is far above the number of parameters.
     """
 
     label: ClassVar[str] = "map"
@@ -166,8 +168,11 @@ class MAP(Method):
             "trust" if slope <= tolerance or distance <= NEAR
             else "caution" if slope <= 1e3 * tolerance or distance <= 10 * NEAR else "reject"
         )  # fmt: skip
-        sds = f": the end of the climb is {distance:.2g} sds from it" if math.isfinite(distance) else ""
-        out = [Check("gradient", slope, verdict, f"largest component of the gradient per datum; 0 at a maximum{sds}")]
+        sentence = "largest component of the gradient per datum; 0 at a maximum"
+        sentence += f": the end of the climb is {distance:.2g} sds from it" if math.isfinite(distance) else ""
+        if verdict != "trust" and self.point and posterior.model.network_weights:  # predictions can be good before it
+            verdict, sentence = "caution", f"{sentence}: raise steps=, or give held_out= to stop where predictions do"
+        out = [Check("gradient", slope, verdict, sentence)]
         out += curvature(found, ridge=1e-6)
         if self.starts > 1:
             gap = found["agreement"]

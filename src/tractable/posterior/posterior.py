@@ -76,7 +76,7 @@ class Posterior(Predictive):
     def __repr__(self) -> str:
         note = ", interrupted" if self.interrupted else ""
         method = type(self.method).__name__
-        return f"Posterior({self.belief.describe()} by {method}, {len(self.names)} numbers{note})"
+        return f"Posterior({self.method.describe(self.belief)} by {method}, {len(self.names)} numbers{note})"
 
     _repr_html_ = as_html
 
