@@ -171,9 +171,14 @@ def climb(posterior: Posterior) -> list[Section]:
         return []
     note = "The objective over the steps, with a line for each start; a thick line is the running mean of a noisy one."
     unit, size = (" per row", posterior.rows) if posterior.rows else ("", 1)
-    drawn = [plots.climb(curve.steps, curve.objective / size, f"objective, nats{unit}")]
+    stored = posterior.found.get("held-out best")
+    drawn = [plots.climb(curve.steps, curve.objective / size, f"objective, nats{unit}", stored)]
     if len(curve.held_out) > 1:
-        drawn.append(plots.climb(curve.held_out_steps, curve.held_out[None], "held-out rows, nats per row"))
+        drawn.append(plots.climb(curve.held_out_steps, curve.held_out[None], "held-out rows, nats per row", stored))
+        note += (
+            f" The result is the state after {stored:,} steps (dashed), the last whose held-out score is not clearly "
+        )
+        note += "below the best."
     return [Section("Climb", drawn, note)]
 
 

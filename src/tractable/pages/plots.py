@@ -86,9 +86,14 @@ def scatter(
 
 
 @drawing("An objective over the steps of every start", 2.3)
-def climb(canvas: Canvas, steps: np.ndarray, lines: np.ndarray, label: str) -> None:
-    """Draw each of the lines (start, step) over the steps (step,); a noisy line is drawn with its running mean."""
+def climb(canvas: Canvas, steps: np.ndarray, lines: np.ndarray, label: str, marked: int | None = None) -> None:
+    """Draw each of the lines (start, step) over the steps (step,); a noisy line is drawn with its running mean.
+
+    A dashed vertical line is drawn at the number of steps ``marked``, if that is given.
+    """
     axes, settled = canvas.subplots(), []
+    if marked is not None:
+        axes.axvline(marked, color=INK, linewidth=0.8, linestyle="--")
     for one, colour in zip(lines, itertools.cycle(COLOURS), strict=False):
         at, heights = steps[np.isfinite(one)], one[np.isfinite(one)]
         if not len(heights):
