@@ -18,6 +18,7 @@ from scipy import signal, stats
 from tractable.comparison import Comparison, compare
 from tractable.core.approximations import inverse_softplus
 from tractable.core.check import Check
+from tractable.core.curve import SCORES
 from tractable.core.errors import TractableWarning
 from tractable.core.model import Data, Model
 from tractable.diagnostics.belief import Draws, Fitted, Point
@@ -268,6 +269,20 @@ def test_a_climb_without_a_trace_or_of_one_value_is_left_out():
     broken = np.array([-np.inf, -1e9, -5.0, -4.0, np.nan, -3.0])
     found = parameters.climb(with_q(coin(), MeanField(), bound=broken, data=Data([1, 0])))
     assert "<svg" in body_of(found)
+
+
+@pytest.mark.test
+def test_the_state_that_held_out_rows_chose_is_marked():
+    """By a dashed line in both curves, and in words; without held-out rows there is neither."""
+    bound, scores = np.linspace(-9.0, -4.0, 60), np.array([[200, -1.0], [400, -0.8], [600, -0.9]])
+    plain = with_q(coin(), MeanField(), bound=bound, data=Data([1, 0]))
+    assert plain.fitted is not None
+    fitted = replace(plain.fitted, info={**plain.fitted.info, SCORES: scores})
+    chosen = Posterior(plain.model, plain.data, plain.method, 0, fitted, plain.found | {"held-out best": 400})
+    first, second = (body_of(parameters.climb(posterior)) for posterior in (plain, chosen))
+    assert first.count("<svg") == 1 and "dasharray" not in first and "dashed" not in first
+    assert second.count("<svg") == second.count("dasharray") == 2
+    assert "The result is the state after 400 steps (dashed), the last whose held-out score is not" in second
 
 
 @pytest.fixture(scope="module")
