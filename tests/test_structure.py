@@ -68,7 +68,7 @@ BUDGETS = {
     "engine": 3_466,
     "mcmc": 1_941,
     "sgmcmc": 607,
-    "points": 451,
+    "points": 452,
     "vi": 773,
     "networks": 1_144,
     "latent": 4_442,

@@ -190,11 +190,11 @@ def standard_errors(model: Model, data: Data | None, position: np.ndarray, prior
     """The covariance of the user's parameters from the observed information J, and the smallest eigenvalue of J.
 
     J is −∇² of the objective at the maximum. J⁻¹ is the covariance of the unconstrained parameters, and the delta
-    method gives the covariance of the user's parameters. The result is empty if there are too many parameters, if the
-    data are on file, or for a network: its units can be exchanged, so that single weights have no sds, and the climb of
-    an overparameterised network ends on a ridge or near a saddle as a rule.
+    method gives the covariance of the user's parameters. The result is empty if there are too many parameters, or if
+    the data are on file. If J has no inverse, a warning says so, but not of a network: its units can be exchanged and
+    its climbs end on ridges or near saddles as a rule, so that it is judged by its predictions.
     """
-    if model.network_weights or model.space.size > INFORMATION or (data is not None and not data.resident):
+    if model.space.size > INFORMATION or (data is not None and not data.resident):
         return {}
     batch = all_rows(data)
     where = np.asarray(position, jnp.result_type(float))
@@ -220,7 +220,7 @@ def standard_errors(model: Model, data: Data | None, position: np.ndarray, prior
             out["covariance"] = slope[:, free] @ inverse[np.ix_(free, free)] @ slope[:, free].T
             out["covariance"][np.any(slope[:, at_kinks] != 0, axis=1)] = np.nan
         out["information"] = information
-    else:
+    elif not model.network_weights:
         tell(
             f"The observed information has an eigenvalue of {values.min():.3g}: no standard errors. The maximum is "
             "at a boundary, a saddle or a ridge; check the data for collinear columns, or use a proper prior.",

@@ -64,9 +64,9 @@ class MAP(Method):
             whether the end points agree. If verification finds a higher maximum, the climb is rerun from there.
 
     For at most 1000 parameters the report gives standard errors from the observed information, if verification confirms
-    that they are the posterior's sds around its mean; ``infer(..., verify=None)`` shows them unverified. The weights of
-    a network have none. Without standard errors a maximum does not say how wide the posterior is: use it as a starting
-    point, or if the number of rows is far above the number of parameters.
+    that they are the posterior's sds around its mean; ``infer(..., verify=None)`` shows them unverified. Without
+    standard errors a maximum does not say how wide the posterior is: use it as a starting point, or if the number of
+    rows is far above the number of parameters. A point of a network is judged by its gradient and its predictions.
     """
 
     label: ClassVar[str] = "map"
@@ -170,10 +170,11 @@ class MAP(Method):
         )  # fmt: skip
         sentence = "largest component of the gradient per datum; 0 at a maximum"
         sentence += f": the end of the climb is {distance:.2g} sds from it" if math.isfinite(distance) else ""
-        if verdict != "trust" and self.point and posterior.model.network_weights:  # predictions can be good before it
+        is_network = self.point and posterior.model.network_weights
+        if verdict != "trust" and is_network:  # predictions can be good before it
             verdict, sentence = "caution", f"{sentence}: raise steps=, or give held_out= to stop where predictions do"
         out = [Check("gradient", slope, verdict, sentence)]
-        out += curvature(found, ridge=1e-6)
+        out += [] if is_network else curvature(found, ridge=1e-6)
         if self.starts > 1:
             gap = found["agreement"]
             verdict = "trust" if gap <= 1e-3 * max(1.0, abs(found["objective"]) * 1e-3) else "caution"
