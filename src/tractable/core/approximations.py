@@ -18,6 +18,7 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from tractable.core.errors import SettingsError
+from tractable.core.shared import COMPILE_FAST, compiled
 
 Phi = dict[str, Any]  # arrays
 LOG_2PI = math.log(2 * math.pi)
@@ -58,7 +59,7 @@ def mean_field(size: int) -> Approximation:
         log_prob=lambda phi, z: jnp.sum(log_normal(z - phi["mean"], phi["rho"])),
         entropy=_entropy,
         mean=_mean,
-        sd=lambda phi: softplus(phi["rho"]),
+        sd=_sd,
         scale=_scale,
     )
 
@@ -243,6 +244,12 @@ def _mean(phi: Phi) -> Any:
     return phi["mean"]
 
 
+def _sd(phi: Phi) -> Any:
+    """σ, which NumPy computes if φ is a NumPy array, so that nothing is compiled."""
+    rho = phi["rho"]
+    return np.logaddexp(0, rho) if isinstance(rho, np.ndarray) else softplus(rho)
+
+
 def _scale(phi: Phi, sd: jax.Array) -> Phi:
     # The units of ρ are 1 or sd: since dρ = dσ / sigmoid(ρ), a change of σ by a tenth changes ρ by 0.1 if σ is small,
     # and by σ/10 if σ is large.
@@ -255,6 +262,7 @@ def log_normal(difference: jax.Array, rho: jax.Array) -> jax.Array:
     return -jnp.square(difference * jnp.exp(-log_sd)) / 2 - log_sd - LOG_2PI / 2
 
 
+@compiled("q", "count", if_few=COMPILE_FAST)
 def drawn(q: Approximation, phi: Phi, key: jax.Array, count: int) -> jax.Array:
     """(count, d) independent draws from q."""
     noise = jax.random.normal(key, (count, q.noise), phi["mean"].dtype)

@@ -22,6 +22,7 @@ from tractable.engine.method import Program
 
 EVALUATED, FEW = 1000, 100  # number of paired draws of the bound that compare two states; FEW if φ is large
 LARGE = 200_000  # φ, the variational parameters, is large if it holds more numbers than this
+BLOCK = 10  # number of draws whose noise is drawn at once
 GRADIENTS = 32  # number of gradient estimates from which the mean gradient and its noise are estimated
 SIGMAS = 2.0  # critical value of the tests on a noisy bound, in standard errors
 SURE = 3.0  # a difference of held-out scores or rise of a trace beyond this many standard errors is not due to chance
@@ -132,13 +133,20 @@ def _values(
     method: Any = program.method
     objective = method.objective(program.model, rows, tuned)
     first = jax.tree.map(lambda a: a[0], phis)
+    count, block = (EVALUATED, BLOCK) if tree.size(first) <= LARGE else (FEW, 1)
 
-    def once(t: jax.Array) -> jax.Array:
+    def draw(t: jax.Array) -> PyTree:
+        return jax.tree.map(lambda a: a[0], objective.draw(jax.random.fold_in(key, t), 1, first))
+
+    def once(now: tuple[jax.Array, PyTree]) -> jax.Array:
+        t, noise = now
         batch = None if plan is None else window(rows, plan, *place(plan, key, t))
-        noise = jax.tree.map(lambda a: a[0], objective.draw(jax.random.fold_in(key, t), 1, first))
         return jax.vmap(lambda phi: objective.value(noise, phi, batch))(phis)
 
-    return jax.lax.map(once, jnp.arange(EVALUATED if tree.size(first) <= LARGE else FEW)).T
+    def values(times: jax.Array) -> jax.Array:  # the inner loop makes XLA store the noise instead of drawing it again
+        return jax.lax.map(once, (times, jax.vmap(draw)(times)))
+
+    return jax.lax.map(values, jnp.arange(count).reshape(-1, block)).reshape(count, -1).T
 
 
 @compiled("program", "plan", if_few=COMPILE_FASTEST)
