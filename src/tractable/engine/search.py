@@ -12,7 +12,7 @@ import numpyro.distributions as dist
 from tractable.core.causes import base_of
 from tractable.core.model import Batch, Model, Objective, PyTree, is_distribution, log_posterior, whole
 from tractable.core.rows import Data
-from tractable.core.shared import compiled
+from tractable.core.shared import COMPILE_FAST, compiled
 from tractable.core.sums import Expected, accumulate
 from tractable.core.words import tell
 from tractable.engine.ascent import lbfgs
@@ -310,7 +310,7 @@ def _kinks(model: Model) -> tuple[np.ndarray, np.ndarray]:
     return spread("rate"), spread("centre")
 
 
-@compiled("model", "prior", "jacobian")
+@compiled("model", "prior", "jacobian", if_few=COMPILE_FAST)
 def total(
     model: Model, position: jax.Array, batch: Batch | None, prior: bool = True, jacobian: bool = False
 ) -> tuple[jax.Array, jax.Array]:

@@ -14,7 +14,7 @@ from jax.typing import ArrayLike
 
 from tractable.core.errors import ModelError
 from tractable.core.settings import expect_whole
-from tractable.core.shared import shared
+from tractable.core.shared import COMPILE_FAST, compiled, shared
 from tractable.core.tree import PyTree, path_name
 
 RELU_GAIN = 2.0  # starting variance × fan-in: a ReLU halves the second moment, and 2 makes up for it (He et al. 2015)
@@ -122,20 +122,28 @@ def activated(activation: str | Callable) -> tuple[Callable, float]:
     return ACTIVATIONS[activation]
 
 
-@shared
-def _mlp(widths: tuple[int, ...], activation: str | Callable) -> Network:
-    dtype, (function, gain) = jnp.result_type(float), activated(activation)
-    layers = {f"layer{i}": shape for i, shape in enumerate(itertools.pairwise(widths))}
-    if len(layers) == 1:
-        gain = 1.0  # there is no activation, so no scale is lost
+@compiled("widths", "gain", "dtype", if_few=COMPILE_FAST)
+def _starting_weights(key: jax.Array, widths: tuple[int, ...], gain: float, dtype: np.dtype) -> PyTree:
+    """The starting weights of ``mlp``, by layer."""
 
     def layer(key: jax.Array, shape: tuple[int, int]) -> dict[str, jax.Array]:
         weight = float(np.sqrt(gain / shape[0])) * jax.random.normal(key, shape, dtype)
         return {"weight": weight, "bias": jnp.zeros(shape[1], dtype)}
 
+    keys = jax.random.split(key, len(widths) - 1)
+    pairs = zip(keys, itertools.pairwise(widths), strict=True)
+    return {f"layer{i}": layer(key, shape) for i, (key, shape) in enumerate(pairs)}
+
+
+@shared
+def _mlp(widths: tuple[int, ...], activation: str | Callable) -> Network:
+    dtype, (function, gain) = jnp.result_type(float), activated(activation)
+    layers = [f"layer{i}" for i in range(len(widths) - 1)]
+    if len(layers) == 1:
+        gain = 1.0  # there is no activation, so no scale is lost
+
     def start(key: jax.Array) -> PyTree:
-        keys = jax.random.split(key, len(layers))
-        return {name: layer(k, shape) for (name, shape), k in zip(layers.items(), keys, strict=True)}
+        return _starting_weights(key, widths, gain, dtype)
 
     def apply(params: PyTree, x: ArrayLike) -> jax.Array:
         h = jnp.asarray(x)
