@@ -257,3 +257,17 @@ def test_a_noise_that_goes_to_zero_is_no_fault():
     model = tr.models.neural_network(tr.models.mlp(1, (3,), 1))
     posterior = tr.infer(model, tr.Data(np.full(40, 3.0), given=x), tr.IVON(steps=4000), verify=None, progress=False)
     assert np.all(np.isfinite(posterior.fitted.phi["mean"]))
+
+
+@pytest.mark.laws
+def test_its_bound_on_a_small_network_is_that_of_bayes_by_backprop():
+    """The two end within 3 nats on this curve. With a learning rate of 0.1 in place of 0.5, IVON ended 8 nats lower."""
+    rng = np.random.default_rng(0)
+    x = rng.uniform(-1, 1, (1300, 1))
+    y = np.sin(3 * x[:, 0]) + rng.normal(0, 0.1, 1300)
+    model, data = tr.models.neural_network(tr.models.mlp(1, (20,), 1)), tr.Data(y[:300], given=x[:300])
+    bounds = [
+        tr.infer(model, data, method, verify=None, progress=False).found["objective"]
+        for method in (tr.IVON(), tr.BayesByBackprop())
+    ]
+    assert bounds[0] > bounds[1] - 3

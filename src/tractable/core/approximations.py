@@ -44,7 +44,7 @@ class Approximation(NamedTuple):
     log_prob: Callable[[Any, jax.Array], jax.Array]
     entropy: Callable[[Any], jax.Array]
     mean: Callable[[Any], jax.Array]
-    sd: Callable[[Any], jax.Array]
+    sd: Callable[[Any], Any]
     scale: Callable[[Any, jax.Array], Phi]
     whole: bool = True
 
@@ -59,7 +59,8 @@ def mean_field(size: int) -> Approximation:
         log_prob=lambda phi, z: jnp.sum(log_normal(z - phi["mean"], phi["rho"])),
         entropy=_entropy,
         mean=_mean,
-        sd=_sd,
+        # NumPy computes the sds of a φ that it holds, so that nothing is compiled.
+        sd=lambda phi: np.logaddexp(0, rho) if isinstance(rho := phi["rho"], np.ndarray) else softplus(rho),
         scale=_scale,
     )
 
@@ -196,9 +197,8 @@ def softplus(rho: ArrayLike) -> jax.Array:
     if rho.dtype != jnp.float32:
         return jax.nn.softplus(rho)
     tail = jnp.exp(-jnp.abs(rho))
-    z = tail / (2 + tail)
+    z, series = tail / (2 + tail), 1 / 17
     square = jnp.square(z)
-    series = 1 / 17
     for k in range(7, -1, -1):
         series = series * square + 1 / (2 * k + 1)
     return jnp.maximum(rho, 0) + 2 * z * series
@@ -244,12 +244,6 @@ def _mean(phi: Phi) -> Any:
     return phi["mean"]
 
 
-def _sd(phi: Phi) -> Any:
-    """σ, which NumPy computes if φ is a NumPy array, so that nothing is compiled."""
-    rho = phi["rho"]
-    return np.logaddexp(0, rho) if isinstance(rho, np.ndarray) else softplus(rho)
-
-
 def _scale(phi: Phi, sd: jax.Array) -> Phi:
     # The units of ρ are 1 or sd: since dρ = dσ / sigmoid(ρ), a change of σ by a tenth changes ρ by 0.1 if σ is small,
     # and by σ/10 if σ is large.
@@ -265,5 +259,4 @@ def log_normal(difference: jax.Array, rho: jax.Array) -> jax.Array:
 @compiled("q", "count", if_few=COMPILE_FAST)
 def drawn(q: Approximation, phi: Phi, key: jax.Array, count: int) -> jax.Array:
     """(count, d) independent draws from q."""
-    noise = jax.random.normal(key, (count, q.noise), phi["mean"].dtype)
-    return jax.vmap(lambda eps: q.sample(phi, eps))(noise)
+    return jax.vmap(lambda eps: q.sample(phi, eps))(jax.random.normal(key, (count, q.noise), phi["mean"].dtype))

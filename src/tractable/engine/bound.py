@@ -20,9 +20,10 @@ from tractable.core.shared import COMPILE_FAST, COMPILE_FASTEST, compiled
 from tractable.engine import run as loop
 from tractable.engine.method import Program
 
-EVALUATED, FEW = 1000, 100  # number of paired draws of the bound that compare two states; FEW if φ is large
+# Number of paired draws of the bound that compare two states, FEW if φ is large; and of draws whose noise is drawn at
+# once.
+EVALUATED, FEW, AT_ONCE = 1000, 100, 10
 LARGE = 200_000  # φ, the variational parameters, is large if it holds more numbers than this
-BLOCK = 10  # number of draws whose noise is drawn at once
 GRADIENTS = 32  # number of gradient estimates from which the mean gradient and its noise are estimated
 SIGMAS = 2.0  # critical value of the tests on a noisy bound, in standard errors
 SURE = 3.0  # a difference of held-out scores or rise of a trace beyond this many standard errors is not due to chance
@@ -130,29 +131,23 @@ def _rise(first: np.ndarray, last: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def _values(
     program: Program, plan: Plan | None, tuned: PyTree, rows: PyTree, phis: PyTree, key: jax.Array
 ) -> jax.Array:
-    method: Any = program.method
-    objective = method.objective(program.model, rows, tuned)
+    objective: Objective = program.method.objective(program.model, rows, tuned)  # pyright: ignore
     first = jax.tree.map(lambda a: a[0], phis)
-    count, block = (EVALUATED, BLOCK) if tree.size(first) <= LARGE else (FEW, 1)
-
-    def draw(t: jax.Array) -> PyTree:
-        return jax.tree.map(lambda a: a[0], objective.draw(jax.random.fold_in(key, t), 1, first))
+    count, block = (EVALUATED, AT_ONCE) if tree.size(first) <= LARGE else (FEW, 1)
 
     def once(now: tuple[jax.Array, PyTree]) -> jax.Array:
-        t, noise = now
-        batch = None if plan is None else window(rows, plan, *place(plan, key, t))
-        return jax.vmap(lambda phi: objective.value(noise, phi, batch))(phis)
+        batch = None if plan is None else window(rows, plan, *place(plan, key, now[0]))
+        return jax.vmap(lambda phi: objective.value(now[1], phi, batch))(phis)
 
-    def values(times: jax.Array) -> jax.Array:  # the inner loop makes XLA store the noise instead of drawing it again
-        return jax.lax.map(once, (times, jax.vmap(draw)(times)))
+    def values(b: jax.Array) -> jax.Array:  # the inner loop makes XLA store the noise instead of drawing it again
+        return jax.lax.map(once, (b + jnp.arange(block), objective.draw(jax.random.fold_in(key, b), block, first)))
 
-    return jax.lax.map(values, jnp.arange(count).reshape(-1, block)).reshape(count, -1).T
+    return jax.lax.map(values, jnp.arange(0, count, block)).reshape(count, -1).T
 
 
 @compiled("program", "plan", if_few=COMPILE_FASTEST)
 def _signal(program: Program, plan: Plan | None, tuned: PyTree, rows: PyTree, phi: PyTree, key: jax.Array) -> jax.Array:
-    method: Any = program.method
-    objective = method.objective(program.model, rows, tuned)
+    objective: Objective = program.method.objective(program.model, rows, tuned)  # pyright: ignore
     return signal(objective, plan, rows, phi, objective.first_memory(phi), key)
 
 

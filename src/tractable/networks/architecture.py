@@ -1,7 +1,6 @@
 """Networks as functions of weights and one input: perceptrons, Equinox modules, and pairs (params, apply)."""
 
 import functools
-import itertools
 import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -126,24 +125,19 @@ def activated(activation: str | Callable) -> tuple[Callable, float]:
 def _starting_weights(key: jax.Array, widths: tuple[int, ...], gain: float, dtype: np.dtype) -> PyTree:
     """The starting weights of ``mlp``, by layer."""
 
-    def layer(key: jax.Array, shape: tuple[int, int]) -> dict[str, jax.Array]:
-        weight = float(np.sqrt(gain / shape[0])) * jax.random.normal(key, shape, dtype)
-        return {"weight": weight, "bias": jnp.zeros(shape[1], dtype)}
-
-    keys = jax.random.split(key, len(widths) - 1)
-    pairs = zip(keys, itertools.pairwise(widths), strict=True)
-    return {f"layer{i}": layer(key, shape) for i, (key, shape) in enumerate(pairs)}
+    weights = {}
+    for i, layer_key in enumerate(jax.random.split(key, len(widths) - 1)):
+        weight = float(np.sqrt(gain / widths[i])) * jax.random.normal(layer_key, widths[i : i + 2], dtype)
+        weights[f"layer{i}"] = {"weight": weight, "bias": jnp.zeros(widths[i + 1], dtype)}
+    return weights
 
 
 @shared
 def _mlp(widths: tuple[int, ...], activation: str | Callable) -> Network:
     dtype, (function, gain) = jnp.result_type(float), activated(activation)
     layers = [f"layer{i}" for i in range(len(widths) - 1)]
-    if len(layers) == 1:
-        gain = 1.0  # there is no activation, so no scale is lost
-
-    def start(key: jax.Array) -> PyTree:
-        return _starting_weights(key, widths, gain, dtype)
+    gain = gain if len(layers) > 1 else 1.0  # without an activation no scale is lost
+    start = functools.partial(_starting_weights, widths=widths, gain=gain, dtype=dtype)
 
     def apply(params: PyTree, x: ArrayLike) -> jax.Array:
         h = jnp.asarray(x)

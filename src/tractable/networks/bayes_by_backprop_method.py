@@ -92,6 +92,7 @@ class BayesByBackprop(Variational):
     """
 
     label: ClassVar[str] = "bbb"
+    rates: ClassVar[tuple[float, float]] = (0.01, 0.003)  # the default learning rates of small networks and of others
     kind: ClassVar[str] = "mean field"
     long: ClassVar[bool] = True
     outside: ClassVar[tuple[str, ...]] = (*Variational.outside, "epochs", "sd")
@@ -169,7 +170,7 @@ class BayesByBackprop(Variational):
     def learn(self, session: Session) -> Outcome:
         """Learn as ``Variational``; the model's size decides ``samples`` and ``learning_rate`` where they are None."""
         small = session.model.space.size <= SMALL and not self.at_mode(session.model, session.data)
-        samples, rate = (4, 0.01) if small else (1, 0.003)
+        samples, rate = (4, self.rates[0]) if small else (1, self.rates[1])
         sized = replace(self, samples=self.samples or samples, learning_rate=self.learning_rate or rate)
         outcome = super(BayesByBackprop, sized).learn(session)
         return outcome._replace(found=outcome.found | {"samples": sized.samples})
@@ -249,6 +250,4 @@ class BayesByBackprop(Variational):
         return Found(np.asarray(states.position)[0], done * shape.group * each, error, False)
 
     def most(self, plan: Plan | None) -> int:
-        if self.epochs is None:
-            return self.steps
-        return self.epochs * (1 if plan is None else plan.count)
+        return self.steps if self.epochs is None else self.epochs * (1 if plan is None else plan.count)

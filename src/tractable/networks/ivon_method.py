@@ -8,7 +8,7 @@ import jax
 from tractable.core.model import Kernel, Model, Objective, PyTree
 from tractable.core.rows import Data
 from tractable.core.settings import Positive
-from tractable.engine.method import Rate, on_all_rows
+from tractable.engine.method import on_all_rows
 from tractable.networks.bayes_by_backprop_method import BayesByBackprop
 from tractable.networks.ivon import ivon, partial_log_joint, phi_of
 
@@ -22,7 +22,8 @@ class IVON(BayesByBackprop):
     Targets should have about unit scale: with others the climb ends early, and the report rejects the result.
 
     Args:
-        learning_rate: > 0, a share of a full Newton step, which falls from stage to stage; or a schedule of it.
+        learning_rate: > 0, a share of a full Newton step, which falls from stage to stage; or a schedule of it. None
+            takes 0.5 where a step has 4 draws by default, and 0.1 elsewhere.
         sd: > 0, starting σ of every weight with start="random", or where there are more than 5,000 weights. A small σ
             also makes the first steps small.
         forget: weight in (0, 1) of one step in the running precisions; None takes 1/(100 + 50 N/n), which is about 50
@@ -31,10 +32,10 @@ class IVON(BayesByBackprop):
     """
 
     label: ClassVar[str] = "ivon"
+    rates: ClassVar[tuple[float, float]] = (0.5, 0.1)
     kl_weights: Literal["uniform"] = "uniform"
     noise: Literal["shared"] = "shared"
     optimizer: Literal["newton"] = "newton"
-    learning_rate: Rate = 0.1
     forget: Positive | None = None
 
     def __post_init__(self) -> None:

@@ -74,7 +74,6 @@ class MAP(Method):
     prior: ClassVar[bool] = True
     verified: ClassVar[bool] = True
     climbs: ClassVar[bool] = True
-    long: ClassVar[bool] = True
     outside: ClassVar[tuple[str, ...]] = ("tolerance", "starts")
     optimizer: Literal["lbfgs", "adam"] | Optimiser = "lbfgs"
     steps: Count = 2000
@@ -143,7 +142,7 @@ class MAP(Method):
         rows = None if data is None or plan is not None else data.arrays()
         shape = loop.shape(self.steps, 1, model.space.size, self.starts)
         at, interrupted = climb(
-            Climber(session, "climbing", program, shape, plan, keys, self.long), None,
+            Climber(session, "climbing", program, shape, plan, keys, True), None,
             lambda: loop.begin(on_one_device, None, rows, keys, positions), [-(-self.steps // shape.group)],
             None if session.held_out is None else lambda states: _score(model, states, session.held_out),
         )  # fmt: skip
