@@ -2,8 +2,9 @@
 
 NumPyro's NUTS, and nutpie's if it is installed, draw from the built-in examples. ``tr.judge`` judges these draws, and
 six sets that were made wrong: half of the draws' range is missing, the warm-up was kept, the Jacobian or the prior was
-forgotten, all rows count twice, chains do not mix. A set is right if its means are within 0.2 sds of those of exact or
-long chains, and its sds within a factor of 1.25: then the fault changed little.
+forgotten, all rows count twice, chains do not mix. If stanli is installed, it draws from three Stan programs and from
+programs with two of these faults, and the draws are judged by the same models in Python. A set is right if its means
+are within 0.2 sds of those of exact or long chains, and its sds within a factor of 1.25: then the fault changed little.
 
 Predicted: no wrong set is trusted, and no right set of an unchanged density is rejected.
 
@@ -14,10 +15,12 @@ import functools
 import importlib.util
 import warnings
 from collections.abc import Callable
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro.distributions as dist
 from measuring import arguments, record, say_where, table
 from numpyro.infer import MCMC, NUTS
 
@@ -29,6 +32,59 @@ from tractable.gallery.models import example
 NAMES = ("beta-bernoulli", "normal-mean", "linear-regression", "gaussian-mixture", "breast-cancer", "wine", "diabetes")
 CHAINS, DRAWS, WARM_UP = 4, 1000, 1000
 Density = Callable[[jax.Array], jax.Array]
+Sets = dict[str, dict[str, np.ndarray]]  # for each set's name, draws (chain, draw, …) by parameter
+
+X = np.linspace(-1, 1, 60, dtype=np.float32)
+NOISE = np.random.default_rng(4)
+SCHOOLS = [28.0, 8.0, -3.0, 7.0, -1.0, 1.0, 18.0, 12.0], [15.0, 10.0, 16.0, 11.0, 9.0, 11.0, 10.0, 18.0]
+LINE = {"a": dist.Normal(0.0, 2.0), "b": dist.Normal(0.0, 2.0)}
+
+
+class Stan(NamedTuple):
+    """A Stan program and the same model in Python."""
+
+    parameters: str
+    priors: str
+    likelihood: str
+    y: np.ndarray
+    x: np.ndarray  # of eight schools the standard errors
+    model: tr.Model
+    scale: str | None = None  # a parameter above 0, if there is a posterior without its Jacobian
+
+    def program(self, likelihood: str, more: str = "") -> str:
+        """The program with a likelihood and with more statements."""
+        kind = "array[N] int" if self.y.dtype.kind == "i" else "vector[N]"
+        rows = f"data {{ int N; {kind} y; vector[N] x; }} parameters {{ {self.parameters} }}"
+        return f"{rows} model {{ {self.priors} {likelihood} {more} }}"
+
+    @property
+    def data(self) -> tr.Data:
+        return tr.Data(self.y, given={"x": self.x, "row": np.arange(len(self.y))})
+
+
+BY_STAN = {
+    "eight-schools": Stan(
+        "real a; real<lower=0> tau; vector[N] eta;", "a ~ normal(0, 5); tau ~ cauchy(0, 5); eta ~ std_normal();",
+        "y ~ normal(a + tau * eta, x);", *np.array(SCHOOLS, np.float32),
+        tr.Model(
+            {"a": dist.Normal(0.0, 5.0), "tau": dist.HalfCauchy(5.0), "eta": dist.Normal(np.zeros(8, np.float32), 1.0)},
+            lambda p, given: dist.Normal(p["a"] + p["tau"] * p["eta"][given["row"]], given["x"]),
+        ),
+    ),
+    "counts": Stan(
+        "real a; real b;", "a ~ normal(0, 2); b ~ normal(0, 2);", "y ~ poisson_log(a + b * x);",
+        NOISE.poisson(np.exp(0.5 + X)), X,
+        tr.Model(LINE, lambda p, given: dist.Poisson(jnp.exp(p["a"] + p["b"] * given["x"]))),
+    ),
+    "outliers": Stan(
+        "real a; real b; real<lower=0> sigma;", "a ~ normal(0, 2); b ~ normal(0, 2); sigma ~ exponential(1);",
+        "y ~ student_t(4, a + b * x, sigma);", (1 - X + 0.5 * NOISE.standard_t(4, 60)).astype(np.float32), X,
+        tr.Model(
+            LINE | {"sigma": dist.Exponential(1.0)},
+            lambda p, given: dist.StudentT(4.0, p["a"] + p["b"] * given["x"], p["sigma"]),
+        ), "sigma",
+    ),
+}  # fmt: skip
 
 
 def densities(model: tr.Model, data: tr.Data | None) -> dict[str, Density]:
@@ -76,8 +132,25 @@ def by_nutpie(density: Density, size: int, seed: int) -> np.ndarray:
     return tree.posterior["z"].to_numpy()
 
 
-def sets_of(model: tr.Model, data: tr.Data | None, nutpie: bool) -> dict[str, np.ndarray]:
-    """Sets of positions (chain, draw, d), by name; those whose name does not begin with "right" have a fault."""
+def by_stanli(stan: Stan) -> Sets:
+    """Sets of draws of a Stan program and of programs with a fault."""
+    import stanli
+
+    programs = {"right, stanli": stan.program(stan.likelihood)}
+    programs["rows twice, stanli"] = stan.program(stan.likelihood, stan.likelihood)
+    if stan.scale is not None:
+        programs["no Jacobian, stanli"] = stan.program(stan.likelihood, f"target += -log({stan.scale});")
+    out, data = {}, {"N": len(stan.y), "y": stan.y.tolist(), "x": stan.x.tolist()}
+    for name, program in programs.items():
+        fit = stanli.Model(stan_code=program, data=data).sample(
+            seed=5, chains=CHAINS, warmup=WARM_UP, samples=DRAWS, refresh=0
+        )
+        out[name] = {parameter: fit.draws(parameter) for parameter in stan.model.prior}
+    return out
+
+
+def sets_of(model: tr.Model, data: tr.Data | None, nutpie: bool) -> Sets:
+    """Sets of draws, by name; those whose name does not begin with "right" have a fault."""
     size, all_densities = model.space.size, densities(model, data)
     out = {name: by_numpyro(density, size, 1) for name, density in all_densities.items()}
     right = out["right"]
@@ -92,7 +165,8 @@ def sets_of(model: tr.Model, data: tr.Data | None, nutpie: bool) -> dict[str, np
     ordered = right.reshape(-1, size)[np.argsort(first.ravel())]
     generator = np.random.default_rng(0)
     out["unmixed chains"] = np.stack([each[generator.permutation(DRAWS)] for each in np.split(ordered, CHAINS)])
-    return out
+    constrain = jax.jit(jax.vmap(jax.vmap(lambda z: model.constrain(model.space.unravel(z)))))
+    return {name: jax.tree.map(np.asarray, constrain(jnp.asarray(positions))) for name, positions in out.items()}
 
 
 def is_right(values: np.ndarray, mean: np.ndarray, sd: np.ndarray) -> bool:
@@ -104,18 +178,20 @@ def is_right(values: np.ndarray, mean: np.ndarray, sd: np.ndarray) -> bool:
 
 def main() -> None:
     parser = arguments(__doc__ or "")
-    parser.add_argument("--only", nargs="+", choices=NAMES, default=NAMES, metavar="NAME")
+    parser.add_argument("--only", nargs="+", choices=(*NAMES, *BY_STAN), default=(*NAMES, *BY_STAN), metavar="NAME")
     chosen = parser.parse_args()
     say_where("Draws of other samplers are judged")
     warnings.filterwarnings("ignore")
-    nutpie, counts, rows = bool(importlib.util.find_spec("nutpie")), {}, []
-    for name in chosen.only[:1] if chosen.quick else chosen.only:
-        model, data, _ = example(name).build()
+    nutpie, stanli = (bool(importlib.util.find_spec(name)) for name in ("nutpie", "stanli"))
+    counts, rows = {}, []
+    names = [name for name in chosen.only if stanli or name not in BY_STAN]
+    for name in names[:1] if chosen.quick else names:
+        stan = BY_STAN.get(name)
+        model, data = example(name).build()[:2] if stan is None else (stan.model, stan.data)
         long = tr.infer(model, data, tr.NUTS(draws=1000 if chosen.quick else 5000), seed=9, verify=None)
         mean, sd = long.flat_moments
-        unravel = jax.jit(jax.vmap(jax.vmap(lambda z, model=model: model.constrain(model.space.unravel(z)))))
-        for kind, positions in sets_of(model, data, nutpie).items():
-            posterior = tr.judge(jax.tree.map(np.asarray, unravel(jnp.asarray(positions))), model, data)
+        for kind, draws in (sets_of(model, data, nutpie) if stan is None else by_stanli(stan)).items():
+            posterior = tr.judge(draws, model, data)
             verdict, right = posterior.report().verdict, is_right(posterior.values, mean, sd)
             unmixed = kind == "unmixed chains"
             group = "wrong" if unmixed or not right else "right" if kind.startswith("right") else "changed little"
