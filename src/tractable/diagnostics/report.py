@@ -57,7 +57,7 @@ def _bases(posterior: Learnt) -> list[str]:
     if posterior.model.is_ladder:
         return ["by its bound and its hidden units"]
     if posterior.model.network_weights:
-        return ["by its predictions and not by its weights"]
+        return ["by its predictions for rows like the fitted ones, not beyond them, and not by its weights"]
     return ["as a maximum and not as a posterior"] if posterior.is_point else []
 
 
