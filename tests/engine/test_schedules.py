@@ -12,8 +12,8 @@ from every_method import PIXELS, REGRESSION, VAE, X, Y
 
 import tractable as tr
 from tractable.core.errors import SettingsError
-from tractable.core.schedules import rates
 from tractable.core.tree import PyTree
+from tractable.engine.ascend import rates
 
 pytestmark = pytest.mark.test
 

@@ -5,36 +5,10 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from tractable.core.errors import SettingsError
 
 Schedule = Callable[[jax.Array], jax.Array]
-CHECKED = 1000  # largest number of times at which a user's schedule is checked
-
-
-def rates(what: str, schedule: Callable, steps: int, most: int = CHECKED) -> np.ndarray:
-    """(m,) the learning rates of a user's schedule at m ≤ ``most`` evenly spaced times of a run of ``steps`` steps.
-
-    Raises:
-        SettingsError: "{what} expects a schedule ...": JAX cannot trace the schedule, or a rate is no scalar, negative
-            or not finite.
-    """
-    times = np.unique(np.linspace(0, steps - 1, min(steps, most)).astype(int))
-    try:
-        found = np.asarray(jax.vmap(schedule)(jnp.asarray(times)), float)
-    except Exception as error:  # a user's function may raise anything
-        got = f"{type(error).__name__}: {str(error).split(chr(10))[0].rstrip('.')}"
-    else:
-        good = (found >= 0) & (found < math.inf)
-        if found.ndim == 1 and good.all():
-            return found
-        first = int(np.argmin(good)) if found.ndim == 1 else 0
-        got = f"{found[first]:.3g} after {times[first]} steps" if found.ndim == 1 else f"shape {found.shape[1:]}"
-    raise SettingsError(
-        f"{what} expects a schedule whose rate at each of the {steps} steps is one finite number ≥ 0, computed by "
-        f"jax.numpy; got {got}. optax.cosine_decay_schedule(0.01, {steps}) is such a schedule."
-    )
 
 
 def constant(step_size: float | jax.Array) -> Schedule:
