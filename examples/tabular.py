@@ -1,14 +1,14 @@
 """Calibrated prediction intervals from a table in four lines: diabetes after a year, from ten measurements.
 
-    model = BayesianMLPRegressor(calibration=0.3, random_state=0)
+    model = BayesianMLPRegressor(method="bbb", calibration=0.3, random_state=0)
     model.fit(X_train, y_train)
     mean = model.predict(X_test)
     lower, upper = model.predict_interval(X_test).T
 
 The data are 442 patients (Efron et al. 2004), of whom 110 are held out. The estimators standardise the columns and y,
-and learn a posterior of the network's weights by Bayes by Backprop. 30 % of the training rows do not enter the fit
-but calibrate the intervals (split conformal prediction). The intervals then contain 90 % of new patients, even if the
-network is wrong.
+and learn a posterior of the network's weights, here by Bayes by Backprop. 30 % of the training rows do not enter the
+fit but calibrate the intervals (split conformal prediction). The intervals then contain 90 % of new patients, even if
+the network is wrong.
 
 What to look for: the share of held-out patients inside the intervals is 0.90 up to chance, which is about 0.04 for 99
 patients that calibrate and 110 that test. The network explains hardly more than the linear model: its R² is 0.38, and

@@ -50,7 +50,6 @@ LEFT_OUT = 1000  # largest number of rows for leave-one-out predictions
 LEAPFROGS = 15  # typical number of leapfrog steps in a transition of NUTS
 OPERATIONS = 3e11  # arithmetic operations that a machine is assumed to do in a minute
 COUNTED_ROWS = 10_000  # a gradient's operations are counted on at most this many rows, and scaled to all rows
-UNNAMED = "method"  # name of the folder of a method without a label
 CLOCK = "clock.json"  # file with a method's times, in its folder once its run has ended
 SMOOTHED = 4000  # largest number of draws that a density estimate uses
 
@@ -264,7 +263,7 @@ def _fit(
     """
     method, (name, seed) = methods[index], runs[index]
     report_progress = Heard(progress, f"{name}: ") if callable(progress) else progress
-    own_folder = None if folder is None else folder / (name or UNNAMED)
+    own_folder = None if folder is None else folder / (name or "method")
     try:
         unverified = infer(model, data, method, seed=seed, progress=report_progress, verify=None, checkpoint=own_folder)
         compiling = unverified.seconds[COMPILING]

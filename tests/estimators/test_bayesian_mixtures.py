@@ -404,7 +404,7 @@ def test_it_goes_where_estimators_go():
         ({}, [[1.0, np.nan], [2.0, 3.0]], None, "NaN"),
         ({}, X, -np.ones(len(X)), "numbers ≥ 0; got -1"),
         ({}, X, np.full(len(X), 1 / len(X)), "sums to 1: one row or less"),
-        ({"n_components": 0}, X, None, "n_components is a whole number, 1 or more; got 0"),
+        ({"n_components": 0}, X, None, "n_components is a whole number ≥ 1; got 0"),
         ({"draws": 0}, X, None, "draws is a whole number"),
         ({"covariance_type": "diagonal"}, X, None, "covariance_type is one of full, tied, diag, spherical"),
         ({"weight_concentration_prior_type": "beta"}, X, None, "one of dirichlet_process, dirichlet_distribution"),

@@ -779,3 +779,32 @@ def test_priors_by_name():
     other = BayesianLinearRegression(priors={"weights": dist.Laplace(0.0, 1.0)})
     other.n_features_in_ = 2
     assert isinstance(other._choose_method(), tr.NUTS)
+
+
+@pytest.mark.parametrize(
+    ("settings", "rows", "call", "expected"),
+    [
+        ({}, 500, "fit", "hmc"),
+        ({}, 20_000, "fit", "bbb"),  # a step of HMC takes a gradient of all rows
+        ({"hidden": (200, 200)}, 50, "fit", "bbb"),  # each draw has 42,201 weights
+        ({"likelihood": "heteroscedastic"}, 500, "fit", "bbb"),
+        ({}, 500, "partial_fit", "bbb"),
+        ({"method": "map"}, 500, "fit", "map"),
+    ],
+)
+def test_a_network_is_learnt_by_what_suits_its_size(monkeypatch, settings, rows, call, expected):
+    class Chosen(Exception):
+        pass
+
+    def stop(model, data, method, **_):
+        raise Chosen(method.label)
+
+    monkeypatch.setattr("tractable.estimators.base.infer", stop)
+    x = np.random.default_rng(0).normal(size=(rows, 5))
+    estimators = [BayesianMLPRegressor(**settings)]
+    if "likelihood" not in settings:
+        estimators.append(BayesianMLPClassifier(**settings))
+    for estimator in estimators:
+        y = x[:, 0] if isinstance(estimator, BayesianMLPRegressor) else x[:, 0] > 0
+        with pytest.raises(Chosen, match=expected):
+            getattr(estimator, call)(x, y)

@@ -318,7 +318,7 @@ def test_it_goes_where_estimators_go():
         ({}, [[1.0, np.nan], [2.0, 3.0]], None, "NaN"),
         ({}, X, -np.ones(100), "numbers ≥ 0; got -1"),
         ({}, X, np.zeros(100), "(?i)zero"),
-        ({"n_components": 0}, X, None, "n_components is a whole number, 1 or more; got 0"),
+        ({"n_components": 0}, X, None, "n_components is a whole number ≥ 1; got 0"),
         ({"n_components": 1.5}, X, None, "n_components is a whole number"),
         ({"covariance_type": "diagonal"}, X, None, "covariance_type is one of full, tied, diag, spherical"),
         ({"tol": 0}, X, None, "tol is a share"),

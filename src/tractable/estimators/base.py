@@ -17,7 +17,7 @@ from tractable.core.arrays import columns_of
 from tractable.core.bits import in_double, need_double
 from tractable.core.errors import DataError, SettingsError, TractableWarning
 from tractable.core.model import Data, Model
-from tractable.core.settings import Range, Seed, Share, is_number, is_whole, members, range_of
+from tractable.core.settings import Range, Seed, Share, is_number, members, range_of
 from tractable.core.words import Spelt, tell
 from tractable.diagnostics.calibration import split_conformal
 from tractable.diagnostics.report import Report, number
@@ -39,10 +39,8 @@ BLOCK = 1 << 16  # how many rows are scaled at a time
 # The checks whose verdict "reject" means that the run was too short.
 UNFINISHED = ("R-hat", "R-hat of means", "bulk ESS", "tail ESS", "effective draws", "trend", "gain to come", "gradient",
               "left to climb", "ended early", "steps", "further", "L-BFGS adds")  # fmt: skip
-UNPICKLED = ("model", "data")  # fields of a posterior that a pickle leaves out
 
 # The ranges of the settings, in the words of error messages.
-Count = Annotated[int, Range("a whole number, 1 or more", is_whole)]
 Learner = Annotated[str | Method, "a name such as 'nuts', or a method such as NUTS()"]
 Level = Share
 HeldOut = Annotated[float, Range("a share of rows, in [0, 1)", lambda value: is_number(value) and 0 <= value < 1)]
@@ -123,7 +121,7 @@ class Bayesian(Spelt, BaseEstimator):
         posterior = state.get("posterior_")
         if posterior is not None:
             fields = {f.name: getattr(posterior, f.name) for f in dataclasses.fields(Posterior)}
-            state["posterior_"] = {name: value for name, value in fields.items() if name not in UNPICKLED}
+            state["posterior_"] = {name: value for name, value in fields.items() if name not in ("model", "data")}
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -155,6 +153,8 @@ class Explaining(Bayesian):
     _scales_y: ClassVar[bool] = True  # whether y is standardised, if it holds numbers
     _fit: Callable[..., Any]  # (X, y, sample_weight, posterior of earlier rows or None) -> self
     _columns: Encoder | None = None  # the encoder of a data frame with text or dates
+    _updates: bool = False  # whether the latest call was of ``partial_fit``
+    _usual_method: Callable[..., Method]  # the method "auto"
     feature_names_in_: np.ndarray
 
     @property
@@ -194,6 +194,7 @@ class Explaining(Bayesian):
             ConvergenceWarning: the run was too short. TractableWarning: for another reason, which the message gives,
                 the posterior should not be used.
         """
+        self._updates = False
         return self._fit(X, y, sample_weight, None)
 
     def partial_fit(self, X: object, y: object, sample_weight: object = None) -> Any:
@@ -210,6 +211,7 @@ class Explaining(Bayesian):
 
         Args: as for ``fit``.
         """
+        self._updates = True
         return self._fit(X, y, sample_weight, getattr(self, "posterior_", None))
 
     def _validate(
@@ -274,7 +276,9 @@ class Explaining(Bayesian):
         return self._scaling.targets(y) if self._numeric_y else y
 
     def _choose_method(self) -> Method:
-        """The method; a name stands for the method with its default settings."""
+        """The method; a name other than "auto" stands for the method with its default settings."""
+        if self.method == "auto":
+            return self._usual_method()
         method: Any = named(self.method)() if isinstance(self.method, str) else self.method
         return method
 
@@ -429,6 +433,7 @@ class BayesianClassifier(ClassifierMixin, Explaining):
             classes: in the first call, all classes that this and later calls will have; by default the classes of the
                 first call's y.
         """
+        self._updates = True
         return self._fit(X, y, sample_weight, getattr(self, "posterior_", None), classes)
 
     def _fit(

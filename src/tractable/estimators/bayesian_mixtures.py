@@ -12,10 +12,9 @@ from numpy.typing import ArrayLike
 from tractable.core.check import Check
 from tractable.core.errors import DataError
 from tractable.core.model import Batch
-from tractable.core.settings import Range, is_number
+from tractable.core.settings import Count, Range, is_number
 from tractable.diagnostics.belief import Draws
 from tractable.estimators import rows as tables
-from tractable.estimators.base import Count
 from tractable.estimators.density import Plan
 from tractable.estimators.frames import Frame, from_frame, log_size, map_moments, map_points, prior_frame, to_frame
 from tractable.estimators.mixtures import COVARIANCES, Mixture
@@ -127,7 +126,7 @@ class BayesianGaussianMixture(Mixture):
 
     def _plan(self, x: np.ndarray, weight: np.ndarray) -> Plan:
         """The plan to run coordinate ascent in coordinates in which the prior's covariance is 1 (a ``Frame``)."""
-        centre, checks = tables.weighted_mean(x, weight), ()
+        centre, checks = weight @ x / weight.sum(), ()
         covariance, freedom = self.covariance_prior, self.degrees_of_freedom_prior
         if covariance is None:
             lift = float(self.reg_covar)

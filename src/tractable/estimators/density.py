@@ -17,14 +17,14 @@ from sklearn.utils.validation import check_is_fitted
 from tractable.core.check import Check
 from tractable.core.latent import Climbed, LatentModel
 from tractable.core.model import PyTree
-from tractable.core.settings import Range, expect_whole, is_number
+from tractable.core.settings import Count, Range, expect_whole, is_number
 from tractable.core.words import tell
 from tractable.diagnostics.belief import point_belief
 from tractable.diagnostics.report import worst
 from tractable.engine.placement import ONE_DEVICE, OneDevice
 from tractable.engine.sharding import over_rows
 from tractable.estimators import rows as tables
-from tractable.estimators.base import Bayesian, Count, Scored
+from tractable.estimators.base import Bayesian, Scored
 from tractable.estimators.frames import Frame, log_size, prior_frame, to_frame
 from tractable.latent.em_method import EM
 from tractable.posterior.posterior import Posterior
@@ -115,7 +115,7 @@ class Density(Scored, DensityMixin, Bayesian):
 
     def _plan(self, x: np.ndarray, weight: np.ndarray) -> Plan:
         """The plan to run EM on rows that are centred but not scaled."""
-        frame, model = prior_frame(tables.weighted_mean(x, weight), np.ones(())), self._model()
+        frame, model = prior_frame(weight @ x / weight.sum(), np.ones(())), self._model()
         begin, starts = self._beginning(model, frame.centre)
         method = EM(
             starts=starts, steps=int(self.max_iter), tolerance=float(self.tol), errors=self._observed_information
@@ -151,7 +151,8 @@ class Density(Scored, DensityMixin, Bayesian):
         theta = tables.as_floats(self._model().shifted(self._estimate, self._frame.centre))
         position = np.asarray(tables.program(self._forms(), "position_of")(theta))
         belief = point_belief(position, posterior.info, posterior.found)
-        return errors if tables.all_finite(errors) else None, checks, {"belief": belief}
+        finite = all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(errors))
+        return errors if finite else None, checks, {"belief": belief}
 
     def _conclude(self, posterior: Posterior, plan: Plan, total: float) -> None:
         """Set the attributes and the posterior in the user's units, and warn of a bad fit."""

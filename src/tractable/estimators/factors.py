@@ -12,8 +12,8 @@ from tractable.core.check import Check
 from tractable.core.errors import SettingsError
 from tractable.core.latent import LatentModel
 from tractable.engine.search import INFORMATION
-from tractable.estimators.base import Count, RandomState
-from tractable.estimators.density import Density, Tolerance
+from tractable.estimators.base import RandomState
+from tractable.estimators.density import Count, Density, Tolerance
 from tractable.latent.factors import Loadings, factor_analysis
 from tractable.posterior.posterior import Posterior
 

@@ -30,9 +30,20 @@ Counts = Annotated[
     ],
     "'negative-binomial' or 'poisson', also after 'zero-inflated-' or 'hurdle-'",
 ]  # fmt: skip
-AUTO = "auto"  # the default method: nested Laplace (INLA), which is exact if y is normal
 MOST_FULL = 1000  # where nested Laplace cannot be used, a full-rank normal is fitted up to this many parameters
 BATCH, FEW_DRAWS = 256, 400  # rows per batch and posterior draws of the mean field that is fitted beyond MOST_FULL
+
+
+def _auto(estimator: Any) -> Method:
+    """The method "auto" for one linear predictor.
+
+    It is ``NUTS`` if the prior of the weights is not normal, ``INLA`` if INLA accepts that many parameters, and else an
+    approximation.
+    """
+    weights = (estimator.priors or {}).get("weights")
+    if weights is not None and not isinstance(base_of(weights), dist.Normal | dist.ZeroSumNormal):
+        return NUTS()
+    return INLA() if _informed_directions(estimator) + 2 <= MOST else _approximate(estimator, 2)
 
 
 @dataclass(eq=False, repr=False)
@@ -74,7 +85,7 @@ class BayesianLinearRegression(BayesianRegressor):
 
     weight_scale: float | None = None
     intercept_scale: float = 5.0
-    method: Learner = AUTO
+    method: Learner = "auto"
     level: Level = 0.9
     calibration: HeldOut = 0.0
     random_state: RandomState = None
@@ -97,8 +108,7 @@ class BayesianLinearRegression(BayesianRegressor):
     def _description(self) -> Encoder:
         return description(*self._table, "normal")
 
-    def _choose_method(self) -> Method:
-        return _auto(self) if self.method == AUTO else super()._choose_method()
+    _usual_method = _auto
 
     def _learn(self, x: np.ndarray, y: np.ndarray, weight: np.ndarray, before: Posterior | None) -> None:
         super()._learn(x, y, weight, before)
@@ -146,7 +156,7 @@ class BayesianCountRegression(BayesianRegressor):
     family: Counts = "negative-binomial"
     weight_scale: float | None = None
     intercept_scale: float = 5.0
-    method: Learner = AUTO
+    method: Learner = "auto"
     level: Level = 0.9
     calibration: HeldOut = 0.0
     random_state: RandomState = None
@@ -161,8 +171,7 @@ class BayesianCountRegression(BayesianRegressor):
     def _description(self) -> Encoder:
         return description(*self._table, self.family, level=float(np.exp(self._log_mean)))
 
-    def _choose_method(self) -> Method:
-        return _auto(self) if self.method == AUTO else super()._choose_method()
+    _usual_method = _auto
 
     def _learn(self, x: np.ndarray, y: np.ndarray, weight: np.ndarray, before: Posterior | None) -> None:
         wrong = (y < 0) | (y != np.floor(y))
@@ -216,7 +225,7 @@ class BayesianLogisticRegression(BayesianClassifier):
 
     weight_scale: float | None = None
     intercept_scale: float = 5.0
-    method: Learner = AUTO
+    method: Learner = "auto"
     random_state: RandomState = None
     verify: Verify = "auto"
     priors: Priors = None
@@ -230,9 +239,7 @@ class BayesianLogisticRegression(BayesianClassifier):
         family = "bernoulli" if len(self.classes_) == 2 else "categorical"
         return description(*self._table, family, self.classes_.tolist())
 
-    def _choose_method(self) -> Method:
-        if self.method != AUTO:
-            return super()._choose_method()
+    def _usual_method(self) -> Method:
         count = len(self.classes_)
         binary_method = _auto(self)
         if count == 2 or isinstance(binary_method, NUTS):
@@ -264,18 +271,6 @@ def _scale(estimator: Linear, family: str) -> float | None:
     if "weights" in (estimator.priors or {}):
         return 2.5  # any number will do: ``with_priors`` replaces this prior
     return weight_scale_for(estimator._width, estimator._rows, family)
-
-
-def _auto(estimator: Linear) -> Method:
-    """The method "auto" for one linear predictor.
-
-    It is ``NUTS`` if the prior of the weights is not normal, ``INLA`` if INLA accepts that many parameters, and else an
-    approximation.
-    """
-    weights = (estimator.priors or {}).get("weights")
-    if weights is not None and not isinstance(base_of(weights), dist.Normal | dist.ZeroSumNormal):
-        return NUTS()
-    return INLA() if _informed_directions(estimator) + 2 <= MOST else _approximate(estimator, 2)
 
 
 def _informed_directions(estimator: Linear) -> int:

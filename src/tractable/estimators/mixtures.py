@@ -11,8 +11,8 @@ from numpy.typing import ArrayLike
 
 from tractable.core.errors import DataError, SettingsError
 from tractable.core.latent import LatentModel
-from tractable.core.settings import Range, is_number
-from tractable.estimators.base import Count, RandomState
+from tractable.core.settings import Count, Range, is_number
+from tractable.estimators.base import RandomState
 from tractable.estimators.density import Density, Tolerance
 from tractable.latent.mixture import Gaussians, gaussian_mixture
 

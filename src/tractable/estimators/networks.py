@@ -2,17 +2,28 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from tractable.core.model import Model
 from tractable.diagnostics.verify import Verify
 from tractable.estimators.base import BayesianClassifier, BayesianRegressor, HeldOut, Learner, Level, RandomState
+from tractable.methods import HMC, BayesByBackprop, Method
 from tractable.networks.multi_output import multi_output_likelihood
 from tractable.networks.network import mlp, neural_network
 
-METHOD = "bbb"  # the default method, Bayes by Backprop
+# The method "auto" is HMC, whose every step takes a gradient of all rows, up to so many weights, and rows times weights
+# (docs/decisions/065).
+MOST_WEIGHTS, MOST = 5_000, 5_000_000
 OUTPUTS = {"normal": 1, "student-t": 1, "heteroscedastic": 2}  # how many outputs the network has for each target
 Likelihood = Annotated[Literal["normal", "student-t", "heteroscedastic"], f"one of {', '.join(OUTPUTS)}"]
+
+
+def _auto(estimator: Any) -> Method:
+    """The method "auto": HMC for small tables and networks; Bayes by Backprop for others, a learnt sd, and updates."""
+    weights, learnt_sd = estimator._model().space.size, getattr(estimator, "likelihood", "") == "heteroscedastic"
+    if weights > MOST_WEIGHTS or weights * estimator._rows > MOST or learnt_sd or estimator._updates:
+        return BayesByBackprop()
+    return HMC(chains=4, warmup=300, draws=300, leapfrogs=30)
 
 
 @dataclass(eq=False, repr=False)
@@ -33,8 +44,11 @@ class BayesianMLPRegressor(BayesianRegressor):
         prior: prior of the weights. "scaled" is N(0, 1/fan_in), where fan_in counts a layer's inputs. "relevance" is
             the same normal times learnt scales: one for each column in the first layer, and one for each further array
             of weights. A number is the prior's sd. Other values are as for ``models.neural_network``.
-        method: "bbb", "sgld", "nuts", "map", "meanfield", "fullrank", "laplace" or "ensemble" with its default
-            settings; or a method with its own settings, such as ``tr.NUTS(chains=2)``.
+        method: "auto" is ``HMC(chains=4, warmup=300, draws=300, leapfrogs=30)`` for a network of up to 5,000 weights if
+            rows times weights are at most five million. For larger tables and networks, for "heteroscedastic", whose
+            chains may stay where the noise is far too large, and in ``partial_fit``, which needs one mode, "auto" is
+            ``BayesByBackprop()``. Other values are "bbb", "sgld", "nuts", "map", "meanfield", "fullrank", "laplace" or
+            "ensemble" with its default settings; or a method with its own settings, such as ``tr.NUTS(chains=2)``.
         level: the probability with which an interval contains y, in (0, 1).
         calibration: share of the rows, in [0, 1), held out of the fit to calibrate intervals; 0 holds out none.
         held_out: share of the rows, in [0, 1), held out of the fit. Training stops when the prediction of these rows no
@@ -61,7 +75,7 @@ class BayesianMLPRegressor(BayesianRegressor):
     activation: str | Callable = "relu"
     likelihood: Likelihood = "normal"
     prior: object = "scaled"
-    method: Learner = METHOD
+    method: Learner = "auto"
     level: Level = 0.9
     calibration: HeldOut = 0.0
     held_out: HeldOut = 0.0
@@ -74,10 +88,10 @@ class BayesianMLPRegressor(BayesianRegressor):
         count = self._scaling.outputs
         outputs = OUTPUTS[self.likelihood] * (count or 1)
         network = mlp(self._width, self.hidden, outputs, self.activation)
-        likelihood, extra = (
-            (self.likelihood, None) if count is None else multi_output_likelihood(self.likelihood, count)
-        )
+        likelihood, extra = multi_output_likelihood(self.likelihood, count) if count else (self.likelihood, None)
         return replace(neural_network(network, likelihood, prior=self.prior, extra=extra), shared=True)
+
+    _usual_method = _auto
 
 
 @dataclass(eq=False, repr=False)
@@ -107,7 +121,7 @@ class BayesianMLPClassifier(BayesianClassifier):
     hidden: Sequence[int] = (50,)
     activation: str | Callable = "relu"
     prior: object = "scaled"
-    method: Learner = METHOD
+    method: Learner = "auto"
     held_out: HeldOut = 0.0
     random_state: RandomState = None
     verify: Verify = "auto"
@@ -116,3 +130,5 @@ class BayesianMLPClassifier(BayesianClassifier):
         family, outputs = ("bernoulli", 1) if len(self.classes_) == 2 else ("categorical", len(self.classes_))
         network = mlp(self._width, self.hidden, outputs, self.activation)
         return replace(neural_network(network, family, prior=self.prior), shared=True)
+
+    _usual_method = _auto

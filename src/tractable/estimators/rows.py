@@ -165,16 +165,6 @@ def as_padded_data(x: np.ndarray, weight: np.ndarray) -> Data:
     return Data(pad_rows(x.astype(jnp.result_type(float)), count), weights=pad_rows(weight, count, 0.0), resident=True)
 
 
-def weighted_mean(x: np.ndarray, weight: np.ndarray) -> np.ndarray:
-    """Weighted means of the columns, (d,)."""
-    return weight @ x / weight.sum()
-
-
-def all_finite(theta: PyTree) -> bool:
-    """Whether every number of θ is finite."""
-    return all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(theta))
-
-
 def as_floats(theta: PyTree) -> PyTree:
     """θ on the device, in the current precision."""
     return jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.result_type(float)), theta)

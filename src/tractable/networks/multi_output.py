@@ -16,8 +16,6 @@ from tractable.glm.families import FAMILIES, MULTI_OUTPUT
 from tractable.glm.linear import generalised_linear
 from tractable.networks.network import SD_FLOOR
 
-DF = 4.0  # degrees of freedom of the student-t likelihood
-
 
 def side_by_side(parts: Mapping[str, Model], family: str) -> Model:
     """Make a model of y (K,) from a model for each of its K numbers; these models share only x.
@@ -98,7 +96,7 @@ def multi_output_likelihood(
         if likelihood == "heteroscedastic":
             each = dist.Normal(output[:count], jax.nn.softplus(output[count:]) + SD_FLOOR)
         elif likelihood == "student-t":
-            each = dist.StudentT(DF, output, extra["noise"])
+            each = dist.StudentT(4.0, output, extra["noise"])
         else:
             each = dist.Normal(output, extra["noise"])
         return each.to_event(1)
