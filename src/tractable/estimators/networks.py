@@ -23,7 +23,7 @@ def _auto(estimator: Any) -> Method:
     weights, learnt_sd = estimator._model().space.size, getattr(estimator, "likelihood", "") == "heteroscedastic"
     if weights > MOST_WEIGHTS or weights * estimator._rows > MOST or learnt_sd or estimator._updates:
         return BayesByBackprop()
-    return HMC(chains=4, warmup=300, draws=300, leapfrogs=30)
+    return HMC(chains=2, warmup=300, draws=300, leapfrogs=30)
 
 
 @dataclass(eq=False, repr=False)
@@ -44,7 +44,7 @@ class BayesianMLPRegressor(BayesianRegressor):
         prior: prior of the weights. "scaled" is N(0, 1/fan_in), where fan_in counts a layer's inputs. "relevance" is
             the same normal times learnt scales: one for each column in the first layer, and one for each further array
             of weights. A number is the prior's sd. Other values are as for ``models.neural_network``.
-        method: "auto" is ``HMC(chains=4, warmup=300, draws=300, leapfrogs=30)`` for a network of up to 5,000 weights if
+        method: "auto" is ``HMC(chains=2, warmup=300, draws=300, leapfrogs=30)`` for a network of up to 5,000 weights if
             rows times weights are at most five million. For larger tables and networks, for "heteroscedastic", whose
             chains may stay where the noise is far too large, and in ``partial_fit``, which needs one mode, "auto" is
             ``BayesByBackprop()``. Other values are "bbb", "sgld", "nuts", "map", "meanfield", "fullrank", "laplace" or
