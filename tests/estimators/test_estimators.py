@@ -781,6 +781,14 @@ def test_priors_by_name():
     assert isinstance(other._choose_method(), tr.NUTS)
 
 
+def test_chains_of_a_network_are_no_prior_of_more_rows():
+    x = np.random.default_rng(0).normal(size=(30, 2))
+    model = BayesianMLPRegressor(hidden=(2,), method=tr.HMC(chains=2, warmup=10, draws=10), verify=None)
+    model.fit(x, x[:, 0])
+    with pytest.raises(SettingsError, match="HMC drew the weights of a network in several chains"):
+        model.partial_fit(x, x[:, 0])
+
+
 @pytest.mark.parametrize(
     ("settings", "rows", "call", "expected"),
     [

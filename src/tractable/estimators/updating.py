@@ -16,14 +16,17 @@ def moments(posterior: Posterior) -> tuple[np.ndarray, np.ndarray]:
     """Mean and sd of the d unconstrained parameters, (d,) each.
 
     Raises:
-        SettingsError: the posterior is a point without curvature.
+        SettingsError: the posterior is a point without curvature, or several chains of a network.
     """
-    known = posterior.belief.unconstrained_moments()
+    known, reason = posterior.belief.unconstrained_moments(), ""
     if known is None:
+        reason = "gave a point estimate without sds (it has more than 1000 numbers, or no proper maximum)"
+    elif posterior.model.network_weights and posterior.chains > 1:
+        reason = "drew the weights of a network in several chains, which may lie in different modes"
+    if known is None or reason:
         raise SettingsError(
             "partial_fit uses the posterior of the earlier rows as the prior of the next rows, but "
-            f"{type(posterior.method).__name__} gave a point estimate without sds (it has more than 1000 numbers, or "
-            "no proper maximum). Use method='bbb' or 'laplace'."
+            f"{type(posterior.method).__name__} {reason}. Use method='bbb' or 'laplace', in the first call too."
         )
     mean, sd = known
     return np.asarray(mean, np.float64), np.maximum(np.asarray(sd, np.float64), LEAST_SD)
