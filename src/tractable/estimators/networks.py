@@ -13,7 +13,7 @@ from tractable.networks.network import mlp, neural_network
 
 # The method "auto" is HMC, whose every step takes a gradient of all rows, up to so many weights, and rows times weights
 # (docs/decisions/065).
-MOST_WEIGHTS, MOST = 5_000, 5_000_000
+MOST_WEIGHTS, MOST = 5_000, 1_000_000
 OUTPUTS = {"normal": 1, "student-t": 1, "heteroscedastic": 2}  # how many outputs the network has for each target
 Likelihood = Annotated[Literal["normal", "student-t", "heteroscedastic"], f"one of {', '.join(OUTPUTS)}"]
 
@@ -45,7 +45,7 @@ class BayesianMLPRegressor(BayesianRegressor):
             the same normal times learnt scales: one for each column in the first layer, and one for each further array
             of weights. A number is the prior's sd. Other values are as for ``models.neural_network``.
         method: "auto" is ``HMC(chains=2, warmup=300, draws=300, leapfrogs=30)`` for a network of up to 5,000 weights if
-            rows times weights are at most five million. For larger tables and networks, for "heteroscedastic", whose
+            rows times weights are at most one million. For larger tables and networks, for "heteroscedastic", whose
             chains may stay where the noise is far too large, and in ``partial_fit``, which needs one mode, "auto" is
             ``BayesByBackprop()``. Other values are "bbb", "sgld", "nuts", "map", "meanfield", "fullrank", "laplace" or
             "ensemble" with its default settings; or a method with its own settings, such as ``tr.NUTS(chains=2)``.
