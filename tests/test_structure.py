@@ -66,7 +66,7 @@ BETWEEN_FAMILIES = {
 BUDGETS = {
     "core": 3_514,
     "engine": 3_488,
-    "mcmc": 1_941,
+    "mcmc": 1_942,
     "sgmcmc": 607,
     "points": 452,
     "vi": 773,
@@ -74,7 +74,7 @@ BUDGETS = {
     "latent": 4_442,
     "ladders": 1_918,
     "glm": 1_100,
-    "diagnostics": 2_788,
+    "diagnostics": 2_791,
     "evidence": 956,
     "posterior": 2_493,
     "calibration": 442,

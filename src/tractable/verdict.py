@@ -26,8 +26,9 @@ def judge(
     a prior, a Jacobian or rows were forgotten, or the warm-up was kept.
 
     Args:
-        draws: the model's parameters, as a dict of arrays (chain, draw, …) by name, an ArviZ DataTree or InferenceData
-            (its divergent transitions are checked too), or NumPyro's MCMC after its run. Further names are left out.
+        draws: the model's parameters, as a dict of arrays (chain, draw, …) by name, nested as in the prior or with dots
+            in the names; an ArviZ DataTree or InferenceData (its divergent transitions are checked too); or NumPyro's
+            MCMC after its run. Further names are left out.
             For a model of one array, such as an unconstrained log density, the array (chain, draw, …) is enough.
         model: the model whose posterior the draws should be: priors and likelihood, or a log density.
         data: the rows; None for a model that is just a log density.

@@ -11,7 +11,7 @@ from scipy.stats import norm
 
 import tractable as tr
 from tractable.core.errors import DataError
-from tractable.diagnostics import networks, predictions
+from tractable.diagnostics import moves, networks, predictions
 from tractable.diagnostics.belief import Draws
 from tractable.diagnostics.predictions import Side, agreement, held_out_checks
 from tractable.engine.climb import HeldOutBest
@@ -167,6 +167,22 @@ def test_a_chain_elsewhere_is_seen():
     positions[0] = 0  # a network that predicts 0 everywhere
     found = verdicts(of_chains(positions))
     assert found[networks.AGREE] != "trust" and found["predictions mix"] == "reject"
+
+
+@pytest.mark.test
+def test_moves_that_nobody_accepts_say_nothing_of_chains_of_all_rows(monkeypatch):
+    """They say that no step of HMC suits the draws. Chains were compared; draws of another program need the moves."""
+
+    def refuse(target, rows, begin, *rest, **options):
+        return moves.Moved(begin[None], 0.0)
+
+    monkeypatch.setattr(moves, "move", refuse)
+    first = of_chains(drawn(0.1, False))
+    assert "predictions moved" not in verdicts(first)
+    params = NET.space.unravel
+    theta = jax.vmap(jax.vmap(lambda z: NET.constrain(params(z))))(jnp.asarray(first.belief.positions))
+    given = tr.judge(jax.tree.map(np.asarray, theta), NET, DATA)
+    assert verdicts(given)["predictions moved"] == "caution"
 
 
 def test_draws_too_narrow_are_moved():

@@ -175,6 +175,9 @@ def _check_moves(learnt: Learnt, data: Data, given: PyTree, affordable: float, s
     if not np.all(sds > 0):
         return []
     result = moves.move(Target(learnt.model), data.arrays(), begin, begin.mean(0), sds, seed, longest=steps[0])
+    method = learnt.method
+    if not result.usable and method.chained and method.follows and not method.minibatch and learnt.chains > 1:
+        return []  # chains of all rows that agree are evidence enough, where the posterior bends too much for the moves
     if not result.usable:
         sentence = "too few to compare: the target is so steep at the draws that q does not represent it"
         return [Check(MOVES, result.acceptance, "caution", f"share of HMC trajectories accepted, {sentence}")]

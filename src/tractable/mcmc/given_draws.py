@@ -96,7 +96,8 @@ def _arrays_of(given: object) -> tuple[dict[str, np.ndarray], np.ndarray | None]
         divergent = draws.get_extra_fields(group_by_chain=True).get("diverging")
         return arrays, None if divergent is None else np.asarray(divergent)
     if isinstance(draws, Mapping) and "posterior" not in draws:
-        arrays = {str(name): np.asarray(a) for name, a in draws.items()}
+        leaves = jax.tree.leaves_with_path(dict(draws), is_leaf=lambda a: not isinstance(a, Mapping))
+        arrays = {_name(path): np.asarray(a) for path, a in leaves}
         return arrays, arrays.get("divergent__")  # Stan's name
     try:  # ArviZ's DataTree and InferenceData, and dicts of their groups
         posterior = draws["posterior"]
