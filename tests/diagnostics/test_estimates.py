@@ -303,7 +303,7 @@ def test_networks_move_as_far_as_can_be_afforded(monkeypatch):
     monkeypatch.setattr(networks.moves, "move", move)
     monkeypatch.setattr(networks, "side_of", lambda run: side)
     monkeypatch.setattr(networks, "Target", lambda model: TARGET)
-    run = learnt(model=model, belief=SimpleNamespace(positions=positions))
+    run = learnt(model=model, belief=SimpleNamespace(positions=positions), method=SimpleNamespace(chained=False))
     data = Mock(spec=Data, resident=True, arrays=lambda: ())
     each = (1 + networks.moves.COUNTED) * networks.moves.BLOCK * networks.WALKERS
     for steps in networks.STEPS:
