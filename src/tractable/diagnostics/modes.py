@@ -17,8 +17,8 @@ UNVISITED = 0.05  # an unvisited mode with more than this share of the mass reje
 RARE_SHARE = 0.02  # a maximum that at most this share of the climbs reached suggests that others were missed
 BETTER = 0.1  # nats by which another maximum must be higher to reject a point
 # From this number of parameters on, a point is not trusted if more climbs end at lower maxima than at the point. Among
-# points that were trusted without this rule on mixtures of normals far apart, 9 of 34 in twenty dimensions, 2 of 70 in
-# five, and none of 190 in one or two were not at the highest maximum: no climb reaches a narrow one.
+# points that were trusted without this rule on mixtures of normals far apart, 22 of 78 in twenty dimensions, 2 of 70 in
+# five, and none of 83 in one or two were not at the highest maximum: no climb reaches a narrow one.
 MANY_NUMBERS = 5
 
 
