@@ -34,7 +34,7 @@ MOST_FULL = 1000  # where nested Laplace cannot be used, a full-rank normal is f
 BATCH, FEW_DRAWS = 256, 400  # rows per batch and posterior draws of the mean field that is fitted beyond MOST_FULL
 
 
-def _auto(estimator: Any) -> Method:
+def _auto(estimator: "Linear") -> Method:
     """The method "auto" for one linear predictor.
 
     It is ``NUTS`` if the prior of the weights is not normal, ``INLA`` if INLA accepts that many parameters, and else an

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from tractable.core.model import Model
 from tractable.diagnostics.verify import Verify
@@ -18,7 +18,7 @@ OUTPUTS = {"normal": 1, "student-t": 1, "heteroscedastic": 2}  # how many output
 Likelihood = Annotated[Literal["normal", "student-t", "heteroscedastic"], f"one of {', '.join(OUTPUTS)}"]
 
 
-def _auto(estimator: Any) -> Method:
+def _auto(estimator: "BayesianMLPRegressor | BayesianMLPClassifier") -> Method:
     """The method "auto": HMC for small tables and networks; Bayes by Backprop for others, a learnt sd, and updates."""
     weights, learnt_sd = estimator._model().space.size, getattr(estimator, "likelihood", "") == "heteroscedastic"
     if weights > MOST_WEIGHTS or weights * estimator._rows > MOST or learnt_sd or estimator._updates:
