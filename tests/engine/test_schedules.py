@@ -13,7 +13,7 @@ from every_method import PIXELS, REGRESSION, VAE, X, Y
 import tractable as tr
 from tractable.core.errors import SettingsError
 from tractable.core.tree import PyTree
-from tractable.engine.ascend import rates
+from tractable.engine.ascend import evaluate_schedule
 
 pytestmark = pytest.mark.test
 
@@ -136,7 +136,7 @@ BAD = {
 def test_bad_schedules_are_refused(name):
     schedule, got = BAD[name]
     with pytest.raises(SettingsError, match=r"F\(\) expects a schedule whose rate at each of the 1000 steps .* " + got):
-        rates("F()", schedule, 1000)
+        evaluate_schedule("F()", schedule, 1000)
 
 
 def test_bad_schedules_are_refused_before_a_run():
@@ -156,6 +156,6 @@ def test_bad_schedules_are_refused_before_a_run():
 
 
 def test_rates_are_those_of_evenly_spaced_times():
-    np.testing.assert_allclose(rates("F()", lambda t: 1.0 * t, 5), np.arange(5))
-    found = rates("F()", optax.constant_schedule(0.1), 10**6)
+    np.testing.assert_allclose(evaluate_schedule("F()", lambda t: 1.0 * t, 5), np.arange(5))
+    found = evaluate_schedule("F()", optax.constant_schedule(0.1), 10**6)
     assert found.shape == (1000,) and np.allclose(found, 0.1)

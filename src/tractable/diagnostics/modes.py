@@ -51,10 +51,10 @@ def check_maximum(subject: Subject, view: View, modes: list[Mode]) -> Check:
         return Check("starts that agree", float(len(modes)), "caution", f"{sentence}: others may be higher")
     count = int(np.sum(np.abs(ends.values - height) <= slack))
     lower = sum(n for n, mode in zip(counts, modes, strict=True) if mode.value < height - slack)
-    is_alone = len(subject.centre) < MANY_NUMBERS or lower <= count
+    prevails = len(subject.centre) < MANY_NUMBERS or lower <= count
     sentence = f"of {len(ends.values)} climbs from overdispersed starts ended as high; none ended higher"
-    sentence += "" if is_alone else f", but {lower} ended at lower maxima: a higher one may be missing"
-    return Check("starts that agree", float(count), "trust" if count and is_alone else "caution", sentence)
+    sentence += "" if prevails else f", but {lower} ended at lower maxima: a higher one may be missing"
+    return Check("starts that agree", float(count), "trust" if count and prevails else "caution", sentence)
 
 
 def check_visits(subject: Subject, modes: list[Mode], reweighed: Reweighed | None) -> Check:

@@ -56,7 +56,7 @@ def ascend(objective: Objective, optimizer: optax.GradientTransformation) -> Ker
     return Kernel(init, draw, step)
 
 
-def rates(what: str, schedule: Callable, steps: int, most: int = CHECKED) -> np.ndarray:
+def evaluate_schedule(what: str, schedule: Callable, steps: int, most: int = CHECKED) -> np.ndarray:
     """(m,) the learning rates of a user's schedule at m ≤ ``most`` evenly spaced times of a run of ``steps`` steps.
 
     Raises:

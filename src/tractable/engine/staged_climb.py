@@ -26,7 +26,7 @@ from tractable.core.batches import split_weights
 from tractable.core.model import PyTree
 from tractable.core.shared import compiled
 from tractable.engine import run as loop
-from tractable.engine.ascend import rates
+from tractable.engine.ascend import evaluate_schedule
 from tractable.engine.bound import SIGMAS, SURE, Bound, evaluation_rows, settled
 from tractable.engine.climb import Climber, HeldOutBest, LoopState
 from tractable.engine.drawing import chain_keys
@@ -170,7 +170,7 @@ def _prepare(method: Any, session: Session, start_key: jax.Array, run_key: jax.A
     """The fixed parts of a climb, and its first state or the state that was saved."""
     model, data, plan = session.model, session.data, method.plan(session.data)
     if callable(method.learning_rate):
-        rates(f"{type(method).__name__}(learning_rate=...)", method.learning_rate, method.most(plan))
+        evaluate_schedule(f"{type(method).__name__}(learning_rate=...)", method.learning_rate, method.most(plan))
     program = Climb(model, method, plan is not None and not data.resident, placement=session.placement)
     rows = None if data is None or plan is not None else data.arrays()
     bound_data = data if data is None or plan is None else evaluation_rows(data, plan)

@@ -202,11 +202,11 @@ class Explaining(Bayesian):
 
             p(θ) ← ∏ⱼ N(θⱼ; mⱼ, sⱼ²)       m, s: mean and sd of the earlier posterior's unconstrained parameters
 
-        This is assumed-density filtering. Every call forgets the correlations of the earlier posterior. A network that
-        several chains learnt, as in ``fit`` by default, is refused, because its chains may lie in different modes. If
-        parameters are correlated, independent priors make later fits cautious. A few calls with many
-        rows each lose the least. The scaling stays that of the first call's rows. The second call compiles new
-        programs, as its prior has another form; later calls use them again for tables of about the same length.
+        This is assumed-density filtering. Every call forgets the correlations of the earlier posterior. If
+        parameters are correlated, independent priors make later fits cautious. A few calls with many rows each lose the
+        least. A network that several chains learnt is refused, because its chains may lie in different modes: ``fit``
+        learns small networks so by default. The scaling stays that of the first call's rows. The second call compiles
+        new programs, as its prior has another form; later calls use them again for tables of about the same length.
         Intervals are calibrated on held-out rows of the last call.
 
         Args: as for ``fit``.

@@ -19,7 +19,7 @@ from tractable.core.shared import compiled
 from tractable.diagnostics.belief import Belief, Coded, Cost
 from tractable.diagnostics.learnt import Learnt
 from tractable.engine import run as loop
-from tractable.engine.ascend import ascend, rates
+from tractable.engine.ascend import ascend, evaluate_schedule
 from tractable.engine.bound import is_flat, settled, signal
 from tractable.engine.climb import HELD_OUT_STEPS, Climber, climb, held_out_best
 from tractable.engine.drawing import capacity, chain_keys
@@ -119,7 +119,7 @@ class Amortised(Method):
     def rates(self, steps: int) -> np.ndarray:
         """(steps,) in some unit, the learning rates of a run of ``steps`` steps."""
         if callable(self.learning_rate):
-            return rates(f"{type(self).__name__}(learning_rate=...)", self.learning_rate, steps, steps)
+            return evaluate_schedule(f"{type(self).__name__}(learning_rate=...)", self.learning_rate, steps, steps)
         return 1 + np.cos(np.pi * np.arange(steps) / steps) if self.optimizer == "adam" else np.ones(steps)
 
     def kernel(self, model: Model, rows: PyTree, tuned: PyTree) -> Kernel:

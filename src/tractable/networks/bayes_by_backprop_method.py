@@ -92,7 +92,7 @@ class BayesByBackprop(Variational):
     """
 
     label: ClassVar[str] = "bbb"
-    rates: ClassVar[tuple[float, float]] = (0.01, 0.003)  # the default learning rates of small networks and of others
+    default_rates: ClassVar[tuple[float, float]] = (0.01, 0.003)  # learning rates of small networks, and of others
     kind: ClassVar[str] = "mean field"
     long: ClassVar[bool] = True
     outside: ClassVar[tuple[str, ...]] = (*Variational.outside, "epochs", "sd")
@@ -170,7 +170,7 @@ class BayesByBackprop(Variational):
     def learn(self, session: Session) -> Outcome:
         """Learn as ``Variational``; the model's size decides ``samples`` and ``learning_rate`` where they are None."""
         small = session.model.space.size <= SMALL and not self.at_mode(session.model, session.data)
-        samples, rate = (4, self.rates[0]) if small else (1, self.rates[1])
+        samples, rate = (4, self.default_rates[0]) if small else (1, self.default_rates[1])
         sized = replace(self, samples=self.samples or samples, learning_rate=self.learning_rate or rate)
         outcome = super(BayesByBackprop, sized).learn(session)
         return outcome._replace(found=outcome.found | {"samples": sized.samples})

@@ -32,7 +32,7 @@ class IVON(BayesByBackprop):
     """
 
     label: ClassVar[str] = "ivon"
-    rates: ClassVar[tuple[float, float]] = (0.5, 0.1)
+    default_rates: ClassVar[tuple[float, float]] = (0.5, 0.1)
     kl_weights: Literal["uniform"] = "uniform"
     noise: Literal["shared"] = "shared"
     optimizer: Literal["newton"] = "newton"

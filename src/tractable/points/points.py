@@ -142,7 +142,7 @@ class MAP(Method):
         rows = None if data is None or plan is not None else data.arrays()
         shape = loop.shape(self.steps, 1, model.space.size, self.starts)
         at, interrupted = climb(
-            Climber(session, "climbing", program, shape, plan, keys, True), None,
+            Climber(session, "climbing", program, shape, plan, keys, long=True), None,
             lambda: loop.begin(on_one_device, None, rows, keys, positions), [-(-self.steps // shape.group)],
             None if session.held_out is None else lambda states: _score(model, states, session.held_out),
         )  # fmt: skip
