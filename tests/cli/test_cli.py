@@ -15,7 +15,7 @@ import pandas as pd
 import pytest
 from commands import fault, run, task_of
 
-from tractable import NUTS, load
+from tractable import HMC, NUTS, load
 from tractable.cli.folders import read_run, write_run
 from tractable.cli.models import model_in, model_of
 from tractable.cli.settings import settings_of, settings_of_each
@@ -282,10 +282,12 @@ def test_settings_come_from_file_name_and_assignments(tmp_path):
 
     def made(method, *fields, saved=(), seed=None, file=path):
         given = {"method": method, "config": file, "set_": fields, "seed": seed}
-        settings, seed = settings_of(given, "nuts", dict(saved))
+        settings, seed = settings_of(given, HMC(chains=2, draws=40), dict(saved))
         return from_settings(settings), seed
 
     assert made(None, "draws=60") == (NUTS(draws=60, target=0.9), 7)
+    assert made(None, "warmup=9", file=None) == (HMC(chains=2, draws=40, warmup=9), 0)
+    assert made("hmc", "warmup=9", file=None) == (HMC(warmup=9), 0)
     run = {"method": NUTS(draws=5).settings(), "seed": 4}
     assert made(None, saved=run, file=None) == (NUTS(draws=5), 4)
     assert made(None, "draws=6", saved=run, file=None, seed=1) == (NUTS(draws=6), 1)
@@ -361,7 +363,7 @@ def test_a_signal_leaves_a_run_that_can_be_read_and_gone_on_with(number, tmp_pat
 def test_a_network_is_fitted_told_gone_on_with_and_predicts(tables, tmp_path):
     out = tmp_path / "net"
     words = [tables / "holes.csv", "--target", "price", "--model", "mlp", "--hidden", "8", "--missing", "impute"]
-    result = run("fit", *words, "--set", "epochs=30", "--shifted", tables / "far.csv", "--out", out)
+    result = run("fit", *words, "--method", "bbb", "--set", "epochs=30", "--shifted", tables / "far.csv", "--out", out)
     assert result.exit_code == 0, result.output
     for word in ("CRPS", "coverage 90 %", "sharpness", "AUROC shifted", "noise", "layer1.weight"):
         assert word in result.stdout, word

@@ -14,6 +14,7 @@ from tractable.core.errors import ArgumentError, DataError, SettingsError, Tract
 from tractable.diagnostics.belief import Point
 from tractable.estimators import BayesianCountRegression, BayesianLinearRegression, BayesianLogisticRegression
 from tractable.posterior.posterior import Posterior
+from tractable.tables import fit as fit_module
 from tractable.tables.encoder import fit_encoder
 from tractable.tables.models import table_model
 
@@ -198,6 +199,20 @@ def test_formulas_and_networks_are_fitted_too():
     assert {"size", "sd(1|town)", "1|town[Rom]"} <= set(by_formula.summary().index)
     network = tr.fit(frame, "y", hidden=[3], method=tr.MAP(steps=20), progress=False, verify=None)
     assert abs(network.predict(frame).mean.mean() - 100) < 5 and network.view is None
+
+
+@pytest.mark.parametrize(("hidden", "repeats", "expected"), [(8, 1, "hmc"), (8, 500, "bbb"), (5000, 1, "bbb")])
+def test_small_networks_are_drawn_by_hmc(monkeypatch, hidden, repeats, expected):
+    class Chosen(Exception):
+        pass
+
+    def stop(model, data, method, **_):
+        raise Chosen(method.label)
+
+    monkeypatch.setattr(fit_module, "infer", stop)
+    frame = pd.concat([TABLE.assign(y=Y["normal"])] * repeats, ignore_index=True)
+    with pytest.raises(Chosen, match=expected):
+        tr.fit(frame, "y", hidden=[hidden])
 
 
 @pytest.mark.parametrize(

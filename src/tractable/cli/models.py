@@ -100,12 +100,9 @@ class Linear(Kind):
         words = f"{label} ({size_of(data, model)}, family {family})"
         return Task(self, label, words, spec, data, rest, model, encoder, shifted)
 
-    def usual(self, task: Task) -> str:
-        """The default method: nested Laplace (INLA) for a table if it can integrate over the weights, and else NUTS.
-
-        Nested Laplace is exact if y is normal; for other y its error is corrected by importance weights.
-        """
-        return self.usual_method if task.encoder is None else usual_method(task.model, task.data)
+    def usual(self, task: Task) -> Method:
+        """The default method: of a table as ``tr.fit`` chooses, of an example NUTS."""
+        return super().usual(task) if task.encoder is None else usual_method(task.model, task.data)
 
     def title(self, task: Task, result: Result) -> str:
         return super().title(task, result) if task.encoder is None else title_of(task.encoder)
@@ -136,7 +133,7 @@ class Linear(Kind):
 class Network(Linear):
     """Neural networks that explain a table's target."""
 
-    name, usual_method, compared, has_reference = "mlp", "bbb", "map,bbb,ensemble", False
+    name, compared, has_reference = "mlp", "map,bbb,ensemble", False
     options = OF_TABLES | {
         "hidden": Option(whole_numbers("hidden", "50 or 50,50"), "50"),
         "prior": Option(number_or_name, PRIORS[0]),

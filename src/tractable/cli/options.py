@@ -20,8 +20,8 @@ HELP = {
     "method": "For glm and mlp: mle, map, laplace, inla, meanfield, fullrank, lowrank, bbb, ivon, ensemble, "
     "rejection, metropolis, mala, hmc, nuts, gibbs, sgld or sghmc. For gaussian-mixture and hidden-markov: em. For vae "
     "and belief-network: autoencoding, importance-weighted, nvil, vimco, wake-sleep or reweighted-wake-sleep.  "
-    "\\[default: for glm inla where possible, else nuts; for mlp bbb; for gaussian-mixture and hidden-markov em; for "
-    "vae autoencoding; for belief-network nvil]",
+    "\\[default: for glm inla where possible, else nuts; for mlp hmc if it is small, else bbb; for gaussian-mixture "
+    "and hidden-markov em; for vae autoencoding; for belief-network nvil]",
     "methods": "Methods with commas between them.  \\[default: map,mala,nuts,sgld; for mlp map,bbb,ensemble]",
     "set_": "Set a field of the method; with compare, METHOD.FIELD=VALUE sets it for one method. May be repeated.",
     "config": "A TOML file of the method's fields, such as a run's settings.toml.",

@@ -11,7 +11,9 @@ from tractable.core.settings import fields_of
 from tractable.core.words import nearest
 
 
-def settings_of(given: Mapping[str, Any], default: str, saved: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
+def settings_of(
+    given: Mapping[str, Any], default: methods.Method, saved: Mapping[str, Any]
+) -> tuple[dict[str, Any], int]:
     """The fields of the method, and the seed of the run.
 
     ``--set`` overrides ``--method``, which overrides ``--config``. If none of them is given, the method is that of the
@@ -23,10 +25,11 @@ def settings_of(given: Mapping[str, Any], default: str, saved: Mapping[str, Any]
     seed = next(each for each in seeds if each is not None)
     if saved and not (given["method"] or file or fields):
         return saved["method"], seed
-    name = given["method"] or file.get("method") or saved.get("method", {}).get("method") or default
-    if methods.named(file.get("method", name)) is not methods.named(name):
+    name = given["method"] or file.get("method") or saved.get("method", {}).get("method")
+    base = {"method": name} if name else default.settings()
+    if methods.named(file.get("method", base["method"])) is not methods.named(base["method"]):
         file = {}  # the file's fields belong to another method
-    return file | {"method": name} | fields, seed
+    return base | file | fields, seed
 
 
 def settings_of_each(names: str, assignments: Sequence[str]) -> list[dict[str, Any]]:

@@ -16,7 +16,7 @@ from tractable.core.words import counted
 from tractable.core.writing import write_table
 from tractable.diagnostics.predictions import HELD_OUT
 from tractable.inference import infer
-from tractable.methods import Method, from_settings
+from tractable.methods import Method, from_settings, named
 from tractable.pages import mixtures as pages
 from tractable.posterior.loading import load
 from tractable.posterior.posterior import Posterior
@@ -84,7 +84,7 @@ class Kind:
     """
 
     name: str  # the kind's name as a value of --model
-    usual_method: str  # the default method
+    usual_method: str  # the name of the default method
     methods: tuple[str, ...] = ()  # the methods that can learn this kind; () for all
     options: Mapping[str, Option]
     takes = frozenset({"table"})  # further options, which are not part of a run's description
@@ -101,9 +101,9 @@ class Kind:
         values = {name: self.options[name].usual if value is None else value for name, value in values.items()}
         return {name: None if value is None else self.options[name].read(value) for name, value in values.items()}
 
-    def usual(self, task: Task) -> str:
+    def usual(self, task: Task) -> Method:
         """The default method for a task."""
-        return self.usual_method
+        return named(self.usual_method)()
 
     def method(self, task: Task, settings: Arguments) -> Method:
         """The method with these settings.

@@ -7,23 +7,20 @@ from typing import Annotated, ClassVar, Literal
 from tractable.core.model import Model
 from tractable.diagnostics.verify import Verify
 from tractable.estimators.base import BayesianClassifier, BayesianRegressor, HeldOut, Learner, Level, RandomState
-from tractable.methods import HMC, BayesByBackprop, Method
+from tractable.methods import BayesByBackprop, Method
 from tractable.networks.multi_output import multi_output_likelihood
 from tractable.networks.network import mlp, neural_network
+from tractable.tables.fit import network_method
 
-# The method "auto" is HMC, whose every step takes a gradient of all rows, up to so many weights, and rows times weights
-# (docs/decisions/065).
-MOST_WEIGHTS, MOST = 5_000, 1_000_000
 OUTPUTS = {"normal": 1, "student-t": 1, "heteroscedastic": 2}  # how many outputs the network has for each target
 Likelihood = Annotated[Literal["normal", "student-t", "heteroscedastic"], f"one of {', '.join(OUTPUTS)}"]
 
 
 def _auto(estimator: "BayesianMLPRegressor | BayesianMLPClassifier") -> Method:
-    """The method "auto": HMC for small tables and networks; Bayes by Backprop for others, a learnt sd, and updates."""
-    weights, learnt_sd = estimator._model().space.size, getattr(estimator, "likelihood", "") == "heteroscedastic"
-    if weights > MOST_WEIGHTS or weights * estimator._rows > MOST or learnt_sd or estimator._updates:
+    """The method "auto": Bayes by Backprop for a learnt sd and for updates; else as ``tr.fit`` chooses."""
+    if getattr(estimator, "likelihood", "") == "heteroscedastic" or estimator._updates:
         return BayesByBackprop()
-    return HMC(chains=2, warmup=300, draws=300, leapfrogs=30)
+    return network_method(estimator._model().space.size, estimator._rows)
 
 
 @dataclass(eq=False, repr=False)

@@ -17,7 +17,7 @@ from tractable.diagnostics.verify import Verify
 from tractable.engine.identity import kinds_of, share_programs
 from tractable.glm.inla import suited
 from tractable.inference import infer
-from tractable.methods import Method, named
+from tractable.methods import HMC, INLA, NUTS, BayesByBackprop, Method, named
 from tractable.posterior.posterior import Posterior
 from tractable.tables.encoder import Encoder, fit_encoder, with_numbers
 from tractable.tables.files import as_table, read_table
@@ -27,6 +27,9 @@ from tractable.tables.regression import formula_model
 
 SPLIT_SEED = 0  # seed of the choice of held-out rows, which is thus the same for all runs on a table
 ROLES = ("weights", "exposure", "censored", "event", "until")  # arguments that name a column with a special role
+# A network is drawn by HMC, whose steps take a gradient of all rows, up to so many weights, and rows times weights
+# (docs/decisions/065).
+MOST_WEIGHTS, MOST = 5_000, 1_000_000
 OF_NETWORKS = 0.2  # the share of rows that a network holds out by default: only such rows show wrong predictions
 
 
@@ -71,7 +74,8 @@ def fit(
         target: the column to explain, several columns, or a formula such as "y ~ x + (1 | school)"
             (``tractable.regression``).
         method: a method or its name. By default ``INLA`` if it can integrate over the weights, else ``NUTS``; for a
-            network ``BayesByBackprop``.
+            network ``HMC(chains=2, warmup=300, draws=300, leapfrogs=30)`` if it has at most 5,000 weights, and rows
+            times weights are at most one million; else ``BayesByBackprop``.
         family: the target's family: "normal", "student-t", "lognormal", "gamma", "weibull", "exponential", "beta",
             "poisson", "negative-binomial" (both also after "zero-inflated-" or "hurdle-"), "bernoulli", "categorical"
             or "ordered". By default it is guessed from the values; a normal target is not mentioned.
@@ -142,15 +146,22 @@ def fit(
     return posterior.verify(verify, held_out=found.held_out)
 
 
-def usual_method(model: Model, data: Data) -> str:
-    """The default method: Bayes by Backprop for networks, nested Laplace (INLA) where it is suited, and else NUTS.
+def usual_method(model: Model, data: Data) -> Method:
+    """The default method: of a network ``network_method``, else nested Laplace (INLA) where it is suited, else NUTS.
 
     Nested Laplace is exact if y is normal; for other y its error is corrected by importance weights.
     """
     if model.network_weights:
-        return "bbb"
+        return network_method(model.space.size, data.size)
     share_programs(model, kinds_of(data), data.size)  # programs that tell what suits the model may come from files
-    return "inla" if any(suited(model, data)) else "nuts"
+    return INLA() if any(suited(model, data)) else NUTS()
+
+
+def network_method(weights: int, rows: int) -> Method:
+    """The default method of a network: HMC for few weights and rows, else Bayes by Backprop."""
+    if weights > MOST_WEIGHTS or weights * rows > MOST:
+        return BayesByBackprop()
+    return HMC(chains=2, warmup=300, draws=300, leapfrogs=30)
 
 
 def explain(
