@@ -265,7 +265,7 @@ def files(folder: Path) -> list[Path]:
 
 def forged(content: bytes, rng: np.random.Generator) -> bytes:
     """JSON with one entry changed or removed, and every checksum in it computed again."""
-    from tractable.core.sealed import sealed
+    from tractable.core.sealed import seal
 
     whole = json.loads(content)
     places: list[tuple] = []
@@ -283,16 +283,16 @@ def forged(content: bytes, rng: np.random.Generator) -> bytes:
     else:
         node[key] = VALUES[int(rng.integers(len(VALUES)))]
 
-    def seal(node: object) -> object:
+    def seal_again(node: object) -> object:
         if not isinstance(node, dict):
             return node
-        inner = {name: seal(value) for name, value in node.items()}
+        inner = {name: seal_again(value) for name, value in node.items()}
         if isinstance(inner.get("sha256"), str) and len(inner) > 4:
             inner.pop("sha256")
-            return sealed(inner)
+            return seal(inner)
         return inner
 
-    return json.dumps(seal(whole)).encode()
+    return json.dumps(seal_again(whole)).encode()
 
 
 def hurt(folder: Path, sibling: Path, rng: np.random.Generator, swaps: bool) -> tuple[str, Path]:

@@ -69,7 +69,7 @@ def exact_bound() -> Callable:
     linear = quadrature.structure(model, data)
     q = approximations.mean_field(model.space.size)
     # η = x·w by construction: the features are the rows.
-    of = quadrature.expected(model, q, None, linear, data.y, jnp.zeros(data.size), jnp.asarray(data.given))
+    of = quadrature.elbo_function(model, q, None, linear, data.y, jnp.zeros(data.size), jnp.asarray(data.given))
     return jax.jit(lambda mean, sd: of({"mean": mean, "rho": approximations.inverse_softplus(sd)}))
 
 

@@ -29,7 +29,7 @@ from tractable.cli.models import model_in
 from tractable.pages.held_out import held_out_scores
 from tractable.posterior.loading import load
 from tractable.tables.effects import effects
-from tractable.tables.fit import split
+from tractable.tables.fit import split_rows
 
 # A module of statsmodels.datasets, or of scikit-learn's loaders, and the target.
 TABLES = [
@@ -118,7 +118,7 @@ def judged(frame: pd.DataFrame, target: str, run: Path) -> list[str]:
 
     spec = read_run(run)["problem"]
     model, encoder = model_in(spec)
-    kept, rest = split(frame, target, bool(encoder.target.classes), 0.2)
+    kept, rest = split_rows(frame, target, bool(encoder.target.classes), 0.2)
     posterior = load(run, model, as_rows(encoder, kept))
     scores = {score.name: score.value for score in held_out_scores(posterior, as_rows(encoder, rest), encoder).scores}
     inside = [f"{scores[f'coverage {level} %']:.2f}" if "CRPS" in scores else "–" for level in (50, 90)]

@@ -15,7 +15,7 @@ import pytest
 import tractable as tr
 from tractable.adapters.numpyro import from_numpyro
 from tractable.core.errors import ArgumentError, DataError, ModelError, RunError, SettingsError
-from tractable.core.settings import Seed, expect, seeded
+from tractable.core.settings import Seed, check_seed, expect
 from tractable.estimators import BayesianLinearRegression
 
 pytestmark = pytest.mark.test
@@ -98,10 +98,10 @@ def test_a_seed_is_one_of_2_to_the_32_at_every_door(posterior, door):
         with pytest.raises(SettingsError, match=sentence):
             DOORS[door](posterior, seed)
     for seed in (2**32 - 1, np.uint32(7)):
-        assert type(seeded("seed", seed)) is int
+        assert type(check_seed("seed", seed)) is int
     for seed in (1.0, np.float64(1.0), np.bool_(True), np.array(1), "1", None):
         with pytest.raises(SettingsError):
-            seeded("seed", seed)
+            check_seed("seed", seed)
 
 
 @pytest.mark.parametrize(

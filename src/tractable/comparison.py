@@ -15,13 +15,13 @@ from tractable.core import tree
 from tractable.core.clock import COMPILING
 from tractable.core.errors import SettingsError, TractableError
 from tractable.core.model import Data, Model, PyTree, as_data
-from tractable.core.settings import members, seeded
+from tractable.core.settings import check_seed, members
 from tractable.core.shown import as_html
 from tractable.core.words import nearest, spelt, tell
 from tractable.core.writing import write_atomically, write_figure
 from tractable.diagnostics.belief import weighted_quantiles
 from tractable.diagnostics.target import Target, gradient_work
-from tractable.engine.jobs import Heard, finished, many_processes, why
+from tractable.engine.jobs import Heard, many_processes, run_jobs, why
 from tractable.engine.locks import lock
 from tractable.engine.progress import progress_of
 from tractable.engine.stopping import ending, interruptible
@@ -187,7 +187,7 @@ def compare(
     Raises:
         SettingsError: no methods, or something that is not a method; a reference that does not fit the parameters.
     """
-    seed, is_method = seeded("compare(seed)", seed), lambda each: isinstance(each, Method)
+    seed, is_method = check_seed("compare(seed)", seed), lambda each: isinstance(each, Method)
     methods = members("compare", methods, is_method, "a list of methods such as [MAP(), NUTS()]")
     data, held_out = (None if d is None else as_data(d) for d in (data, held_out))
     reference_method, known = NUTS(), None
@@ -207,7 +207,7 @@ def compare(
     )  # fmt: skip
     posteriors, failures, rows, interrupted = {}, {}, {}, False
     with lock(checkpoint), interruptible() as stop, progress_of(progress if parallel else False) as say:
-        for job in finished(work, range(len(names)), n_jobs, "compare", stop):
+        for job in run_jobs(work, range(len(names)), n_jobs, "compare", stop):
             job.tell()
             fit = Fit({"verdict": "failed"}, None, job.lost) if job.lost else job.result
             if fit is None:
@@ -259,7 +259,7 @@ def _fit(
     """Fit one method and verify the result; its row is without the distances from the reference.
 
     ``runs`` are the methods' names and seeds. Another process returns the methods of this one, not copies of them,
-    because they are the elements of a tuple (``jobs.packed``).
+    because they are the elements of a tuple (``jobs.pack``).
     """
     method, (name, seed) = methods[index], runs[index]
     report_progress = Heard(progress, f"{name}: ") if callable(progress) else progress

@@ -12,7 +12,7 @@ from tractable.core.clock import Stopwatch
 from tractable.core.errors import CheckpointError, DataError, SettingsError
 from tractable.core.model import Data, Model, PyTree, as_data
 from tractable.core.priors import exceeds_single
-from tractable.core.settings import expect, seeded
+from tractable.core.settings import check_seed, expect
 from tractable.core.words import nearest, spelt, tell
 from tractable.diagnostics.verify import Verify
 from tractable.engine import preflight
@@ -132,7 +132,7 @@ def check(model: Model, data: Data | PyTree, method: Method, seed: int, held_out
         raise SettingsError(f"infer expects a method such as NUTS(); got {method!r}.{_suggestion(method)}")
     if not isinstance(model, Model):
         raise SettingsError(f"infer expects a Model; got {type(model).__name__}.")
-    seed = seeded("infer(seed)", seed)
+    seed = check_seed("infer(seed)", seed)
     data, held_out = (None if rows is None else as_data(rows) for rows in (data, held_out))
     double = data is not None and data.resident and need_double(data.rows[0], data.rows[1], data.weights)
     double = double or exceeds_single(model.prior)

@@ -15,11 +15,11 @@ import numpy as np
 from tractable.core.errors import RunError, SettingsError, TractableWarning
 from tractable.core.latent import LatentModel
 from tractable.core.model import Data, Model, PyTree, as_data
-from tractable.core.settings import is_whole, members, seeded
+from tractable.core.settings import check_seed, is_whole, members
 from tractable.core.words import counted, tell
 from tractable.diagnostics.belief import point_belief
 from tractable.diagnostics.report import Report, number
-from tractable.engine.jobs import Heard, finished, many_processes, why
+from tractable.engine.jobs import Heard, many_processes, run_jobs, why
 from tractable.engine.progress import progress_of
 from tractable.engine.search import standard_errors
 from tractable.engine.stopping import ending, interruptible
@@ -148,7 +148,7 @@ def select(
     expected = "numbers of components, each 1 or more, such as range(1, 6)"
     counts = members("select", candidates, is_whole, expected)
     _check(method, by, held_out, bound_of)
-    seed = seeded("select(seed)", seed)
+    seed = check_seed("select(seed)", seed)
     data, rest = as_data(data), None if held_out is None else as_data(held_out)
     parallel = many_processes(n_jobs, "select")
     work = functools.partial(
@@ -163,7 +163,7 @@ def select(
         warnings.catch_warnings(record=True) as caught,
     ):
         warnings.simplefilter("always", TractableWarning)
-        for job in finished(work, range(len(counts)), n_jobs, "select", stop):
+        for job in run_jobs(work, range(len(counts)), n_jobs, "select", stop):
             job.tell()
             k, one = counts[job.index], job.result
             if job.lost:

@@ -17,7 +17,7 @@ from commands import fault, run, task_of
 
 from tractable import HMC, NUTS, load
 from tractable.cli.folders import read_run, write_run
-from tractable.cli.models import model_in, model_of
+from tractable.cli.models import model_of
 from tractable.cli.settings import settings_of, settings_of_each
 from tractable.core.errors import SettingsError
 from tractable.core.shared import recipe
@@ -25,7 +25,7 @@ from tractable.gallery.models import EXAMPLES
 from tractable.methods import from_settings
 from tractable.tables.columns import contrasts
 from tractable.tables.encoder import Encoder
-from tractable.tables.fit import split
+from tractable.tables.fit import split_rows
 from tractable.tables.models import data_of
 
 pytestmark = pytest.mark.laws
@@ -135,7 +135,7 @@ def test_regression_of_a_table(tables, tmp_path):
 
 def kept_rows(path: Path, target: str) -> pd.DataFrame:
     """The rows of a table that are fitted."""
-    return split(pd.read_csv(path), target, False, 0.2)[0]
+    return split_rows(pd.read_csv(path), target, False, 0.2)[0]
 
 
 def test_classification_of_a_table(tables, tmp_path):
@@ -170,7 +170,7 @@ def test_classification_of_a_table(tables, tmp_path):
 def test_every_class_is_fitted_however_rare():
     frame = pd.DataFrame({"x": np.arange(20.0), "kind": ["a"] * 9 + ["b"] * 10 + ["c"]})
     for share in (0.2, 0.5, 0.99):
-        kept, rest = split(frame, "kind", True, share)
+        kept, rest = split_rows(frame, "kind", True, share)
         assert set(kept["kind"]) == {"a", "b", "c"}
         assert len(kept) + len(rest) == 20
 
@@ -251,7 +251,7 @@ def test_what_a_run_of_fewer_options_did_not_say_is_the_default(tables):
     older = {name: spec[name] for name in ("table", "target", "held_out", "family", "encoder")}
     problem = task_of(older)
     assert problem.spec == spec
-    assert recipe(model_in(older)[0]) == recipe(problem.model) is not None
+    assert recipe(model_of(Encoder.from_dict(older["encoder"]), older)) == recipe(problem.model) is not None
 
 
 @pytest.mark.quick
@@ -268,7 +268,12 @@ def test_the_prior_of_a_network_outlives_its_run(prior, tables):
     problem = task_of(given)
     spec = json.loads(json.dumps(problem.spec))
     assert ("scales.layer0.weight[colour [2]]" in problem.model.names) == (prior == "relevance")
-    assert recipe(task_of(spec).model) == recipe(model_in(spec)[0]) == recipe(problem.model) is not None
+    assert (
+        recipe(task_of(spec).model)
+        == recipe(model_of(Encoder.from_dict(spec["encoder"]), spec))
+        == recipe(problem.model)
+        is not None
+    )
     sd = np.sqrt(problem.model.prior["weights"]["layer0"]["weight"].variance)
     np.testing.assert_allclose(sd, 0.5 if prior == "0.5" else 3**-0.5, rtol=1e-6)  # 3 inputs
     del spec["prior"]  # as written before there was a choice

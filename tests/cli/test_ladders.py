@@ -22,7 +22,7 @@ from tractable.tables import support
 from tractable.tables.columns import Column
 from tractable.tables.encoder import Encoder
 from tractable.tables.files import Source
-from tractable.tables.fit import split
+from tractable.tables.fit import split_rows
 
 pytestmark = pytest.mark.laws
 
@@ -121,7 +121,7 @@ def test_codes_are_those_of_the_posterior(digits, folder, tmp_path):
     np.testing.assert_allclose(found["elbo"], evidence.elbo, rtol=1e-8)
 
     # And of the bounds that were said, by rows that were kept back.
-    kept = split(pd.DataFrame(index=range(ROWS)), "", False, 0.2)[0].index
+    kept = split_rows(pd.DataFrame(index=range(ROWS)), "", False, 0.2)[0].index
     rest = np.setdiff1d(np.arange(ROWS), kept)
     told = json.loads((out / "posterior.json").read_text())["found"]["held-out bound"]
     again = posterior.log_evidence(images[rest].reshape(-1, 64) / 16, samples=100).mean
@@ -321,7 +321,7 @@ def test_columns_are_standardised_by_the_rows_fitted(folder):
     assert task.model.layers and task.held_out is not None and task.held_out.size == 20
     np.testing.assert_allclose(task.data.y.mean(0), 0, atol=1e-12)
     np.testing.assert_allclose(task.data.y.std(0), 1, rtol=1e-12)
-    kept, rest = split(pd.read_csv(folder / "table.csv")[["a", "b", "c"]], "", False, 0.25)
+    kept, rest = split_rows(pd.read_csv(folder / "table.csv")[["a", "b", "c"]], "", False, 0.25)
     np.testing.assert_allclose(task.held_out.y, (rest - kept.mean()) / kept.std(ddof=0), rtol=1e-10)
 
 

@@ -23,7 +23,7 @@ from tractable.pages.mixtures import Components, most_distinct
 from tractable.selection import CRITERIA, evidence_bound
 from tractable.tables.columns import Column
 from tractable.tables.encoder import Encoder
-from tractable.tables.fit import split
+from tractable.tables.fit import split_rows
 
 pytestmark = pytest.mark.laws
 
@@ -50,7 +50,7 @@ def folder(tmp_path_factory) -> Path:
     frame.to_csv(folder / "people.csv", index=False)
     twins = pd.DataFrame(frame[["height", "weight"]])
     twins["height"], twins["weight"] = generator.normal(size=(2, 60))
-    kept = split(twins, "", False, 0.2)[0].index[:4]
+    kept = split_rows(twins, "", False, 0.2)[0].index[:4]
     twins.loc[kept] = 30.0
     twins.to_csv(folder / "twins.csv", index=False)
     holes = frame[["height", "weight"]].copy()
@@ -134,7 +134,7 @@ def test_criteria_are_those_of_the_components_in_the_tables_units(people, folder
 
 def split_of(path: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
     """(rows fitted, rows held out)."""
-    return split(pd.read_csv(path), "", False, 0.2)
+    return split_rows(pd.read_csv(path), "", False, 0.2)
 
 
 def test_components_are_a_maximum_with_its_errors(people, folder):

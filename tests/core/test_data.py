@@ -16,7 +16,7 @@ import pytest
 from montecarlo import assert_holds, error, uniform_counts
 
 from tractable.core import rows as module
-from tractable.core.batches import Plan, permuted, place, whole, window, windowed
+from tractable.core.batches import Plan, batch_of_window, permute, place, whole, window
 from tractable.core.errors import DataError
 from tractable.core.rows import Data, as_data
 
@@ -88,7 +88,7 @@ def test_permutation_is_roughly_uniform(count):
 
 
 def _all(key: jax.Array, count: int) -> jax.Array:
-    return jax.vmap(lambda i: permuted(jax.random.bits(key, (8,)), i, count))(jnp.arange(count))
+    return jax.vmap(lambda i: permute(jax.random.bits(key, (8,)), i, count))(jnp.arange(count))
 
 
 def _permutation(key: jax.Array, count: int) -> np.ndarray:
@@ -201,7 +201,7 @@ def test_windows_and_files_agree(tmp_path):
     assert read[0]["b"].shape == (2 * size, plan.width, 2)
     for i in range(2 * size):
         a = window(data.windows(plan.width), plan, *(jnp.asarray(x[i]) for x in (starts, rows, index)))
-        b = windowed(jax.tree.map(lambda x, i=i: x[i], read), plan, jnp.asarray(rows[i]), jnp.asarray(index[i]))
+        b = batch_of_window(jax.tree.map(lambda x, i=i: x[i], read), plan, jnp.asarray(rows[i]), jnp.asarray(index[i]))
         jax.tree.map(np.testing.assert_array_equal, a, b)
     assert on_disk.read(starts.reshape(2, -1), plan.width)[0]["a"].shape == (2, size, plan.width)
 
@@ -250,7 +250,9 @@ def test_weights_go_with_their_rows(tmp_path):
     for i in range(46):
         here = (jnp.asarray(x[i]) for x in (starts, lengths, index))
         a = window(data.windows(plan.width), plan, *here)
-        b = windowed(jax.tree.map(lambda x, i=i: x[i], read), plan, jnp.asarray(lengths[i]), jnp.asarray(index[i]))
+        b = batch_of_window(
+            jax.tree.map(lambda x, i=i: x[i], read), plan, jnp.asarray(lengths[i]), jnp.asarray(index[i])
+        )
         jax.tree.map(np.testing.assert_array_equal, a, b)
         wanted = np.where(np.arange(plan.width) < lengths[i], w[np.asarray(a.data[0]).astype(int)], 0)
         np.testing.assert_array_equal(a.mask, wanted)

@@ -25,7 +25,7 @@ from tractable.diagnostics.learnt import Learnt
 from tractable.engine.search import nearer
 from tractable.pages import parameters, predictive
 from tractable.pages.page import usual_facts
-from tractable.vi.methods import _likelihood, anchored
+from tractable.vi.methods import _likelihood, anchored_likelihood
 
 pytestmark = pytest.mark.laws
 
@@ -399,7 +399,7 @@ def test_a_page_tells_groups_and_their_rows(exact):
     np.testing.assert_array_less(np.abs(np.array([row[1] for row in rows]) - mean[1:][order]), error)
     np.testing.assert_allclose([row[2] for row in rows], sd[1:][order], rtol=0.1)  # a part of it by 100 draws of μ
     assert usual_facts(exact)["groups"].value == 6 and usual_facts(exact)["rows of data"].value == 16
-    seen = predictive.seen_and_replicated(exact)
+    seen = predictive.replicate_rows(exact)
     np.testing.assert_array_equal(seen.y, Y)
     off = 5.33 * np.sqrt(2.0 / len(seen.drawn))  # Var[y* | y] is below 2
     np.testing.assert_array_less(np.abs(seen.drawn.mean(0) - mean[1 + GROUP] - X[:, 0]), off)
@@ -437,7 +437,7 @@ def test_batches_corrected_at_an_anchor_are_unbiased_and_differ_by_little():
 def corrected_at(theta: dict) -> Callable:
     place = CITIES.position_of(theta)
     value, slope = _likelihood(CITIES, place, whole(DATA.arrays()))
-    return anchored(CITIES, {"place": place, "value": value, "slope": slope})
+    return anchored_likelihood(CITIES, {"place": place, "value": value, "slope": slope})
 
 
 @pytest.mark.parametrize("kl_weights", ["uniform", "geometric"])

@@ -13,7 +13,7 @@ import tractable as tr
 from tractable.core import approximations
 from tractable.diagnostics import networks
 from tractable.engine import staged_climb
-from tractable.engine.bound import is_flat, settled
+from tractable.engine.bound import has_settled, is_flat
 from tractable.networks.bayes_by_backprop_method import BayesByBackprop, Found
 
 pytestmark = pytest.mark.laws
@@ -73,7 +73,7 @@ def exact():
 def with_sds(posterior, mean, sd):
     phi = {"mean": jnp.asarray(mean, jnp.float32), "rho": approximations.inverse_softplus(jnp.asarray(sd, jnp.float32))}
     q = approximations.mean_field(4)
-    draws = np.asarray(approximations.drawn(q, phi, jax.random.key(0), 200))[None]
+    draws = np.asarray(approximations.draws_of(q, phi, jax.random.key(0), 200))[None]
     belief = dataclasses.replace(posterior.belief, phi=jax.tree.map(np.asarray, phi), positions=draws)
     return dataclasses.replace(posterior, belief=belief)
 
@@ -167,7 +167,7 @@ def test_a_run_that_has_risen_is_flat():
 def test_noise_alone_hides_a_trend():
     """Why a trend that is not seen does not suffice."""
     pace = 1 + np.cos(np.pi * np.arange(50) / 50)
-    assert sum(settled(trace_of(0.5, 50, pace, seed=seed)) for seed in range(50)) > 25
+    assert sum(has_settled(trace_of(0.5, 50, pace, seed=seed)) for seed in range(50)) > 25
 
 
 def ladders():

@@ -190,9 +190,9 @@ def test_all_damaged(two: Path):
 def rewrite(folder: Path, change) -> None:
     """Change the newest manifest and seal it again, as a forger would."""
     path = newest(folder) / "manifest.json"
-    entries = checkpoint.unsealed(json.loads(path.read_text()))
+    entries = checkpoint.unseal(json.loads(path.read_text()))
     change(entries)
-    path.write_text(json.dumps(checkpoint.sealed(entries)))
+    path.write_text(json.dumps(checkpoint.seal(entries)))
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ from sklearn.model_selection import GridSearchCV
 import tractable as tr
 from tractable.core.errors import DataError, RunError, SettingsError, TractableWarning
 from tractable.diagnostics.belief import Draws
-from tractable.engine.jobs import Ended, finished, packed, unpacked
+from tractable.engine.jobs import Ended, pack, run_jobs, unpack
 from tractable.engine.method import Outcome
 from tractable.methods import EM
 from tractable.models import gaussian_mixture
@@ -166,7 +166,7 @@ def test_one_that_dies_beside_others_but_not_by_itself_is_whole(tmp_path):
             time.sleep(0.01)
         return index
 
-    ends = list(finished(functools.partial(work, folder=tmp_path), range(3), 2, "this test"))
+    ends = list(run_jobs(functools.partial(work, folder=tmp_path), range(3), 2, "this test"))
     assert sorted(e.result for e in ends) == [0, 1, 2] and not any(e.lost for e in ends)
 
 
@@ -176,7 +176,7 @@ def lost(monkeypatch, module: str, at: int) -> None:
     def some(work, todo, n_jobs, what, stop=lambda: False):
         yield from (Ended(i, None, "Its process ended.") if i == at else Ended(i, work(i)) for i in todo)
 
-    monkeypatch.setattr(sys.modules[module], "finished", some)
+    monkeypatch.setattr(sys.modules[module], "run_jobs", some)
 
 
 def test_a_run_of_a_calibration_that_is_lost_is_a_failed_run(monkeypatch):
@@ -241,7 +241,7 @@ def test_what_cannot_be_sent_is_a_sentence_before_anything_runs():
 
 @pytest.mark.quick
 def test_what_cannot_come_back_ends_one_job():
-    ends = list(finished(functools.partial(lambda i: threading.Lock() if i else i), range(2), 2, "this test"))
+    ends = list(run_jobs(functools.partial(lambda i: threading.Lock() if i else i), range(2), 2, "this test"))
     assert [e.result for e in ends if not e.lost] == [0]
     assert "cannot be sent back to this process" in next(e.lost for e in ends if e.lost)
 
@@ -252,22 +252,22 @@ def test_rows_on_file_are_sent_by_their_path(tmp_path):
     np.save(path, np.arange(60_000, dtype=np.float32).reshape(-1, 2))
     data = tr.Data(path, resident=False)
     for rows in (data.y, data.y[10:], data.y[::3, 1], np.asarray(data.y)[5:9]):
-        sent = packed(rows)
+        sent = pack(rows)
         assert len(sent) < 1000
-        np.testing.assert_array_equal(unpacked(sent), rows)
-    assert len(packed(data)) < 3000 and packed(np.zeros(60_000, np.float32)).__sizeof__() > 200_000
-    sent = packed(data.y)
+        np.testing.assert_array_equal(unpack(sent), rows)
+    assert len(pack(data)) < 3000 and pack(np.zeros(60_000, np.float32)).__sizeof__() > 200_000
+    sent = pack(data.y)
     path.unlink()
     with pytest.raises(
         DataError, match=r"expected the file .*rows.npy of \d+ bytes on every machine; this machine has no such file"
     ):
-        unpacked(sent)
+        unpack(sent)
 
 
 @pytest.mark.test
 def test_keys_and_what_was_given_come_back_themselves():
     work = functools.partial(print, model=COIN, methods=("a", COIN))
-    key, model = unpacked(packed((jax.random.key(3), COIN), work), work)
+    key, model = unpack(pack((jax.random.key(3), COIN), work), work)
     assert model is COIN and jax.random.key_data(key).tolist() == jax.random.key_data(jax.random.key(3)).tolist()
 
 

@@ -9,7 +9,7 @@ import optax
 import pytest
 
 from tractable.core.errors import CheckpointError
-from tractable.engine.leaves import beneath, flattened, nested, restored
+from tractable.engine.leaves import beneath, flatten, nest, restore
 
 pytestmark = pytest.mark.quick
 
@@ -43,25 +43,25 @@ def same(one: Any, other: Any) -> None:
 
 @pytest.mark.test
 def test_there_and_back():
-    arrays = flattened(STAND)
+    arrays = flatten(STAND)
     assert all(isinstance(a, np.ndarray) and a.dtype.kind in "biufc" for a in arrays.values())
     shapes = jax.eval_shape(lambda: (POSITION, optax.adam(0.1).init(POSITION)))
     like = Stand(0, 0.0, False, "", jax.random.key(0), shapes, {})
-    same(restored(like, arrays), STAND)
+    same(restore(like, arrays), STAND)
 
 
 def test_a_path_is_a_name():
-    arrays = flattened(STAND)
+    arrays = flatten(STAND)
     assert {"groups:int", "gain:float", "done:bool", "ended:text", "key:key", "states/0/w"} <= set(arrays)
-    assert nested(beneath(arrays, "found"))["kind"] == "dense"
-    assert nested({"phi/mean": np.zeros(2), "family:text": arrays["ended:text"]}).keys() == {"phi", "family"}
+    assert nest(beneath(arrays, "found"))["kind"] == "dense"
+    assert nest({"phi/mean": np.zeros(2), "family:text": arrays["ended:text"]}).keys() == {"phi", "family"}
 
 
 def test_none_takes_a_leaf_where_there_is_one():
-    assert restored({"a": None}, flattened({"a": 3})) == {"a": 3}
-    assert restored({"a": None}, {}) == {"a": None}
+    assert restore({"a": None}, flatten({"a": 3})) == {"a": 3}
+    assert restore({"a": None}, {}) == {"a": None}
 
 
 def test_a_leaf_that_is_missing_is_said():
     with pytest.raises(CheckpointError, match="Expected an array 'b'"):
-        restored({"a": 1, "b": 2}, flattened({"a": 1}))
+        restore({"a": 1, "b": 2}, flatten({"a": 1}))

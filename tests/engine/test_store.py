@@ -201,7 +201,7 @@ def test_bit_flips_in_the_descriptions_are_never_silent(store: DrawStore):
 def test_a_forged_description_claims_no_memory_and_no_path(store: DrawStore):
     file = store.path / "zarr.json"
     group = json.loads(file.read_text())
-    sound = checkpoint.unsealed(group["attributes"])
+    sound = checkpoint.unseal(group["attributes"])
     for change in (
         {"count": 10**12},
         {"count": -1},
@@ -211,7 +211,7 @@ def test_a_forged_description_claims_no_memory_and_no_path(store: DrawStore):
         {"fields": {"position": [[3], "|O"]}},
         {"fields": [1]},
     ):
-        group["attributes"] = checkpoint.sealed({**sound, **change})
+        group["attributes"] = checkpoint.seal({**sound, **change})
         file.write_text(json.dumps(group))
         with pytest.raises(CheckpointError):
             DrawStore.open(store.path).read("position")

@@ -72,7 +72,7 @@ def law(pooled: bool) -> None:
     if not pooled:
         model = with_priors(generalised_linear(COLUMNS, "normal"), {"weights": dist.Normal(PLACE, SCALE)})
     data = tr.Data(Y, given=X)
-    assert narrow.narrowed(model, data) is not None
+    assert narrow.narrow_model(model, data) is not None
     posterior = tr.infer(model, data, tr.INLA(draws=DRAWS), verify=None, progress=False)
     (mean, sd), (right, width) = seen(posterior), exact(pooled)
     np.testing.assert_allclose((mean - right) / width, 0, atol=0.09)
@@ -88,13 +88,13 @@ Widened = Callable[[np.random.Generator, np.ndarray], np.ndarray]
 
 
 def _widened(patch: pytest.MonkeyPatch, change: Callable[[narrow.Narrow, Widened], Widened]) -> None:
-    right = narrow.narrowed
+    right = narrow.narrow_model
 
     def wrong(*args: Any) -> narrow.Narrow | None:
         found = right(*args)
         return found and found._replace(widened=change(found, found.widened))
 
-    patch.setattr(inla, "narrowed", wrong)
+    patch.setattr(inla, "narrow_model", wrong)
 
 
 class _Still(np.random.Generator):
@@ -167,7 +167,7 @@ def test_the_narrow_model_is_the_whole_one(family: str, monkeypatch: pytest.Monk
         return mean, np.sqrt(weights @ np.square(values - mean)), float(np.sum(weights**2))
 
     mean, sd, share = fitted()
-    monkeypatch.setattr(inla, "narrowed", lambda *_: None)
+    monkeypatch.setattr(inla, "narrow_model", lambda *_: None)
     right, width, of_right = fitted()
     error = np.sqrt(share + of_right)
     np.testing.assert_allclose((mean - right) / width / error, 0, atol=5)
@@ -194,12 +194,12 @@ def test_a_parameter_that_rows_see_otherwise_is_left_alone() -> None:
         return Model(prior, Through(predictor, lambda p, eta: dist.Normal(eta, 1.0)))
 
     data = tr.Data(Y, given=X)
-    assert narrow.narrowed(model_of(lambda p, x: x @ p["weights"]), data) is not None
-    assert narrow.narrowed(model_of(lambda p, x: x @ p["weights"] + p["weights"].sum() ** 2), data) is None
+    assert narrow.narrow_model(model_of(lambda p, x: x @ p["weights"]), data) is not None
+    assert narrow.narrow_model(model_of(lambda p, x: x @ p["weights"] + p["weights"].sum() ** 2), data) is None
     noisy = Through(lambda p, x: x @ p["weights"], lambda p, eta: dist.Normal(eta, 1 + jnp.abs(p["weights"]).mean()))
-    assert narrow.narrowed(Model(prior, noisy), data) is None
-    assert narrow.narrowed(generalised_linear(ROWS, "normal"), tr.Data(Y, given=X[:, :ROWS])) is None
-    assert narrow.narrowed(model_of(lambda p, x: 0.0 * x @ p["weights"]), data) is None
+    assert narrow.narrow_model(Model(prior, noisy), data) is None
+    assert narrow.narrow_model(generalised_linear(ROWS, "normal"), tr.Data(Y, given=X[:, :ROWS])) is None
+    assert narrow.narrow_model(model_of(lambda p, x: 0.0 * x @ p["weights"]), data) is None
 
 
 def test_programs_of_wide_tables_are_shared() -> None:

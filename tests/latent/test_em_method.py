@@ -13,7 +13,7 @@ from sklearn.datasets import load_iris
 import tractable as tr
 from tractable.core.errors import DataError, ModelError, SettingsError
 from tractable.latent import factors, linear_mixture, mixture
-from tractable.latent.em_climb import settled
+from tractable.latent.em_climb import remaining_gain
 from tractable.latent.em_method import _gain_to_come
 from tractable.models import bernoulli_mixture, factor_analysis, gaussian_mixture
 
@@ -94,19 +94,19 @@ def test_gains_are_extrapolated():
     """Of a geometric climb the rest is known exactly."""
     gains = 3.0 * 0.8 ** np.arange(10)
     assert_holds({"rest": error(_gain_to_come(gains, -100.0, 60), gains[-1] * 0.8 / 0.2, 1e-10)})
-    to_come, done = settled(jnp.array(gains[-1]), jnp.array(gains[-2]), jnp.array(-100.0), 1e-6)
+    to_come, done = remaining_gain(jnp.array(gains[-1]), jnp.array(gains[-2]), jnp.array(-100.0), 1e-6)
     assert_holds({"rest": error(to_come, gains[-1] * 4, 1e-10)})
     assert not done
-    assert settled(jnp.array(1e-9), jnp.array(2e-9), jnp.array(-100.0), 1e-6)[1]
+    assert remaining_gain(jnp.array(1e-9), jnp.array(2e-9), jnp.array(-100.0), 1e-6)[1]
     # Rows whose nats cancel are rounded all the same; and after a fall, more is.
     digit = float(np.finfo(np.float64).eps) * 300
     cases = ((7 * digit, 8 * digit, True), (20 * digit, 30 * digit, False), (60 * digit, -digit, True))
     for gain, before, little in cases:
-        assert settled(jnp.array(gain), jnp.array(before), jnp.array(-0.2), 0.0, 300)[1] == little
+        assert remaining_gain(jnp.array(gain), jnp.array(before), jnp.array(-0.2), 0.0, 300)[1] == little
         assert (_gain_to_come(np.array([before, gain]), -0.2, 300) == 0) == little
-        assert not settled(jnp.array(gain), jnp.array(before), jnp.array(-0.2), 0.0)[1]
+        assert not remaining_gain(jnp.array(gain), jnp.array(before), jnp.array(-0.2), 0.0)[1]
     # A gain that grows is no end, however small: EM leaves a saddle slowly.
-    assert not settled(jnp.array(2e-6), jnp.array(1e-6), jnp.array(-100.0), 1e-6)[1]
+    assert not remaining_gain(jnp.array(2e-6), jnp.array(1e-6), jnp.array(-100.0), 1e-6)[1]
 
 
 def test_starts_that_agree():

@@ -27,7 +27,7 @@ from tractable.latent.em_method import EM
 from tractable.latent.latent_chains import by_chains
 from tractable.latent.latent_draws import Draws, Sampler, by_rejection, by_values
 from tractable.latent.mixture import Bernoullis, Gaussians, bernoulli_mixture, gaussian_mixture
-from tractable.latent.monte_carlo_climb import stalled
+from tractable.latent.monte_carlo_climb import has_stalled
 from tractable.latent.monte_carlo_em import (
     bridge,
     drawn_m_step,
@@ -618,9 +618,9 @@ def test_coins_as_exact_em():
 
 @pytest.mark.quick
 def test_stalled():
-    assert not stalled([3.0, 2.0, 1.0, 0.5, 0.4])
-    assert not stalled([3.0, 2.0, 1.0, 0.5, 0.4, 0.3])
-    assert stalled([9.0, 0.1, 0.2, 0.1, 0.2, 0.1, 0.1])
+    assert not has_stalled([3.0, 2.0, 1.0, 0.5, 0.4])
+    assert not has_stalled([3.0, 2.0, 1.0, 0.5, 0.4, 0.3])
+    assert has_stalled([9.0, 0.1, 0.2, 0.1, 0.2, 0.1, 0.1])
 
 
 @pytest.mark.quick

@@ -17,7 +17,7 @@ from scipy import stats
 import tractable as tr
 from tractable.core.errors import DataError, ModelError, SettingsError
 from tractable.core.model import Data
-from tractable.core.sums import drawn_by, picked
+from tractable.core.sums import draw_function, pick_indices
 from tractable.engine.method import from_settings
 from tractable.gallery.conjugate import mixture_grid
 from tractable.latent.gaussians import Gaussians
@@ -102,15 +102,17 @@ def family_law(name: str, family: Any, count: int = COUNT) -> Scores:
 
 @pytest.mark.parametrize("name", DENSITIES)
 def test_families(name):
-    family = conditionals.normal(*conditionals.coloured(PRECISION[None])) if name == "normal" else FAMILIES[name]
+    family = (
+        conditionals.normal(*conditionals.covariance_arguments(PRECISION[None])) if name == "normal" else FAMILIES[name]
+    )
     assert_holds(family_law(name, family), COUNT)
 
 
 @pytest.mark.quick
 def test_a_pattern_takes_as_many_derivatives_as_its_blocks_are_wide():
-    colours, pattern = conditionals.coloured(PRECISION[None])
+    colours, pattern = conditionals.covariance_arguments(PRECISION[None])
     assert colours == (0, 1, 0, 1) and len(pattern) == 16
-    assert conditionals.coloured(np.eye(3)[None]) == ((0, 0, 0), b"")
+    assert conditionals.covariance_arguments(np.eye(3)[None]) == ((0, 0, 0), b"")
 
 
 WRONG_FAMILIES = {
@@ -128,7 +130,9 @@ WRONG_FAMILIES = {
 @pytest.mark.parametrize("wrong", WRONG_FAMILIES)
 def test_family_mutants(wrong):
     name, change = WRONG_FAMILIES[wrong]
-    family = conditionals.normal(*conditionals.coloured(PRECISION[None])) if name == "normal" else FAMILIES[name]
+    family = (
+        conditionals.normal(*conditionals.covariance_arguments(PRECISION[None])) if name == "normal" else FAMILIES[name]
+    )
     assert broken(family_law(name, change(family)))
 
 
@@ -147,7 +151,7 @@ def coordinate(i: int, summed: tuple[int, ...] = (), seen: Callable = lambda sta
 
     def move(u: jax.Array, state: State) -> tuple[State, BlockInfo]:
         at = [jnp.zeros((), int) if j in summed else seen(state)[j] for j in others]
-        new = picked(u[None], logs[:, at[0], at[1]][:, None])[0]
+        new = pick_indices(u[None], logs[:, at[0], at[1]][:, None])[0]
         return State(state.position.at[i].set(new.astype(int)), state.hidden), BlockInfo(jnp.ones(()))
 
     return Block(lambda key, count, state: jax.random.uniform(key, (count,)), move)
@@ -207,7 +211,7 @@ def test_scan_mutants():
 def test_picked_is_what_its_probabilities_say():
     logits = jnp.log(jnp.array([[0.1, 0.5], [0.0, 0.25], [0.9, 0.25]]))
     u = jnp.array([[0.0, 0.099, 0.101, 0.9999], [0.0, 0.499, 0.749, 0.751]])
-    found = jax.vmap(picked, (1, None))(u, logits)
+    found = jax.vmap(pick_indices, (1, None))(u, logits)
     assert found.T.tolist() == [[0, 0, 2, 2], [0, 0, 1, 2]]
 
 
@@ -318,7 +322,7 @@ def z_of_the_prior(model: Any) -> Any:
     def weights(theta: dict, rows: jax.Array) -> jax.Array:
         return jnp.log(jnp.stack([1 - theta["good"], theta["good"]]))[:, None] + 0 * rows[None]
 
-    return model.with_steps(drawn=drawn_by(weights))
+    return model.with_steps(drawn=draw_function(weights))
 
 
 @pytest.mark.laws

@@ -106,7 +106,7 @@ def test_traversals_move_one_unit():
         bottom_up([layer(3, 2, "normal"), layer(2, 2, "normal")]),
     )
     theta = jax.tree.map(lambda a: a + 0.1, ladder.initial(jax.random.key(1))["theta"])
-    got = np.asarray(ladder_page.traversed(ladder, theta, jnp.array([-2.0, 0.0, 1.0])))
+    got = np.asarray(ladder_page.traverse(ladder, theta, jnp.array([-2.0, 0.0, 1.0])))
     assert got.shape == (2, 3, 3)
     first, second = (jax.tree.map(np.asarray, theta[name]["layer0"]) for name in ("h1", "x"))
     for unit, (at, step) in ((u, s) for u in range(2) for s in enumerate([-2.0, 0.0, 1.0])):
@@ -118,6 +118,6 @@ def test_traversals_move_one_unit():
 def test_which_rows_are_pictures():
     assert ladder_page.picture(64, None) == (8, 8) and ladder_page.picture(64, (4, 16)) == (4, 16)
     assert ladder_page.picture(9, None) is None and ladder_page.picture(60, None) is None
-    assert ladder_page.spread({"a": np.array([0.0, 0.2])}) == (0.0, 1.0)
-    low, high = ladder_page.spread({"a": np.array([3.0, 3.0])})
+    assert ladder_page.limits_of({"a": np.array([0.0, 0.2])}) == (0.0, 1.0)
+    low, high = ladder_page.limits_of({"a": np.array([3.0, 3.0])})
     assert low < 3 < high

@@ -308,10 +308,10 @@ def test_a_network_is_told_by_layers(tmp_path, network):
 
 @pytest.mark.test
 def test_which_numbers_are_weights(network):
-    assert parameters.listed(network).tolist() == [not name.startswith("weights.") for name in network.names]
+    assert parameters.listed_mask(network).tolist() == [not name.startswith("weights.") for name in network.names]
     small = neural_network(mlp(2, (3,), 1))
     for model in (small, generalised_linear(60, "normal"), coin()):  # few, or each with a meaning
-        assert parameters.listed(model).all()
+        assert parameters.listed_mask(model).all()
 
 
 def test_an_ensemble_lists_its_members(tmp_path, network):

@@ -12,7 +12,7 @@ import pytest
 import tractable as tr
 from tractable.core.errors import CheckpointError, TractableWarning
 from tractable.core.model import Through
-from tractable.engine.identity import kinds_of, loaded_kinds, saved_kinds
+from tractable.engine.identity import kinds_from_json, kinds_of, kinds_to_json
 
 pytestmark = pytest.mark.test
 
@@ -86,7 +86,7 @@ def test_another_model_is_refused_without_data_too(case, tmp_path):
 def test_kinds_of_rows_are_saved(case):
     _, data, _ = CASES[case]
     kinds = kinds_of(None if data is None else data if isinstance(data, tr.Data) else tr.Data(data))
-    again = loaded_kinds(saved_kinds(kinds))
+    again = kinds_from_json(kinds_to_json(kinds))
     assert jax.tree.structure(again) == jax.tree.structure(kinds) and jax.tree.leaves(again) == jax.tree.leaves(kinds)
 
 
@@ -96,7 +96,7 @@ def test_kinds_of_rows_are_saved(case):
 )
 def test_forged_kinds_of_rows_are_none(forged):
     with pytest.raises((KeyError, TypeError, ValueError, AttributeError)):
-        loaded_kinds(forged)
+        kinds_from_json(forged)
 
 
 def test_a_posterior_saved_in_other_bits_is_compared_in_them(tmp_path):

@@ -12,7 +12,7 @@ import pytest
 import tractable as tr
 from tractable.cli.folders import posterior_in, read_run, write_run
 from tractable.core.errors import CheckpointError, TractableWarning
-from tractable.core.sealed import read_sealed, sealed, write_sealed
+from tractable.core.sealed import read_sealed, seal, write_sealed
 
 pytestmark = pytest.mark.quick
 
@@ -107,14 +107,14 @@ def test_forged_entries_are_refused(tmp_path):
     made = {"module": "tractable.glm.linear", "name": "replace", "arguments": {}}
     for name, value in (FORGED | {"made": made, "made ": None}).items():
         entries = {key: entry for key, entry in known.items() if key != name}
-        path.write_text(json.dumps(sealed(entries if name == "made " else entries | {name: value})))
+        path.write_text(json.dumps(seal(entries if name == "made " else entries | {name: value})))
         model = None if name.startswith("made") else MODEL
         with pytest.raises(
             CheckpointError, match=r"damaged, or was changed|other draws|expected a function of tractable|of your own"
         ):
             tr.load(tmp_path, model)
     for name in ("checks", "names", "thin", "seconds"):
-        path.write_text(json.dumps(sealed({key: entry for key, entry in known.items() if key != name})))
+        path.write_text(json.dumps(seal({key: entry for key, entry in known.items() if key != name})))
         with pytest.raises(CheckpointError, match=f"changed by hand .KeyError: '{name}'"):
             tr.load(tmp_path, MODEL)
 
@@ -148,7 +148,7 @@ def test_seals_of_later_versions_and_files_without_one(tmp_path):
     path = tmp_path / "about.json"
     write_sealed(path, {"a": 1})
     assert read_sealed(path) == ({"a": 1}, {})
-    path.write_text(json.dumps(sealed({"a": 1, "sealed": 99, "files": {}})))
+    path.write_text(json.dumps(seal({"a": 1, "sealed": 99, "files": {}})))
     with pytest.raises(CheckpointError, match="later version of tractable"):
         read_sealed(path)
     path.write_text('{"a": 1}')
@@ -167,11 +167,11 @@ def test_forged_manifests_reach_no_file_outside(tmp_path):
     (inside / "link").symlink_to(tmp_path / "secret")
     path, known = inside / "about.json", hashlib.sha256(b"secret").hexdigest()
     for name in ("../secret", str(tmp_path / "secret"), "link", "a/../../secret", "\0", "n" * 300):
-        path.write_text(json.dumps(sealed({"sealed": 1, "files": {name: known}})))
+        path.write_text(json.dumps(seal({"sealed": 1, "files": {name: known}})))
         with pytest.raises(CheckpointError, match="Restore the folder") as caught:
             read_sealed(path)
         assert len(name) == 300 or name == "\0" or "outside its folder" in str(caught.value)
     for files in ([], None, 3, {"link": None}, {"link": {}}):
-        path.write_text(json.dumps(sealed({"sealed": 1, "files": files})))
+        path.write_text(json.dumps(seal({"sealed": 1, "files": files})))
         with pytest.raises(CheckpointError, match="Restore the folder"):
             read_sealed(path)

@@ -82,11 +82,11 @@ def test_the_place_of_a_row_among_its_replicates():
     between = (shares * ((drawn >= bounds[:, 0]) & (drawn <= bounds[:, 1]))).sum(0)
     wanted = (shares * (drawn < bounds[:, 0])).sum(0) + u * between
     np.testing.assert_allclose(pointwise.transforms(left(logs, np.zeros(3)), drawn, bounds, 7), wanted)
-    known = pointwise.placed(left(logs, np.array([0.1, 2.0, -np.inf])), drawn, y, 7)
+    known = pointwise.leave_one_out_transforms(left(logs, np.array([0.1, 2.0, -np.inf])), drawn, y, 7)
     assert np.isnan(known).tolist() == [False, True, False]
     np.testing.assert_array_equal(known[[0, 2]], pointwise.transforms(left(logs, np.zeros(3)), drawn, y, 7)[[0, 2]])
     with pytest.raises(DataError, match="one number each"):
-        pointwise.placed(left(logs, np.zeros(3)), drawn[..., None], y, 7)
+        pointwise.leave_one_out_transforms(left(logs, np.zeros(3)), drawn[..., None], y, 7)
 
 
 def test_moments_by_power_scaling(monkeypatch):
@@ -188,7 +188,7 @@ def test_leave_one_out_by_some_of_the_rows(monkeypatch, rows, weighted):
         at = data.y.astype(int)
         yield Left(terms[:, at], -terms[:, at] - np.log(np.exp(-terms[:, at]).sum(0)), np.full(len(at), 0.2))
 
-    monkeypatch.setattr(pointwise, "left_out", one_by_one)
+    monkeypatch.setattr(pointwise, "leave_out", one_by_one)
     l_all = np.log(np.exp(terms).mean(0))
     monkeypatch.setattr(pointwise, "log_predictive", lambda model, params, shares, data: l_all[data.y.astype(int)])
     found = pointwise.loo(

@@ -16,7 +16,7 @@ from scipy import stats
 import tractable as tr
 from tractable.core.errors import ArgumentError, CheckpointError, DataError, ModelError, TractableWarning
 from tractable.core.model import log_density
-from tractable.glm.inla import suited
+from tractable.glm.inla import learnable_blocks
 from tractable.tables.encoder import Encoder, encode
 from tractable.tables.regression import Effects, Regression, regression
 
@@ -409,7 +409,7 @@ def test_a_wrong_prior_of_coordinates_is_seen(mutant: str):
 def test_which_formulas_nested_laplace_takes(formula: str, family: str, priors: dict, taken: bool):
     table = TABLE.assign(k=RNG.poisson(3.0, N), grade=np.digitize(Y, [3.0, 9.0]))
     fitted = regression(formula, table, family=family, priors=priors)
-    assert any(suited(fitted.model, fitted.data)) == taken
+    assert any(learnable_blocks(fitted.model, fitted.data)) == taken
 
 
 def test_command_line_without_groups(tmp_path):
@@ -497,7 +497,7 @@ def test_several_targets_are_a_formula_each():
     each = [posterior_density(one, params[name]) for name, one in zip("ya", apart, strict=True)]
     np.testing.assert_allclose(posterior_density(both, params), sum(each), rtol=1e-9)
     assert both.model.names[:4] == ["a.Intercept", "a.x", "a.sd(1|school)", "a.1|school[A]"]
-    assert not suited(both.model, both.data)
+    assert not learnable_blocks(both.model, both.data)
     again = Encoder.from_dict(json.loads(json.dumps(both.encoder.to_dict())))
     np.testing.assert_array_equal(encode(again, table).y, np.column_stack([Y, table["a"]]))
 

@@ -88,7 +88,7 @@ def test_the_bound_is_that_of_draws():
     zs = jax.vmap(functools.partial(q.sample, phi))(jax.random.normal(jax.random.key(0), (40_000, size)))
     draws = np.asarray(jax.lax.map(lambda z: target(z) - q.log_prob(phi, z), zs, batch_size=1000))
     eps = jnp.asarray(several._points(N, 3, 40))
-    bound = several.expected(CLASSES, factors(), LABELS.y, jnp.asarray(COUNTS), eps)
+    bound = several.elbo_function(CLASSES, factors(), LABELS.y, jnp.asarray(COUNTS), eps)
     found = float(bound(phi["mean"], jnp.asarray(root)))
     assert abs(found - draws.mean()) < Z * draws.std() / 200 + 0.02, (found, draws.mean(), draws.std() / 200)
 
@@ -180,7 +180,7 @@ MUTANTS = [without_counts, without_prior_width, without_entropy]
 @pytest.mark.test("without_prior_width")
 @pytest.mark.parametrize("mutant", MUTANTS)
 def test_mutants(monkeypatch, mutant):
-    monkeypatch.setattr(several, "expected", mutant(several.expected))
+    monkeypatch.setattr(several, "elbo_function", mutant(several.elbo_function))
     noise = NOISE + 1e-9 * (1 + MUTANTS.index(mutant))  # so that each is compiled anew
     found = far(outputs(lambda params, eta: dist.Normal(eta, noise).to_event(1)))
     assert found["mean"] > 0.02 or found["covariance"] > 0.02, found

@@ -580,7 +580,7 @@ def integrated(
         for name in families:
             q, phi = family_and_phi(name, size)
             y = jnp.asarray(data.y)
-            ours = quadrature.expected(model, q, linear.other, linear._replace(other=None), y, offsets, features)
+            ours = quadrature.elbo_function(model, q, linear.other, linear._replace(other=None), y, offsets, features)
             smooth = _smooth(model, data, laplace=prior == "laplace")
             count = 50 if size == 2 else 20
 
@@ -788,7 +788,7 @@ def test_rows_that_count_twice_are_two_rows():
     for times, counted in ((np.ones(data.size, int), jnp.asarray(counts, float)), (counts, None)):
         y, x = np.repeat(data.y, times, 0), np.repeat(data.given, times, 0)
         inputs = quadrature.features_of(model, jnp.asarray(x))
-        bound = quadrature.expected(
+        bound = quadrature.elbo_function(
             model, q, linear.other, linear._replace(other=None), jnp.asarray(y), *inputs, counted
         )
         found.append(float(bound(phi)))
@@ -1072,9 +1072,9 @@ def independent(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def spread_of_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     """sd of η from the marginal sds of the weights alone."""
-    right = quadrature.projected
+    right = quadrature.projected_sd
     only = ("mean", "rho")
-    monkeypatch.setattr(quadrature, "projected", lambda phi, f: right({k: phi[k] for k in only}, f))
+    monkeypatch.setattr(quadrature, "projected_sd", lambda phi, f: right({k: phi[k] for k in only}, f))
 
 
 def nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ import pytest
 import tractable as tr
 from tractable.core.errors import CheckpointError, ModelError, SettingsError
 from tractable.glm import linear
-from tractable.points.laplace import last_layer, linearised
+from tractable.points.laplace import last_layer, linearise
 
 pytestmark = pytest.mark.laws
 
@@ -67,7 +67,7 @@ def test_last_layer_is_found():
 def test_linearised_at_the_mode_is_the_network_there():
     """Value and first derivative agree with the network's at the mode; along a line it is straight."""
     mode = NET.space.ravel(NET.unconstrain(NET.start(jax.random.key(0))))
-    straight = linearised(NET, mode)
+    straight = linearise(NET, mode)
     assert NET.likelihood is not None and straight.likelihood is not None
     direction = jax.random.normal(jax.random.key(1), mode.shape)
 

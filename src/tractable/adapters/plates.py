@@ -21,7 +21,7 @@ from tractable.core.causes import base_of
 from tractable.core.errors import ModelError
 from tractable.core.model import PyTree
 from tractable.core.priors import is_improper
-from tractable.core.settings import seeded
+from tractable.core.settings import check_seed
 from tractable.core.words import listing
 
 MOST = 512  # the largest number of joint values of discrete sites that are summed over
@@ -70,7 +70,7 @@ class Program:
     """
 
     def __init__(self, model: Callable, args: tuple, kwargs: dict[str, Any], seed: int) -> None:
-        self.model, self.key = model, jax.random.key(seeded("from_numpyro(seed)", seed))
+        self.model, self.key = model, jax.random.key(check_seed("from_numpyro(seed)", seed))
         self.bound = inspect.signature(model).bind(*args, **kwargs)
         leaves, self.structure = jax.tree_util.tree_flatten_with_path(dict(self.bound.arguments))
         self.leaves = {tree.path_name(path): leaf for path, leaf in leaves}

@@ -21,13 +21,13 @@ from tractable.core.censored import as_seen
 from tractable.core.censoring import censors
 from tractable.core.errors import DataError, ModelError, RunError, SettingsError, TractableWarning
 from tractable.core.model import Data, Model, PyTree, as_data, counted_log_likelihoods, sample_of
-from tractable.core.settings import at_least, expect, seeded
+from tractable.core.settings import at_least, check_seed, expect
 from tractable.core.shared import compiled
 from tractable.core.words import counted, tell
 from tractable.diagnostics.convergence import diagnose
 from tractable.engine import preflight
-from tractable.engine.jobs import finished
-from tractable.engine.leaves import nested
+from tractable.engine.jobs import run_jobs
+from tractable.engine.leaves import nest
 from tractable.engine.locks import lock
 from tractable.engine.programs import fingerprint
 from tractable.engine.session import open_session
@@ -110,7 +110,7 @@ def calibrate(
     >>> found.ranks.shape, found.names
     ((20, 2), ['theta', 'log likelihood'])
     """
-    seed = seeded("calibrate(seed=...)", seed)
+    seed = check_seed("calibrate(seed=...)", seed)
     near = data is not None
     data = _check(model, method, data_like, data, runs, draws, quantities)
     draws, quantities = int(draws), dict(quantities or {})
@@ -128,9 +128,9 @@ def calibrate(
         work = functools.partial(
             _run, model=model, method=method, data=data, seed=seed, draws=draws, functions=functions, source=source
         )
-        results = {int(i): result for i, result in nested(session.resume or {}).items()}
+        results = {int(i): result for i, result in nest(session.resume or {}).items()}
         todo, save = [i for i in range(runs) if i not in results], session.keeper()
-        for job in finished(work, todo, n_jobs, "calibrate", session.stop):
+        for job in run_jobs(work, todo, n_jobs, "calibrate", session.stop):
             result = job.lost or job.result
             if result is None:  # the run was interrupted
                 break

@@ -166,12 +166,6 @@ def model_of(encoder: Encoder, spec: Arguments) -> Model:
     return table_model(encoder, spec.get("hidden"), spec.get("prior"))
 
 
-def model_in(spec: Arguments) -> tuple[Model, Encoder]:
-    """The model and encoder of a run on a table, from its saved description ``spec`` alone."""
-    encoder = Encoder.from_dict(spec["encoder"])
-    return model_of(encoder, spec), encoder
-
-
 # Kinds that model whole rows.
 
 

@@ -5,15 +5,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tractable import methods
 from tractable.core.errors import SettingsError
 from tractable.core.settings import fields_of
 from tractable.core.words import nearest
+from tractable.methods import Method, named
 
 
-def settings_of(
-    given: Mapping[str, Any], default: methods.Method, saved: Mapping[str, Any]
-) -> tuple[dict[str, Any], int]:
+def settings_of(given: Mapping[str, Any], default: Method, saved: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
     """The fields of the method, and the seed of the run.
 
     ``--set`` overrides ``--method``, which overrides ``--config``. If none of them is given, the method is that of the
@@ -27,7 +25,7 @@ def settings_of(
         return saved["method"], seed
     name = given["method"] or file.get("method") or saved.get("method", {}).get("method")
     base = {"method": name} if name else default.settings()
-    if methods.named(file.get("method", base["method"])) is not methods.named(base["method"]):
+    if named(file.get("method", base["method"])) is not named(base["method"]):
         file = {}  # the file's fields belong to another method
     return base | file | fields, seed
 
@@ -37,13 +35,13 @@ def settings_of_each(names: str, assignments: Sequence[str]) -> list[dict[str, A
 
     An assignment ``field=value`` is for all methods that have the field; ``method.field=value`` is for one method.
     """
-    kinds = [methods.named(name.strip()) for name in names.split(",") if name.strip()]
+    kinds = [named(name.strip()) for name in names.split(",") if name.strip()]
     if not kinds:
         raise SettingsError("--methods expects names with commas between them, such as map,nuts; got none.")
     chosen: dict[Any, dict[str, Any]] = {kind: {"method": kind.label} for kind in kinds}
     for name, value in map(assignment, assignments):
         owner, _, field = name.rpartition(".")
-        owners = {methods.named(owner)} if owner else {kind for kind in kinds if field in fields_of(kind)}
+        owners = {named(owner)} if owner else {kind for kind in kinds if field in fields_of(kind)}
         if not owners & set(kinds):
             near = nearest(field, (each for kind in kinds for each in fields_of(kind)))
             raise SettingsError(f"--set {name}=… is for none of --methods {', '.join(k.label for k in kinds)}.{near}")

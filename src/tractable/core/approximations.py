@@ -257,6 +257,6 @@ def log_normal(difference: jax.Array, rho: jax.Array) -> jax.Array:
 
 
 @compiled("q", "count", if_few=COMPILE_FAST)
-def drawn(q: Approximation, phi: Phi, key: jax.Array, count: int) -> jax.Array:
+def draws_of(q: Approximation, phi: Phi, key: jax.Array, count: int) -> jax.Array:
     """(count, d) independent draws from q."""
     return jax.vmap(lambda eps: q.sample(phi, eps))(jax.random.normal(key, (count, q.noise), phi["mean"].dtype))

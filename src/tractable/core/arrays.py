@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from tractable.core.errors import DataError, parsing
-from tractable.core.shards import Rows, Sharded, is_pattern, mapped, matching, of_folder, of_zarr
+from tractable.core.shards import Rows, Sharded, is_pattern, map_file, matching, of_folder, of_zarr
 from tractable.core.tree import Numbers, PyTree
 
 ZARR_FILES = ("zarr.json", ".zarray", ".zgroup")  # one of them is in every folder of zarr
@@ -114,7 +114,7 @@ def check_width(sentence: str) -> None:
         raise DataError(sentence)
 
 
-def unmasked(a: Numbers, name: str) -> np.ndarray:
+def plain_array(a: Numbers, name: str) -> np.ndarray:
     """``a`` as a plain array; a DataError if ``a`` is a masked array that hides any number."""
     if isinstance(a, np.ma.MaskedArray):
         hidden = np.argwhere(np.ma.getmaskarray(a))
@@ -132,7 +132,7 @@ def _native(a: Numbers, name: str) -> Rows:
     """An array with a byte order and a precision that JAX supports."""
     if isinstance(a, Sharded):
         return a
-    a = unmasked(a, name)
+    a = plain_array(a, name)
     if a.dtype.kind == "f" and a.dtype.itemsize > 8:
         return a.astype(np.float64)
     return a if a.dtype.isnative or a.dtype.kind not in "fiub" else a.astype(a.dtype.newbyteorder("="))
@@ -150,7 +150,7 @@ def _from_file(path: pathlib.Path) -> PyTree:
         is_zarr = path.suffix == ".zarr" or any((path / name).is_file() for name in ZARR_FILES)
         return of_zarr(path) if is_zarr else of_folder(path)
     readers: dict[str, Callable] = {
-        ".npy": mapped, ".npz": _npz, ".parquet": _parquet, ".arrow": _arrow, ".feather": _arrow
+        ".npy": map_file, ".npz": _npz, ".parquet": _parquet, ".arrow": _arrow, ".feather": _arrow
     }  # fmt: skip
     if path.suffix not in readers:
         raise DataError(f"Data reads .npy, .npz, .parquet, .arrow, .feather and .zarr files; got {path.name}.")

@@ -174,7 +174,7 @@ def place(plan: Plan, key: jax.Array, t: jax.Array) -> tuple[jax.Array, jax.Arra
     epoch, index = t // plan.count, t % plan.count
     # A single call of the generator, since this runs at every step, and a gradient may take only tens of microseconds.
     words = jax.random.bits(jax.random.fold_in(key, epoch), (10,), jnp.uint32)
-    block = permuted(words[:8], index, plan.count)
+    block = permute(words[:8], index, plan.count)
     small, larger = divmod(plan.size, plan.count)
     rows = small + (block < larger)
     if plan.far:
@@ -197,7 +197,7 @@ def first_rows(plan: Plan, starts: jax.Array | np.ndarray) -> np.ndarray:
     return (offset + block * small + np.minimum(block, larger)) % plan.size
 
 
-def permuted(salts: jax.Array, index: jax.Array, count: int) -> jax.Array:
+def permute(salts: jax.Array, index: jax.Array, count: int) -> jax.Array:
     """π(index), where eight random words choose the pseudo-random permutation π of 0..count−1.
 
     A Feistel network on Z_a × Z_b with ab ≥ count, applied until the result is below ``count``: no array is needed.
@@ -226,10 +226,10 @@ def permuted(salts: jax.Array, index: jax.Array, count: int) -> jax.Array:
 def window(windows: PyTree, plan: Plan, start: jax.Array, rows: jax.Array, index: jax.Array | int) -> Batch:
     """The batch that begins at ``start`` (from ``place``): a slice of ``windows``, which ``Data.windows`` returned."""
     data = jax.tree.map(lambda a: jax.lax.dynamic_slice_in_dim(a, start, plan.width), windows)
-    return windowed(data, plan, rows, index)
+    return batch_of_window(data, plan, rows, index)
 
 
-def windowed(data: PyTree, plan: Plan, rows: jax.Array, index: jax.Array | int) -> Batch:
+def batch_of_window(data: PyTree, plan: Plan, rows: jax.Array, index: jax.Array | int) -> Batch:
     """The batch of rows that ``Data.read`` returned."""
     data, weights = split_weights(data)
     if plan.size % plan.count == 0 or plan.independent:  # all batches are full

@@ -19,7 +19,7 @@ def log_prob_of(distributions: PyTree, value: PyTree) -> jax.Array:
     return tree.total(jax.tree.map(lambda d, v: d.log_prob(v), distributions, value, is_leaf=is_distribution))
 
 
-def listed(causes: PyTree) -> PyTree:
+def list_values(causes: PyTree) -> PyTree:
     """The values of z, a pytree of arrays with leading axis m; a ModelError if a value is listed twice."""
     scalars = isinstance(causes, list) and all(np.ndim(value) == 0 for value in causes)
     causes = np.asarray(causes) if scalars else causes

@@ -12,7 +12,7 @@ from numpyro.distributions import Distribution, constraints
 
 from tractable.core import tree
 from tractable.core.batches import whole
-from tractable.core.causes import listed, log_prob_of, values_of
+from tractable.core.causes import list_values, log_prob_of, values_of
 from tractable.core.check import Check
 from tractable.core.errors import ModelError
 from tractable.core.model import Batch, Data, Model, PyTree, function_or_none, is_distribution, sample_of
@@ -156,7 +156,7 @@ class LatentModel(Model):
             raise ModelError("statistics= and m_step= go together, as m_step takes sums of statistics: pass both.")
         self.latent, self.conditional = latent, likelihood
         self.steps = Steps(m_step, statistics, begin, examine)
-        values = values_of(latent, self.example) if causes is None else listed(causes)
+        values = values_of(latent, self.example) if causes is None else list_values(causes)
         if values is not None:
             self.sums = enumerated(self.log_joint, values, statistics)
 

@@ -115,7 +115,7 @@ def program(
     return lambda *leaves: jax.tree.unflatten(structure, compiled(*leaves))
 
 
-def saved(path: Path, compute: Callable[[], Any]) -> Any:
+def load_or_compute(path: Path, compute: Callable[[], Any]) -> Any:
     """The JSON value of ``compute()``, which runs only if there is no file of it."""
     if (found := _read(path)) is None:
         found = _Found(compute(), b"")

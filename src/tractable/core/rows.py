@@ -9,10 +9,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tractable.core.arrays import CHUNK, arrays_of, check_width, is_sound, unmasked, weights_of, wide
+from tractable.core.arrays import CHUNK, arrays_of, check_width, is_sound, plain_array, weights_of, wide
 from tractable.core.batches import FAR, Members, PlacedRows, Weighted
 from tractable.core.errors import DataError
-from tractable.core.settings import seeded
+from tractable.core.settings import check_seed
 from tractable.core.shards import Rows, Sharded, roles
 from tractable.core.tree import PyTree
 from tractable.core.words import Spelt
@@ -120,7 +120,7 @@ class Data(Spelt):
         self.labels: np.ndarray | None = None
         self.numbers: np.ndarray | None = None
         if groups is not None:
-            rows, self.labels, self.numbers = gathered(rows, self.weights, groups)
+            rows, self.labels, self.numbers = gather_rows(rows, self.weights, groups)
             self.size, self.weights = len(self.labels), None
         self.rows = rows
         self.missing = missing
@@ -222,7 +222,7 @@ class Data(Spelt):
         """Two random parts, the second of about ``fraction`` of the rows."""
         if not 0 < fraction < 1:
             raise DataError(f"split(fraction) needs a fraction in (0, 1); got {fraction}.")
-        order = np.random.default_rng(seeded("split(seed)", seed)).permutation(self.size)
+        order = np.random.default_rng(check_seed("split(seed)", seed)).permutation(self.size)
         cut = self.size - max(1, round(fraction * self.size))
         return self.take(np.sort(order[:cut])), self.take(np.sort(order[cut:]))
 
@@ -291,7 +291,7 @@ class Data(Spelt):
 
 def labels_of(source: Labels, size: int, what: str = "Data(group=...)") -> np.ndarray:
     """The group label of each of ``size`` rows; a DataError for missing labels or a wrong number of them."""
-    labels = unmasked(source, "group")
+    labels = plain_array(source, "group")
     if labels.shape != (size,):
         raise DataError(f"{what} expects one label a row, shape ({size},); got {labels.shape}.")
     if labels.dtype.kind == "f" and not np.all(np.isfinite(labels)):
@@ -300,7 +300,7 @@ def labels_of(source: Labels, size: int, what: str = "Data(group=...)") -> np.nd
     return labels.astype(str) if labels.dtype.kind == "O" else labels
 
 
-def gathered(rows: PyTree, weights: np.ndarray | None, groups: np.ndarray) -> tuple[PyTree, np.ndarray, np.ndarray]:
+def gather_rows(rows: PyTree, weights: np.ndarray | None, groups: np.ndarray) -> tuple[PyTree, np.ndarray, np.ndarray]:
     """Rows by group, every leaf (groups, members, ...); the sorted labels; and row numbers (groups, members).
 
     Row numbers are −1 for padding. Padding repeats a group's first row, which has a finite density, and counts 0 times.

@@ -12,13 +12,13 @@ from tractable.core.writing import disk_errors, write_atomically
 FORMAT = 1
 
 
-def sealed(entries: Mapping) -> dict:
+def seal(entries: Mapping) -> dict:
     """``entries`` as JSON reads them back, with their SHA-256 as an additional entry."""
     entries = plain(entries)
     return {**entries, "sha256": _sum_of(entries)}
 
 
-def unsealed(entries: dict) -> dict:
+def unseal(entries: dict) -> dict:
     """The entries without their SHA-256; a ValueError if they differ from those that were sealed."""
     if not isinstance(entries, dict) or "sha256" not in entries:
         raise ValueError("it has no checksum")
@@ -32,7 +32,7 @@ def write_sealed(path: Path, entries: Mapping, files: Iterable[str] = ()) -> Non
     """Write entries as JSON, atomically, with their checksum and those of ``files``, which the folder already holds."""
     with disk_errors(path):
         sums = {name: hashlib.sha256((path.parent / name).read_bytes()).hexdigest() for name in files}
-    about = sealed({**entries, "sealed": FORMAT, "files": sums})
+    about = seal({**entries, "sealed": FORMAT, "files": sums})
     write_atomically(path, json.dumps(about, indent=1).encode())
 
 
@@ -49,7 +49,7 @@ def read_sealed(path: Path) -> tuple[dict[str, Any], dict[str, bytes] | None]:
             raise ValueError("expected entries by name")
         if not {"sha256", "sealed", "files"} & set(entries):  # written by an earlier version
             return entries, None
-        entries = unsealed(entries)
+        entries = unseal(entries)
         version, sums, contents = entries.pop("sealed"), entries.pop("files"), {}
         if version != FORMAT:
             raise CheckpointError(

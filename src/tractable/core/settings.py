@@ -112,7 +112,7 @@ def members(what: str, given: object, good: Callable[[Any], Any], expected: str)
     return values
 
 
-def seeded(what: str, seed: object) -> int:
+def check_seed(what: str, seed: object) -> int:
     """The seed as a Python int; a SettingsError unless it is a whole number from 0 to 4294967295."""
     expect(what, seed, Seed)
     return int(seed)  # pyright: ignore[reportArgumentType]

@@ -122,13 +122,13 @@ class Sharded:
             return self._mapped[i]
         shard = self.shards[i]
         if shard.sha256 is not None and i not in self._checked:
-            if not shard.path.is_file() or hashed(shard.path) != shard.sha256:
+            if not shard.path.is_file() or hash_file(shard.path) != shard.sha256:
                 raise DataError(
                     f"{shard.path} has changed since it was packed: its checksum does not match. Restore it from a "
                     "copy, or pack the source again."
                 )
             self._checked.add(i)
-        rows = np.asarray(mapped(shard.path)) if shard.path.suffix == ".npy" else zarr_array(shard.path)
+        rows = np.asarray(map_file(shard.path)) if shard.path.suffix == ".npy" else zarr_array(shard.path)
         expected = (shard.rows, *self.shape[1:])
         if rows.shape != expected:
             raise DataError(f"{shard.path} has changed: expected shape {expected}; got {rows.shape}. Restore it.")
@@ -141,7 +141,7 @@ class Sharded:
 Rows = np.ndarray | Sharded
 
 
-def mapped(path: Path) -> np.ndarray:
+def map_file(path: Path) -> np.ndarray:
     """The array of a .npy file, memory-mapped."""
     fault = f"{path} is not a .npy file of numbers, or is cut short"
     with parsing(fault), np.errstate(over="raise"):  # a damaged shape may overflow
@@ -169,7 +169,7 @@ def of_zarr(path: Path) -> Any:
     return Sharded([Shard(path, array.shape[0])], array.shape[1:], array.dtype)
 
 
-def hashed(path: Path) -> str:
+def hash_file(path: Path) -> str:
     """The SHA-256 of a file."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

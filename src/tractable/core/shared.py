@@ -203,7 +203,7 @@ class Compiled(Generic[T]):
             path = self._file(what, *self._flatten(arrays, arguments))
         except (LookupError, ImportError):
             return compute()
-        return program_files.saved(path, compute)
+        return program_files.load_or_compute(path, compute)
 
     def _flatten(self, arrays: dict[str, PyTree], arguments: dict[str, Any]) -> tuple[dict[str, Any], list, PyTree]:
         """The static arguments, and the leaves and structure of all others."""

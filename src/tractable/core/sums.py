@@ -54,7 +54,7 @@ def accumulate(
     """One E-step over all rows, ``chunk`` rows at a time, so that memory beyond the data is O(chunk).
 
     The result is that of one E-step on all rows, up to rounding. The sums over chunks are compensated
-    (``tree.summed``).
+    (``tree.sum_over``).
 
     Args:
         e_step: ``(theta, batch) -> Expected``.
@@ -79,7 +79,7 @@ def accumulate(
         mask = jnp.where(first + jnp.arange(chunk) >= start, here[1], 0)
         return e_step(theta, Batch(here[0], mask, size)), None
 
-    return tree.summed(part, jnp.arange(0, size, chunk))[0]
+    return tree.sum_over(part, jnp.arange(0, size, chunk))[0]
 
 
 def enumerated(log_joint: Callable, values: PyTree, statistics: Callable | None = None) -> Sums:
@@ -137,21 +137,21 @@ def enumerated(log_joint: Callable, values: PyTree, statistics: Callable | None 
     def complete(theta: PyTree, rows: PyTree, z: jax.Array) -> jax.Array:
         return jax.vmap(lambda x, i: log_joint(theta, x, jax.tree.map(lambda v: jnp.asarray(v)[i], values)))(rows, z)
 
-    drawn = drawn_by(lambda theta, rows: joint(theta, rows).T)
+    drawn = draw_function(lambda theta, rows: joint(theta, rows).T)
     return Sums(log_prob, e_step, responsibilities, causes=values, drawn=drawn, complete=complete)
 
 
-def drawn_by(joint: OfRows) -> Callable[[jax.Array, PyTree, PyTree], jax.Array]:
+def draw_function(joint: OfRows) -> Callable[[jax.Array, PyTree, PyTree], jax.Array]:
     """``Sums.drawn`` from ``joint``, ``(theta, rows) -> (m, n)``, log p(x_n, z | θ) of every value of z."""
 
     def drawn(key: jax.Array, theta: PyTree, rows: PyTree) -> jax.Array:
         logits = joint(theta, rows)
-        return picked(jax.random.uniform(key, logits.shape[1:], logits.dtype), logits)
+        return pick_indices(jax.random.uniform(key, logits.shape[1:], logits.dtype), logits)
 
     return drawn
 
 
-def picked(uniform: jax.Array, logits: jax.Array) -> jax.Array:
+def pick_indices(uniform: jax.Array, logits: jax.Array) -> jax.Array:
     """(n,) indices of values with probabilities ∝ exp of logits (m, n), chosen by n numbers uniform on [0, 1)."""
     below = jnp.cumsum(jnp.exp(logits - jnp.max(logits, axis=0, keepdims=True)), axis=0)
     return jnp.sum(below[:-1] <= (uniform * below[-1])[None], axis=0).astype(jnp.int32)

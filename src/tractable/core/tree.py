@@ -67,7 +67,7 @@ def total(tree: PyTree) -> jax.Array:
     return functools.reduce(jnp.add, jax.tree.leaves(tree))
 
 
-def summed(part: Callable[[PyTree], tuple[PyTree, PyTree]], over: PyTree) -> tuple[PyTree, PyTree]:
+def sum_over(part: Callable[[PyTree], tuple[PyTree, PyTree]], over: PyTree) -> tuple[PyTree, PyTree]:
     """The sum of the first results of ``part(x)`` over the entries x of ``over``, and the second results, stacked.
 
     The sum is compensated (Kahan 1965): its rounding error is about that of one addition, even with thousands of terms.

@@ -207,7 +207,7 @@ class Fitted(Belief):
 
     def sample(self, model: Model, values: np.ndarray, key: jax.Array, n: int) -> np.ndarray:
         """(n, k) fresh draws of q."""
-        return values_of(model, np.asarray(approximations.drawn(self.q, self.phi, key, n)))
+        return values_of(model, np.asarray(approximations.draws_of(self.q, self.phi, key, n)))
 
     def unconstrained_moments(self) -> Pair:
         mean, sd = _moments_of_q(self.q, self.phi)

@@ -82,7 +82,7 @@ class Bound(NamedTuple):
         return float(_signal(self.program, plan, tuned, rows, phi, self.key))
 
 
-def settled(history: np.ndarray) -> bool:
+def has_settled(history: np.ndarray) -> bool:
     """Whether the last half of a noisy trace (start, step) shows no upward trend.
 
     This is so if the mean of the fourth quarter exceeds that of the third by at most ``SIGMAS`` standard errors.

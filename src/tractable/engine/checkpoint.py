@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from tractable.core.errors import CheckpointError
-from tractable.core.sealed import FORMAT, plain, sealed, unsealed
+from tractable.core.sealed import FORMAT, plain, seal, unseal
 from tractable.core.words import tell
 from tractable.core.writing import disk_errors, refuse_links, sync, write_synced
 
@@ -162,7 +162,7 @@ def _write(tmp: Path, arrays: dict[str, np.ndarray], entries: dict) -> None:
     with open(npz, "wb") as file:
         np.savez(file, allow_pickle=False, **arrays)
     sync(npz)
-    entries = sealed({**entries, "npz_bytes": npz.stat().st_size})
+    entries = seal({**entries, "npz_bytes": npz.stat().st_size})
     write_synced(tmp / "manifest.json", json.dumps(entries, indent=1).encode())
     sync(tmp)
 
@@ -189,7 +189,7 @@ def _read(path: Path) -> tuple[int, dict[str, np.ndarray], dict]:
     arrays: dict[str, np.ndarray] = {}
     # Anybody may have changed these files. Any error while they are parsed therefore means that they are damaged.
     try:
-        entries = unsealed(json.loads((path / "manifest.json").read_bytes()))
+        entries = unseal(json.loads((path / "manifest.json").read_bytes()))
         if entries["format"] != FORMAT or entries["step"] != _step(path):
             raise ValueError(f"it states format {entries['format']} and step {entries['step']}")
         where = str(npz)

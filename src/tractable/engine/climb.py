@@ -16,7 +16,7 @@ from tractable.core.curve import SCORES
 from tractable.core.tree import PyTree
 from tractable.engine import run as loop
 from tractable.engine.drawing import concatenate_traces
-from tractable.engine.leaves import beneath, restored
+from tractable.engine.leaves import beneath, restore
 from tractable.engine.session import Session
 
 SCORINGS = 50  # how often a run of full length predicts the held-out rows (docs/decisions/021)
@@ -165,7 +165,7 @@ def climb(
         moments = loop.some_moments() if beneath(session.resume, "moments") else None
         states = jax.eval_shape(begin)
         watched = (None, None) if score is None else (HeldOutBest.of(np.zeros(0)), states)
-        at = restored(LoopState(0, states, {}, moments, *watched), session.resume)
+        at = restore(LoopState(0, states, {}, moments, *watched), session.resume)
     keep, interrupted = session.keeper(at.groups, cuts[-1]), False
     for before, cut in zip((0, *cuts), cuts, strict=False):
         if at.peak is not None and at.peak.scorings >= PATIENCE:

@@ -19,7 +19,7 @@ from tractable.core.shared import COMPILE_FASTEST, compiled
 from tractable.diagnostics.belief import Belief, Cost, Draws, Moments
 from tractable.engine import preflight
 from tractable.engine import run as loop
-from tractable.engine.leaves import beneath, nested, restored
+from tractable.engine.leaves import beneath, nest, restore
 from tractable.engine.method import Method, Outcome, Program, Session
 from tractable.engine.session import PARTS
 
@@ -113,14 +113,14 @@ class Drawing(Method):
     def resumed(self, session: Session, leaves: dict[str, np.ndarray]) -> "Chains":
         """The chains, restored from the arrays that were saved."""
         data, program = session.data, self.program(session)
-        tuned = jax.tree.map(jnp.asarray, nested(beneath(leaves, "tuned")))
+        tuned = jax.tree.map(jnp.asarray, nest(beneath(leaves, "tuned")))
         rows = None if data is None or self.minibatch else jax.eval_shape(data.arrays)
         keys = jax.eval_shape(lambda: chain_keys(jax.random.key(0), self.chains))
         position = jax.ShapeDtypeStruct((self.chains, session.model.space.size), jnp.result_type(float))
         states = jax.eval_shape(lambda t, r, k, p: jax.vmap(program(r, t).init)(k, p), tuned, rows, keys, position)
         moments = loop.some_moments() if session.moments else None
         like = Chains(0, keys, states, {}, 1, 1, {}, moments, {})
-        return restored(like, leaves)._replace(tuned=tuned)
+        return restore(like, leaves)._replace(tuned=tuned)
 
     def go_on(
         self,
@@ -291,13 +291,13 @@ def starts_of(session: Session, key: jax.Array, count: int) -> jax.Array:
     return near if count == 1 else jnp.concatenate([near, starts(session.model, session.data, key, count - 1)])
 
 
-def tried(model: Model, key: jax.Array, attempt: int) -> jax.Array:
+def starting_point(model: Model, key: jax.Array, attempt: int) -> jax.Array:
     """(d,) a random starting point to try; at the last of the ``ATTEMPTS`` it is the origin or the example itself."""
     return jnp.asarray(_starting_point(model, np.asarray(_jitter(key, model.space.size)), attempt))
 
 
 def _starting_point(model: Model, jitter: np.ndarray, attempt: int) -> np.ndarray:
-    """The starting point of ``tried`` for a jitter (d,) on (−1, 1); NumPy computes it, so nothing is compiled."""
+    """As ``starting_point``, for a jitter (d,) on (−1, 1); NumPy computes it, so nothing is compiled."""
     centre, width = np.zeros_like(jitter), 2.0
     if model.prior_is_callable:
         centre, width = np.asarray(model.position_of(model.example(jax.random.key(0)))), 1.0

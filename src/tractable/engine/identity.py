@@ -130,28 +130,28 @@ def kinds_of(data: Data | None) -> PyTree:
     return jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape[1:], kind(a.dtype)), data.rows)
 
 
-def saved_kinds(rows: PyTree) -> Any:
+def kinds_to_json(rows: PyTree) -> Any:
     """The result of ``kinds_of`` in a form that JSON can hold; {} if it has containers of a user's own class."""
     if isinstance(rows, Members):
-        parts = [saved_kinds(part) for part in rows]
+        parts = [kinds_to_json(part) for part in rows]
         return {"members": parts} if {} not in parts else {}
     if isinstance(rows, dict):
-        entries = {name: saved_kinds(part) for name, part in rows.items()}
+        entries = {name: kinds_to_json(part) for name, part in rows.items()}
         has_known_parts = {} not in entries.values() and all(isinstance(name, str) for name in rows)
         return {"dict": entries} if has_known_parts else {}
     if type(rows) in (tuple, list):
-        parts = [saved_kinds(part) for part in rows]
+        parts = [kinds_to_json(part) for part in rows]
         return {type(rows).__name__: parts} if {} not in parts else {}
     if isinstance(rows, jax.ShapeDtypeStruct):
         return {"shape": list(rows.shape), "dtype": rows.dtype.name}
     return None if rows is None else {}
 
 
-def loaded_kinds(saved: Any) -> PyTree:
-    """The kinds from which ``saved_kinds`` made its result.
+def kinds_from_json(saved: Any) -> PyTree:
+    """The kinds from which ``kinds_to_json`` made its result.
 
     Raises:
-        KeyError, TypeError, ValueError: ``saved`` is no result of ``saved_kinds``.
+        KeyError, TypeError, ValueError: ``saved`` is no result of ``kinds_to_json``.
     """
     if saved is None:
         return None
@@ -159,9 +159,9 @@ def loaded_kinds(saved: Any) -> PyTree:
         return jax.ShapeDtypeStruct(tuple(map(int, saved["shape"])), np.dtype(saved["dtype"]))
     ((how, parts),) = saved.items()
     if how == "dict":
-        return {name: loaded_kinds(part) for name, part in parts.items()}
+        return {name: kinds_from_json(part) for name, part in parts.items()}
     made = {"tuple": tuple, "list": list, "members": lambda parts: Members(*parts)}[how]
-    return made([loaded_kinds(part) for part in parts])
+    return made([kinds_from_json(part) for part in parts])
 
 
 def _example(model: Model, rows: PyTree) -> tuple[np.ndarray, Batch | None]:

@@ -78,7 +78,7 @@ def many_processes(n_jobs: int | None, what: str) -> bool:
     return joblib.effective_n_jobs(workers) != 1
 
 
-def finished(
+def run_jobs(
     work: functools.partial,
     todo: Sequence[int],
     n_jobs: int | None,
@@ -156,7 +156,7 @@ def _in_pool(
             for one in results:
                 if isinstance(one, Exception):
                     raise one
-                yield unpacked(one, work) if isinstance(one, bytes) else one
+                yield unpack(one, work) if isinstance(one, bytes) else one
         finally:
             if as_they_come:
                 # joblib warns of unfinished jobs; here they are stopped on purpose.
@@ -237,7 +237,7 @@ class _Unpickler(pickle.Unpickler):
         return self.known[pid]
 
 
-def packed(value: object, work: functools.partial | None = None) -> bytes:
+def pack(value: object, work: functools.partial | None = None) -> bytes:
     """``value`` as bytes; the arguments of ``work`` are replaced by their names."""
     with io.BytesIO() as file:
         pickler = _Pickler(file)
@@ -246,8 +246,8 @@ def packed(value: object, work: functools.partial | None = None) -> bytes:
         return file.getvalue()
 
 
-def unpacked(sent: bytes, work: functools.partial | None = None) -> Any:
-    """The value that ``packed`` packed. Names of arguments of ``work`` become the objects of this process again."""
+def unpack(sent: bytes, work: functools.partial | None = None) -> Any:
+    """The value that ``pack`` packed. Names of arguments of ``work`` become the objects of this process again."""
     with io.BytesIO(sent) as file:
         unpickler = _Unpickler(file)
         unpickler.known = _arguments(work)
@@ -262,12 +262,12 @@ def _arguments(work: functools.partial | None) -> dict[Any, Any]:
 
 def _packed_work(work: functools.partial) -> bytes:
     try:
-        return packed(work)
+        return pack(work)
     except Exception as error:  # an object's own pickling may raise any error
         cause, culprit = error, "the job's function"
         for name, value in work.keywords.items():
             try:
-                packed(value)
+                pack(value)
             except Exception as first_error:
                 cause, culprit = first_error, f"the job's {name}"
                 break
@@ -324,7 +324,7 @@ def _receive(settings: tuple[dict[str, Any], dict[str, str]], sent: np.ndarray) 
         if jax.config.values[name] != value:
             jax.config.update(name, value)
     try:
-        return unpacked(sent.tobytes())
+        return unpack(sent.tobytes())
     except (ImportError, AttributeError) as error:
         raise SettingsError(
             f"Another process cannot import a module that it needs ({error}). Install that module where the "
@@ -341,7 +341,7 @@ def _away(settings: tuple[dict[str, Any], dict[str, str]], digest: str, sent: np
     """Run a job in another process, and return it packed. Ctrl-C reaches a terminal's processes and ends the job."""
     with ending(leave=False), interruptible() as stop:
         if stop():
-            return packed(Ended(index, None))
+            return pack(Ended(index, None))
         work = _sent_work.get(digest)
         if work is None:
             work = _receive(settings, sent)
@@ -356,6 +356,6 @@ def _away(settings: tuple[dict[str, Any], dict[str, str]], digest: str, sent: np
             result = work(index)
         caught = tuple((str(w.message), w.category) for w in records or ())
     try:
-        return packed(Ended(index, result, caught_warnings=caught), work)
+        return pack(Ended(index, result, caught_warnings=caught), work)
     except Exception as error:  # an object's own pickling may raise any error
-        return packed(Ended(index, None, f"Its result cannot be sent back to this process ({error}); use n_jobs=1."))
+        return pack(Ended(index, None, f"Its result cannot be sent back to this process ({error}); use n_jobs=1."))

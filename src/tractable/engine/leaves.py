@@ -18,13 +18,13 @@ from tractable.core.tree import PyTree
 KINDS = {bool: "bool", int: "int", float: "float"}
 
 
-def flattened(tree: PyTree) -> dict[str, np.ndarray]:
+def flatten(tree: PyTree) -> dict[str, np.ndarray]:
     """The leaves of a pytree as arrays by path; the path of a leaf that is no array ends in ``:kind``."""
     leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
     return dict(_to_array("/".join(map(_step, path)), leaf) for path, leaf in leaves)
 
 
-def restored(like: PyTree, arrays: Mapping[str, np.ndarray]) -> PyTree:
+def restore(like: PyTree, arrays: Mapping[str, np.ndarray]) -> PyTree:
     """The pytree with the structure of ``like`` and these arrays as leaves.
 
     Where ``like`` has a JAX array or a ``ShapeDtypeStruct``, the leaf becomes a JAX array. Otherwise it is a NumPy
@@ -46,7 +46,7 @@ def beneath(arrays: Mapping[str, np.ndarray], path: str) -> dict[str, np.ndarray
     return {name.removeprefix(f"{path}/"): a for name, a in arrays.items() if name.startswith(f"{path}/")}
 
 
-def nested(arrays: Mapping[str, np.ndarray]) -> dict[str, Any]:
+def nest(arrays: Mapping[str, np.ndarray]) -> dict[str, Any]:
     """The arrays as nested dictionaries: each step of a path is a key."""
     out: dict[str, Any] = {}
     for name, array in arrays.items():
@@ -87,7 +87,7 @@ def _to_array(path: str, leaf: PyTree) -> tuple[str, np.ndarray]:
 
 def _read(path: str, like: PyTree, known: dict[str, str], arrays: Mapping[str, np.ndarray]) -> Any:
     if isinstance(like, dict):
-        return nested(beneath(arrays, path))
+        return nest(beneath(arrays, path))
     if path not in known:
         if like is None:
             return None

@@ -6,7 +6,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from tractable.core.batches import Batch, Plan, window, windowed
+from tractable.core.batches import Batch, Plan, batch_of_window, window
 from tractable.core.rows import Data
 from tractable.core.tree import PyTree
 
@@ -75,7 +75,7 @@ class OneDevice:
 
     def windowed(self, cut: PyTree, plan: Plan, rows: jax.Array, index: jax.Array | int) -> Batch:
         """The batch with the rows ``cut``, which ``read`` has read from file."""
-        return windowed(cut, plan, rows, index)
+        return batch_of_window(cut, plan, rows, index)
 
     def spread(self, tree: PyTree, *axes: str | None) -> PyTree:
         """Put arrays of the host on the devices, divided along ``axes``; without axes, every device has all of them."""

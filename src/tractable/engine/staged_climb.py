@@ -27,10 +27,10 @@ from tractable.core.model import PyTree
 from tractable.core.shared import compiled
 from tractable.engine import run as loop
 from tractable.engine.ascend import evaluate_schedule
-from tractable.engine.bound import SIGMAS, SURE, Bound, evaluation_rows, settled
+from tractable.engine.bound import SIGMAS, SURE, Bound, evaluation_rows, has_settled
 from tractable.engine.climb import Climber, HeldOutBest, LoopState
 from tractable.engine.drawing import chain_keys
-from tractable.engine.leaves import restored
+from tractable.engine.leaves import restore
 from tractable.engine.method import Program, Session
 from tractable.engine.placement import ONE_DEVICE
 
@@ -191,7 +191,7 @@ def _prepare(method: Any, session: Session, start_key: jax.Array, run_key: jax.A
         like = _first(problem, states, nothing[0], nothing, 0.0, {}).on(moments=loop.some_moments())
         if session.held_out is not None:
             like = like.on(peak=HeldOutBest.of(nothing[0]), peak_states=nothing)
-        return problem, restored(like, session.resume)
+        return problem, restore(like, session.resume)
     means, sds = method.begin(session, start_key)
     positions = method.positions(model, means, sds)
     tuned["sd"], anchor = sds[0], method.anchor(session, means, sds)
@@ -257,7 +257,7 @@ def _stage(problem: Problem, at: Ascent, most: int, share: float) -> tuple[Ascen
         parts, after = (at.groups - at.begun) // half, np.asarray(at.loop.moments.mean)
         history = at.loop.info["objective"][:, at.begun * shape.stored :]
         has_doubled = parts > 1 and parts & (parts - 1) == 0
-        if has_doubled and not problem.scheduled and settled(history):
+        if has_doubled and not problem.scheduled and has_settled(history):
             gain, error = problem.bound.gain(problem.tuned, problem.tree, at.before, after)
             if not gain > max(problem.method.tolerance, SIGMAS * error):
                 return at, False

@@ -17,7 +17,7 @@ import zarr
 from zarr.codecs import BytesCodec, Crc32cCodec
 
 from tractable.core.errors import CheckpointError
-from tractable.core.sealed import sealed, unsealed
+from tractable.core.sealed import seal, unseal
 from tractable.core.settings import is_whole
 from tractable.core.writing import disk_errors, refuse_links, refuse_links_in, sync, write_atomically
 
@@ -236,7 +236,7 @@ class DrawStore:
     def _commit(self, count: int, sums: dict[str, list[int]]) -> None:
         """Record in the group's metadata file, zarr.json, that ``count`` draws are valid."""
         about = {"chains": self.chains, "chunk": self.chunk, "fields": dict(self.fields), "count": count, "sums": sums}
-        group = {"zarr_format": 3, "node_type": "group", "attributes": sealed(about)}
+        group = {"zarr_format": 3, "node_type": "group", "attributes": seal(about)}
         write_atomically(self.path / "zarr.json", json.dumps(group, indent=1).encode())
 
     def _damaged(self, file: Path, name: str, reason: str) -> CheckpointError:
@@ -258,7 +258,7 @@ def _description(path: Path) -> dict:
     if not file.is_file():
         raise CheckpointError(f"Expected a folder of draws in {path}; there is none. Check the path.")
     try:
-        about = unsealed(json.loads(file.read_bytes())["attributes"])
+        about = unseal(json.loads(file.read_bytes())["attributes"])
         for sums in about.get("sums", {}).values():
             if not (isinstance(sums, list) and all(is_whole(crc, 0) for crc in sums)):
                 raise ValueError("its checksums are not numbers")

@@ -60,7 +60,7 @@ class BayesianLinearRegression(BayesianRegressor):
     Args:
         weight_scale: > 0, prior sd of a weight. None means 2.5, except for a table of 10 columns or more with fewer
             than five rows for each column in the first fit. There all weights share one sd, which is learnt as in ridge
-            regression (``glm.linear.pooled``); with more than 400 columns and more than 400 rows it is 2.5 again.
+            regression (``glm.linear.pooled_prior``); with more than 400 columns and more than 400 rows it is 2.5 again.
         intercept_scale: > 0, prior sd of the intercept.
         method: "auto" is ``INLA``, which is exact here; with more than about 5,000 columns and more than about 5,000
             rows it is ``MeanField``, an approximation. Other values are as for ``BayesianMLPRegressor``.

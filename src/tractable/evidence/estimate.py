@@ -15,7 +15,7 @@ from tractable.core import approximations
 from tractable.core.check import Check
 from tractable.core.errors import ModelError, SettingsError
 from tractable.core.model import Data, Model, PyTree
-from tractable.core.settings import seeded
+from tractable.core.settings import check_seed
 from tractable.diagnostics import evidence, importance
 from tractable.diagnostics.evidence import QUANTILE, Evidence
 from tractable.diagnostics.weights import effective, log_mean, relative_error, stochastic_bound, sum_up
@@ -120,7 +120,7 @@ def log_evidence(
     start = time.perf_counter()
     if not isinstance(model, Model):
         raise SettingsError(f"log_evidence expects a Model; got {type(model).__name__}.")
-    seed = seeded("log_evidence(seed)", seed)
+    seed = check_seed("log_evidence(seed)", seed)
     if theta is None:
         problem = problem_of_parameters(model, data, posterior, z, method, settings)
     else:

@@ -215,7 +215,7 @@ def _curvature(model, other, rows, beta, u) -> jax.Array:
         return weighed.T @ part.features, None
 
     # This sum must be accurate: if columns add up to 1, one direction has no curvature except the prior's.
-    return tree.summed(block, rows)[0]
+    return tree.sum_over(block, rows)[0]
 
 
 @compiled("model", "other", if_few=COMPILE_FASTEST, few=ONCE)
@@ -255,7 +255,7 @@ def _joint_terms(model, rows, position) -> tuple[jax.Array, ...]:
     def block(part: PyTree) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
         return -jax.hessian(one, 1)(part, position), jax.value_and_grad(one, 1)(part, position)
 
-    curved, (values, slopes) = tree.summed(block, rows)
+    curved, (values, slopes) = tree.sum_over(block, rows)
     value, slope = jax.value_and_grad(prior)(position)
     curved -= jax.hessian(prior)(position)
     return jnp.append(values, value), jnp.concatenate([slopes, slope[None]]), curved

@@ -31,7 +31,7 @@ from tractable.engine.session import Counter
 from tractable.glm.conditional import Conditional, Density, Joint
 from tractable.glm.families import SphericalT
 from tractable.glm.linear import with_priors
-from tractable.glm.narrow import Narrow, narrowed
+from tractable.glm.narrow import Narrow, narrow_model
 from tractable.mcmc.hamiltonian_methods import NUTS
 from tractable.vi import quadrature
 from tractable.vi.quadrature import Linear
@@ -67,8 +67,8 @@ class INLA(Method):
     If a table has more columns than rows, the weights are projected on the span of the rows (``glm.narrow``). The work
     is then that of a table with as many columns as rows, and the posterior is the same.
 
-    Weights may share a scale s (``glm.linear.pooled``: w | s ~ N(0, s²)). They are normal given s, too. Then log s has
-    a grid, and each of its points has a grid of u.
+    Weights may share a scale s (``glm.linear.pooled_prior``: w | s ~ N(0, s²)). They are normal given s, too. Then
+    log s has a grid, and each of its points has a grid of u.
 
     If η has several components, as in softmax regression, or if there are several other parameters, such as the
     cutpoints of ordered grades, one normal (a Laplace approximation) is for all parameters together, up to 400 of them.
@@ -103,7 +103,7 @@ class INLA(Method):
 
     def learn(self, session: Session) -> Outcome:
         start_time = work_time()
-        blocks = suited(session.model, session.data)
+        blocks = learnable_blocks(session.model, session.data)
         if not blocks:
             raise ModelError(
                 "INLA expects a likelihood that goes Through a linear predictor, normal priors of its weights, few "
@@ -268,7 +268,7 @@ class INLA(Method):
             return None
         # If the draws have importance weights, as for classes, their k-hat judges them. A rejection by verification of
         # the smaller model would only start NUTS, which mixes badly in such models.
-        narrow = narrowed(model, data) if math.isnan(posterior.found["khat"]) else None
+        narrow = narrow_model(model, data) if math.isnan(posterior.found["khat"]) else None
         if narrow is None:
             return None
         positions = narrow.projected(np.asarray(posterior.belief.positions)[0])
@@ -366,7 +366,7 @@ class _Block(NamedTuple):
     narrow: Narrow | None = None  # the map between ``model`` and the part, if ``model`` has fewer weights
 
 
-def suited(model: Model, data: Data | None) -> list[_Block]:
+def learnable_blocks(model: Model, data: Data | None) -> list[_Block]:
     """The parts of a model that INLA can learn; empty if INLA cannot learn the model."""
     if data is None or not model.parts or not data.resident:
         return _single_block(model, data, np.arange(model.space.size))
@@ -379,7 +379,7 @@ def suited(model: Model, data: Data | None) -> list[_Block]:
 
 def _single_block(model: Model, data: Data | None, where: np.ndarray) -> list[_Block]:
     """The one block of a model without parts; empty if INLA cannot learn the model."""
-    narrow = narrowed(model, data)
+    narrow = narrow_model(model, data)
     model, pool = _with_normal_prior(model if narrow is None else narrow.model)
     linear = quadrature.structure(model, data)
     nested = linear is not None

@@ -101,7 +101,7 @@ def generalised_linear(
         prior = {"intercept": dist.ZeroSumNormal(intercept_scale, (classes,)), "weights": weights}
     else:
         weights = (
-            pooled(features)
+            pooled_prior(features)
             if weight_scale is None
             else dist.Normal(np.zeros(features, jnp.result_type(float)), weight_scale)
         )
@@ -111,7 +111,7 @@ def generalised_linear(
     return Model(prior, Through(predictor, kind.observe))
 
 
-def pooled(features: int) -> dist.Distribution:
+def pooled_prior(features: int) -> dist.Distribution:
     """The prior of D weights of standardised columns that share a scale s: a Cauchy distribution in D dimensions.
 
         w | s ~ N(0, s² I),   s² ~ InverseGamma(1/2, 0.09 / 2D)

@@ -47,7 +47,7 @@ class Narrow(NamedTuple):
     projected: Callable[[np.ndarray], np.ndarray]
 
 
-def narrowed(model: Model, data: Data | None) -> Narrow | None:
+def narrow_model(model: Model, data: Data | None) -> Narrow | None:
     """The smaller model for these data; None if no parameter has more numbers along its first axis than there are rows.
 
     It is also None if the likelihood does not depend on this parameter through a linear predictor alone.

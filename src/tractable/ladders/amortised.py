@@ -20,7 +20,7 @@ from tractable.diagnostics.belief import Belief, Coded, Cost
 from tractable.diagnostics.learnt import Learnt
 from tractable.engine import run as loop
 from tractable.engine.ascend import ascend, evaluate_schedule
-from tractable.engine.bound import is_flat, settled, signal
+from tractable.engine.bound import has_settled, is_flat, signal
 from tractable.engine.climb import HELD_OUT_STEPS, Climber, climb, held_out_best
 from tractable.engine.drawing import capacity, chain_keys
 from tractable.engine.method import Check, Method, Optimiser, Outcome, Program, Rate, Session, plan_batches
@@ -168,7 +168,7 @@ class Amortised(Method):
 
         ``is_flat`` weights each step by its learning rate, because small steps alone would also make a trace flat.
         """
-        return settled(trace) and is_flat(trace, self.rates(trace.shape[1]))
+        return has_settled(trace) and is_flat(trace, self.rates(trace.shape[1]))
 
     def _score(self, ladder: Ladder, held_out: Data, key: jax.Array, states: PyTree) -> np.ndarray:
         """(m,) ELBO in nats of each held-out row, for at most a thousand rows."""

@@ -13,7 +13,7 @@ import numpy as np
 from tractable.core.check import Check
 from tractable.core.errors import DataError, SettingsError
 from tractable.core.model import Data, PyTree, as_data
-from tractable.core.settings import Count, at_least, expect, seeded
+from tractable.core.settings import Count, at_least, check_seed, expect
 from tractable.core.shared import compiled
 from tractable.diagnostics import evidence
 from tractable.diagnostics.evidence import Evidence, Sandwich
@@ -57,7 +57,7 @@ class Bound(NamedTuple):
 
 
 def _key(what: str, seed: int) -> jax.Array:
-    return jax.random.key(seeded(f"{what}(seed)", seed))
+    return jax.random.key(check_seed(f"{what}(seed)", seed))
 
 
 def encode(posterior: Learnt, x: Data | PyTree, *, draws: int = 0, seed: int = 0) -> Encoded:

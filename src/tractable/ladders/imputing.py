@@ -12,7 +12,7 @@ import numpyro.distributions as dist
 from tractable.core.arrays import arrays_of
 from tractable.core.errors import ModelError
 from tractable.core.model import Data, PyTree
-from tractable.core.settings import Count, at_least, expect, seeded
+from tractable.core.settings import Count, at_least, check_seed, expect
 from tractable.core.shared import compiled
 from tractable.diagnostics.learnt import Learnt
 from tractable.ladders import encoding as coding
@@ -62,7 +62,7 @@ def impute(
     coding.rows_of(ladder, params, filled, "impute")  # checks that observed numbers lie in the support
     observed = ~np.isnan(rows) if rows.dtype.kind == "f" else np.ones(rows.shape, bool)
     complete = functools.partial(
-        _impute, ladder, (draws, samples, steps), params, jax.random.key(seeded("impute(seed)", seed))
+        _impute, ladder, (draws, samples, steps), params, jax.random.key(check_seed("impute(seed)", seed))
     )
     width = coding.rows_together(ladder, samples)
     mean, x_draws, h, effective = coding.over_rows(complete, (filled, observed), width)

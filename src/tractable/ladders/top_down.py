@@ -12,7 +12,7 @@ from tractable.core.errors import ModelError
 from tractable.core.tree import PyTree
 from tractable.ladders.ladder import Choose, Recognition
 from tractable.ladders.layers import Layer, map_network, normal, starting_weights
-from tractable.networks.architecture import activated, mlp
+from tractable.networks.architecture import find_activation, mlp
 
 
 def top_down(
@@ -43,7 +43,7 @@ def top_down(
             )
     if len(hidden) != len(above):
         raise ModelError(f"hidden= has widths for each of the {len(above)} hidden layers; got {len(hidden)}.")
-    squash = activated(activation)[0]
+    squash = find_activation(activation)[0]
     steps, heads, width = [], [], below.seen
     for layer, widths in zip(above, hidden, strict=True):
         steps.append(mlp(width, widths[:-1], widths[-1], activation) if widths else None)

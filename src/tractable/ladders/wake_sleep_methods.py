@@ -8,7 +8,7 @@ import numpy as np
 from tractable.core.model import Objective
 from tractable.core.settings import Count, NotNegative
 from tractable.diagnostics.learnt import Learnt
-from tractable.engine.bound import settled
+from tractable.engine.bound import has_settled
 from tractable.engine.method import Check, Outcome, Rate, Session
 from tractable.ladders.amortised import Amortised
 from tractable.ladders.ladder import Ladder
@@ -70,4 +70,4 @@ class ReweightedWakeSleep(WakeSleep):
 
 def fell(trace: np.ndarray) -> bool:
     """Whether the last half of a noisy trace (start, step) shows a downward trend; False if it is too short to tell."""
-    return settled(trace) and not settled(-trace)
+    return has_settled(trace) and not has_settled(-trace)

@@ -18,7 +18,7 @@ from tractable.core import tree
 from tractable.core.curve import pad_traces
 from tractable.core.model import Batch, Model, PyTree, whole
 from tractable.core.shared import compiled
-from tractable.engine.leaves import beneath, restored
+from tractable.engine.leaves import beneath, restore
 from tractable.engine.method import Session
 from tractable.engine.placement import OneDevice
 from tractable.latent.em import chunked, em, expected
@@ -64,13 +64,13 @@ class SavedAttempts:
         if self.resume is not None:
             nothing = np.zeros(0)
             earlier = Reached(thetas, nothing, nothing, False) if beneath(self.resume, "attempts/1") else None
-            self.count, self.earlier = restored((0, earlier), beneath(self.resume, "attempts"))
+            self.count, self.earlier = restore((0, earlier), beneath(self.resume, "attempts"))
 
     def restore(self, like: PyTree) -> PyTree:
         """The saved state of this attempt's climbs, with the structure of ``like``; None if there is none."""
         leaves = {} if self.resume is None else beneath(self.resume, "now")
         self.resume = None
-        return restored(like, leaves) if leaves else None
+        return restore(like, leaves) if leaves else None
 
     def save(self, state: PyTree, at_once: bool = False) -> None:
         """Save the state of this attempt's climbs, if a save is due."""
@@ -81,7 +81,7 @@ class SavedAttempts:
         self.count, self.earlier = self.count + 1, reached
 
 
-def settled(
+def remaining_gain(
     gain: jax.Array, before: jax.Array, objective: jax.Array, tolerance: float, size: ArrayLike = 1
 ) -> tuple[jax.Array, jax.Array]:
     """The gain still to come, and whether it is small.
@@ -184,7 +184,7 @@ def _judge(
 ) -> tuple[Climbing, jax.Array]:
     """The climbs after a step to ``states``, and the objectives before the step, NaN for climbs that have ended."""
     is_finite = jax.vmap(tree.all_finite)(states.position) & jnp.isfinite(objective)
-    to_come, is_small = settled(gain, climbs.gain, objective, tolerance, total)
+    to_come, is_small = remaining_gain(gain, climbs.gain, objective, tolerance, total)
     is_small = is_small & (climbs.time > 1)
     is_running = ~climbs.done
     keep = is_running & is_finite

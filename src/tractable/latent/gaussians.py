@@ -16,7 +16,7 @@ from tractable.core.latent import Climbed, LatentModel
 from tractable.core.model import Batch
 from tractable.core.numbers import LOG_2PI, Numbers, Real
 from tractable.core.small import cholesky, inverse, inverse_root
-from tractable.core.sums import Expected, drawn_by, observed
+from tractable.core.sums import Expected, draw_function, observed
 from tractable.latent import linear_mixture
 from tractable.latent.columns import check_sizes, minus_centre, origin_of
 from tractable.latent.linear_mixture import Family, Frame, Moments, congruence, multiply
@@ -87,7 +87,7 @@ class Setting(NamedTuple):
             e_step=self.e_step_of_gaps,
             log_prob=lambda theta, x: self.shares(theta, x)[1],
             responsibilities=lambda theta, x: self.shares(theta, x)[0].T,
-            drawn=drawn_by(self.joint_of_gaps),
+            drawn=draw_function(self.joint_of_gaps),
             complete=linear_mixture.complete_by(self.joint_of_gaps),
             climbed=self.climbed(Setting.mixture_of_gaps),
         )  # fmt: skip

@@ -14,7 +14,7 @@ from tractable.core.errors import DataError
 from tractable.core.latent import LatentModel
 from tractable.core.model import Batch, PyTree
 from tractable.core.small import inverse
-from tractable.core.sums import Expected, MStep, OfRows, accumulate, drawn_by, observed
+from tractable.core.sums import Expected, MStep, OfRows, accumulate, draw_function, observed
 
 Theta = TypeVar("Theta", bound=Any)  # with weights (K,), means (K, d), and perhaps covariances
 START_ROWS = 10_000  # largest number of rows from which a starting point is made
@@ -99,7 +99,7 @@ class Family(NamedTuple):
         """A mixture of this family; the arguments are as for ``LatentModel.from_steps``."""
         return LatentModel.from_steps(
             self.e_step, m_step, self.log_prob, position, responsibilities=self.responsibilities,
-            drawn=drawn_by(self.joint), complete=complete_by(self.joint), **others,
+            drawn=draw_function(self.joint), complete=complete_by(self.joint), **others,
         )  # fmt: skip
 
     def joint(self, theta: PyTree, rows: ArrayLike) -> jax.Array:

@@ -86,11 +86,11 @@ def hidden_markov(
         raise ModelError("A 'categorical' step is one class: leave features= out.")
     if emission == "multivariate-normal" and features is None:
         raise ModelError("A 'multivariate-normal' step is a vector: give features=.")
-    return built_in(states, emission, features, classes, prior_counts, centre, scale, floor, steps)
+    return make_model(states, emission, features, classes, prior_counts, centre, scale, floor, steps)
 
 
 @shared
-def built_in(
+def make_model(
     states: int, emission: str, features: int | None, classes: int | None, prior_counts: Real,
     centre: Numbers | Real | None, scale: Numbers | Real | None, floor: Real, steps: int | None,
 ) -> "HiddenMarkovModel":  # fmt: skip

@@ -19,8 +19,8 @@ from tractable.core.latent import LatentModel
 from tractable.core.rows import Data
 from tractable.core.shared import compiled
 from tractable.core.tree import PyTree
-from tractable.engine.drawing import ATTEMPTS, tried
-from tractable.engine.leaves import restored
+from tractable.engine.drawing import ATTEMPTS, starting_point
+from tractable.engine.leaves import restore
 from tractable.engine.method import Session
 from tractable.latent.em_method import initial_thetas
 from tractable.latent.latent_chains import SHAPE, STEP
@@ -164,7 +164,7 @@ class Climb(NamedTuple):
             state, draws, may_grow = self.step(state, draws, session.stop)
             done = start * most + len(state.gains)
             session.say("climbing", done, self.method.starts * most, {"objective": float(state.gains.sum())})
-            is_stalled = stalled(state.recent) and not state.small
+            is_stalled = has_stalled(state.recent) and not state.small
             if state.small == QUIET:
                 state = state._replace(ended="settled")
             elif session.stop():
@@ -184,7 +184,7 @@ def double_draws(state: ClimbState) -> ClimbState:
     return state._replace(length=2 * state.length, recent=np.zeros(0))
 
 
-def stalled(gains: Sequence[float] | np.ndarray) -> bool:
+def has_stalled(gains: Sequence[float] | np.ndarray) -> bool:
     """Whether the last ``STALL`` gains at one S are noise: the later half adds up to no less than the earlier half."""
     if len(gains) < STALL:
         return False
@@ -219,7 +219,7 @@ def restore_states(
     key = jax.eval_shape(lambda: jax.random.key(0))
     chains, _ = jax.eval_shape(functools.partial(_begin, method, model), key, theta, rows)
     count = 1 + max(int(name.partition("/")[0]) for name in leaves)
-    return restored([ClimbState(theta, chains)] * count, leaves)
+    return restore([ClimbState(theta, chains)] * count, leaves)
 
 
 def starting_thetas(method: Any, model: LatentModel, data: Data, key: jax.Array) -> PyTree:
@@ -241,7 +241,7 @@ def _try_thetas(method: Any, model: LatentModel, rows: PyTree, key: jax.Array) -
     """A random θ at which the rows' joint densities are finite; raises ModelError if no try finds one."""
     for attempt in range(ATTEMPTS):
         subkey = jax.random.fold_in(key, attempt)
-        theta = model.start(subkey) if model.start is not None else model.params(tried(model, subkey, attempt))
+        theta = model.start(subkey) if model.start is not None else model.params(starting_point(model, subkey, attempt))
         if bool(_is_finite(method, model, theta, jax.random.fold_in(subkey, 1), rows)):
             return theta
     raise ModelError(

@@ -24,7 +24,7 @@ from tractable.diagnostics.belief import point_belief
 from tractable.diagnostics.learnt import Learnt
 from tractable.diagnostics.maxima import agreement, curvature
 from tractable.engine import run as loop
-from tractable.engine.bound import settled
+from tractable.engine.bound import has_settled
 from tractable.engine.climb import Climber, climb
 from tractable.engine.drawing import capacity, chain_keys
 from tractable.engine.method import Check, Method, Outcome, Program, Session, not_finite, plan_batches
@@ -98,7 +98,7 @@ class OnlineEM(Method):
         end_time = work_time()
         end, figures = _judge_ends(self, model, data, offset, ends)
         figures |= {"steps": info["objective"].shape[1], "evaluations": int(info["objective"].size)}
-        figures["settled"] = settled(info["objective"])
+        figures["settled"] = has_settled(info["objective"])
         if data.resident and end.size <= INFORMATION and data.size * end.size**2 <= em_method.INFORMATION_WORK:
             centred = data
             if offset is not None:

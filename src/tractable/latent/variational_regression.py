@@ -168,7 +168,7 @@ class Beliefs(NamedTuple):
         weights = jnp.asarray(batch.mask, y.dtype)
         y = jnp.where(weights > 0, y, 0)  # a row of weight 0 may hold NaN
         x = jnp.where(weights[:, None] > 0, x, 0)
-        square = (y - jnp.matmul(x, q.mean, precision="highest")) ** 2 + spread(q, x)
+        square = (y - jnp.matmul(x, q.mean, precision="highest")) ** 2 + weight_variance(q, x)
         terms = digamma(q.shape) - jnp.log(q.rate) - LOG_2PI - q.shape / q.rate * square
         scaled_x = weights[:, None] * x
         xx = jnp.matmul(scaled_x.T, x, precision="highest")
@@ -238,9 +238,9 @@ class Beliefs(NamedTuple):
     def predictive_log_prob(self, q: RegressionPosterior, rows: PyTree) -> jax.Array:
         y, x = self.cleaned(rows, jnp.result_type(q.mean))
         residual = y - jnp.matmul(x, q.mean, precision="highest")
-        return conjugate_variational.log_normal_of_unknown_precision(residual, spread(q, x), q.shape, q.rate)
+        return conjugate_variational.log_normal_of_unknown_precision(residual, weight_variance(q, x), q.shape, q.rate)
 
 
-def spread(q: RegressionPosterior, x: jax.Array) -> jax.Array:
+def weight_variance(q: RegressionPosterior, x: jax.Array) -> jax.Array:
     """xᵀ V x, (n,): the part of a prediction's variance that comes from the weights."""
     return jnp.sum(jnp.matmul(x, q.covariance, precision="highest") * x, axis=1)

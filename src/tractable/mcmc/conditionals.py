@@ -105,7 +105,7 @@ def normal(colours: tuple[int, ...], pattern: bytes) -> Family:
     return Family(found, drawn, log_prob, proper, True)
 
 
-def coloured(precisions: np.ndarray) -> tuple[tuple[int, ...], bytes]:
+def covariance_arguments(precisions: np.ndarray) -> tuple[tuple[int, ...], bytes]:
     """The arguments of ``normal`` for a sample of precisions (s, m, m).
 
     Groups of columns are chosen greedily: each column joins the first group with which it shares no row.

@@ -175,7 +175,7 @@ def fitting_parts(model: Model, parts: list[Part], rows: PyTree, keys: jax.Array
     out, misses = [], np.asarray(misses)
     for part, misses_of_part, precision in zip(parts, misses.T, precisions, strict=True):
         if np.all(misses_of_part <= 1):
-            sparse = conditionals.coloured(np.asarray(precision)) if part.kind == "normal" else ((), b"")
+            sparse = conditionals.covariance_arguments(np.asarray(precision)) if part.kind == "normal" else ((), b"")
             out.append(Part(part.leaves, part.kind, *sparse))
     return out
 

@@ -108,11 +108,11 @@ def mlp(
     named = {f"hidden[{i}]": width for i, width in enumerate(middle)}
     for name, width in {"features": features, **named, "outputs": outputs}.items():
         expect_whole(name, width, ModelError, " of units")
-    activated(activation)
+    find_activation(activation)
     return _mlp((int(features), *map(int, middle), int(outputs)), activation)
 
 
-def activated(activation: str | Callable) -> tuple[Callable, float]:
+def find_activation(activation: str | Callable) -> tuple[Callable, float]:
     """The activation of this name, and its starting gain; raises ModelError for unknown names."""
     if not isinstance(activation, str):
         return activation, 1.0
@@ -134,7 +134,7 @@ def _starting_weights(key: jax.Array, widths: tuple[int, ...], gain: float, dtyp
 
 @shared
 def _mlp(widths: tuple[int, ...], activation: str | Callable) -> Network:
-    dtype, (function, gain) = jnp.result_type(float), activated(activation)
+    dtype, (function, gain) = jnp.result_type(float), find_activation(activation)
     layers = [f"layer{i}" for i in range(len(widths) - 1)]
     gain = gain if len(layers) > 1 else 1.0  # without an activation no scale is lost
     start = functools.partial(_starting_weights, widths=widths, gain=gain, dtype=dtype)
@@ -192,7 +192,7 @@ def _layers(module: PyTree, kind: type) -> list[Any]:
     return [module, *(layer for m in modules if isinstance(m, kind) for layer in _layers(m, kind))]
 
 
-def applied(network: Network, weights: PyTree, x: PyTree) -> PyTree:
+def apply_network(network: Network, weights: PyTree, x: PyTree) -> PyTree:
     """The network's output for one x; raises ModelError if the shape of x does not fit."""
     shape = jax.tree.map(jnp.shape, x)
     if network.example is not None:
@@ -217,7 +217,7 @@ def fan_in(shape: tuple[int, ...], output_axis: int) -> int:
     return int(np.prod(shape)) // shape[output_axis] if len(shape) > 1 else 1
 
 
-def spread(params: PyTree, key: jax.Array) -> PyTree:
+def draw_weights(params: PyTree, key: jax.Array) -> PyTree:
     """Draw weights with the mean and sd of each leaf of ``params``; constant leaves stay as they are."""
     leaves, treedef = jax.tree.flatten(params)
     dtype = jnp.result_type(float)

@@ -27,7 +27,7 @@ from tractable.engine.staged_climb import Problem
 from tractable.networks.bayes_by_backprop import bayes_by_backprop
 from tractable.networks.spread import first_state, pairs, spread
 from tractable.points.points import MAP
-from tractable.vi.methods import Variational, anchored
+from tractable.vi.methods import Variational, anchored_likelihood
 
 # The search for σ (networks/spread.py) is described in docs/decisions/020, the start at a maximum in 019.
 # Largest number of weights of a small network, and the number of maxima that are searched for each start in such a
@@ -142,7 +142,7 @@ class BayesByBackprop(Variational):
         objective = bayes_by_backprop(
             model, samples=self.samples or 1, kl_weights=self.kl_weights, noise=self.noise,
             size=full if self.batch_size is None else min(full, self.batch_size), given=given,
-            likelihood=anchored(model, tuned["anchor"]) if "anchor" in tuned else None,
+            likelihood=anchored_likelihood(model, tuned["anchor"]) if "anchor" in tuned else None,
         )  # fmt: skip
         return on_all_rows(objective, placed) if self.batch_size is None else objective
 

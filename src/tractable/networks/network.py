@@ -17,7 +17,7 @@ from tractable.core.numbers import Number, Real, positive
 from tractable.core.shared import recorded, shared
 from tractable.core.tree import PyTree, path_name
 from tractable.glm.families import FAMILIES
-from tractable.networks.architecture import Network, applied, as_network, fan_in, mlp, spread
+from tractable.networks.architecture import Network, apply_network, as_network, draw_weights, fan_in, mlp
 
 __all__ = ["Network", "ScaleMixture", "mlp", "neural_network", "scale_mixture"]
 
@@ -237,7 +237,7 @@ def _parts(
         weights = params["weights"]
         if scales is not None:
             weights = jax.tree.map(functools.partial(_scale_weight, network.output_axis), params["scales"], weights)
-        return applied(network, weights, x)
+        return apply_network(network, weights, x)
 
     def observe(params: dict[str, Any], output: jax.Array) -> dist.Distribution | None:
         if not isinstance(likelihood, str):
@@ -247,14 +247,14 @@ def _parts(
 
     def start(key: jax.Array) -> dict[str, Any]:
         key, *keys = jax.random.split(key, 1 + len(others))
-        weights = network.start(key) if network.start is not None else spread(network.params, key)
+        weights = network.start(key) if network.start is not None else draw_weights(network.params, key)
         first = {"weights": weights, **{n: _near(d, k) for (n, d), k in zip(others.items(), keys, strict=True)}}
         if scales is not None:
             first["scales"] = jax.tree.map(lambda d: jnp.ones(d.shape()), scales, is_leaf=is_distribution)
         return first
 
     if network.example is not None:
-        output = jax.eval_shape(functools.partial(applied, network), network.params, network.example)
+        output = jax.eval_shape(functools.partial(apply_network, network), network.params, network.example)
         if isinstance(likelihood, str):
             _check_output(likelihood, output)
     return others if scales is None else {**others, "scales": scales}, Through(predictor, observe), start

@@ -92,14 +92,6 @@ def shared_draw(apply: Callable, params: PyTree, x: PyTree) -> WeightNoise:
     return _weight_noise(apply, params, x, lambda leaf, uses: leaf._replace(why="as asked"))
 
 
-def independent_draws(apply: Callable, params: PyTree, x: PyTree) -> WeightNoise:
-    """Use a draw of the weights for each example, which takes n times the memory and time: a reference for tests.
-
-    Arguments as for ``shared_draw``.
-    """
-    return _weight_noise(apply, params, x, lambda leaf, uses: leaf._replace(way="own"))
-
-
 def local_reparameterisation(apply: Callable, params: PyTree, x: PyTree) -> WeightNoise:
     """Draw the products of activations and weights instead of the weights (Kingma, Salimans & Welling 2015, eq. 6).
 

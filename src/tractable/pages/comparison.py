@@ -6,7 +6,7 @@ import pandas as pd
 
 from tractable.comparison import FORMS, Comparison, interesting, overlay
 from tractable.core.words import counted
-from tractable.pages.parameters import SHOWN, listed
+from tractable.pages.parameters import SHOWN, listed_mask
 from tractable.pages.plots import WIDTH
 from tractable.pages.sections import Cell, Figure, Section, Table
 from tractable.pages.style import COLOURS, MUTED
@@ -49,7 +49,7 @@ def results_table(table: pd.DataFrame) -> Section:
 def marginals(comparison: Comparison) -> list[Section]:
     """Figures of the parameters on which the methods differ most; none for networks."""
     first, height = next(iter(comparison.posteriors.values())), 1.6 + 0.19 * len(comparison.others)
-    if not listed(first.model).all():
+    if not listed_mask(first.model).all():
         return []
     drawn = []
     for i in sorted(interesting(comparison, SHOWN)):

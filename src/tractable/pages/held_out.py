@@ -19,7 +19,7 @@ from tractable.diagnostics.censoring import crps as bounded
 from tractable.pages.plots import drawing, tidy
 from tractable.pages.sections import Section, Table, text
 from tractable.pages.style import COLOURS, INK, MUTED
-from tractable.posterior.pointwise import replicated
+from tractable.posterior.pointwise import replicate
 from tractable.posterior.posterior import Posterior
 from tractable.posterior.predict import Prediction
 from tractable.tables.encoder import Encoder
@@ -111,7 +111,7 @@ def scores_of_numbers(
         mean = np.broadcast_to(predicted.mean, len(y))[places(data)]
         lost = 100 * np.mean(~seen(y))
         means = f"share of pairs put in the right order, 0.5 by chance; {lost:.1f} % of the rows are censored"
-        scores = [Score("concordance", concordance(sampled(data).y, mean), means)]
+        scores = [Score("concordance", concordance(sample_rows(data).y, mean), means)]
     else:
         mean, sds = np.broadcast_to(predicted.mean, y.shape), np.atleast_1d(unit * y.std(0))
         errors = np.atleast_1d(np.sqrt(np.mean(np.square(unit * (mean - y)), 0)))
@@ -126,7 +126,7 @@ def scores_of_numbers(
     for level in LEVELS:
         error = 100 * math.sqrt(level * (1 - level) / below.size)
         means = f"share of rows inside their {100 * level:g} % interval; expected {level:g} ± {error / 100:.2g}"
-        scores.append(Score(f"coverage {100 * level:g} %", covered(below, level), means))
+        scores.append(Score(f"coverage {100 * level:g} %", coverage(below, level), means))
     return scores + [
         Score(f"sharpness{of}", float(one), "mean width of the 90 % interval")
         for of, one in zip(whose, np.atleast_1d(width), strict=True)
@@ -136,7 +136,7 @@ def scores_of_numbers(
 def misfit(below: np.ndarray, encoder: Encoder | None = None) -> str:
     """A sentence if intervals hold more or fewer rows than they should, by more than chance; else ""."""
     count = below.size
-    covered_rows = np.array([round(count * covered(below, level)) for level in LEVELS])
+    covered_rows = np.array([round(count * coverage(below, level)) for level in LEVELS])
     chances = 2 * np.minimum(bdtr(covered_rows, count, LEVELS), bdtrc(covered_rows - 1, count, LEVELS))  # binomial
     worst = int(np.argmin(chances))
     share, level = covered_rows[worst] / count, LEVELS[worst]
@@ -169,7 +169,7 @@ def _in_order(posterior: Posterior, data: Data, below: np.ndarray, encoder: Enco
     moving = [] if encoder is None or encoder.formula else [f for f in encoder.features if f.endswith(": trend")]
     if encoder is None or not moving or posterior.data is None or not posterior.data.resident:
         return []
-    at, held_out = encoder.features.index(moving[0]), sampled(data)
+    at, held_out = encoder.features.index(moving[0]), sample_rows(data)
     fitted, new = (
         np.asarray(rows.given["x"] if isinstance(rows.given, dict) else rows.given)[:, at]
         for rows in (posterior.data, held_out)
@@ -208,7 +208,7 @@ def unit_of(encoder: Encoder | None) -> Any:
     return 1.0 if encoder is None else encoder.units[0]
 
 
-def covered(below: np.ndarray, level: float) -> float:
+def coverage(below: np.ndarray, level: float) -> float:
     """The share of rows that lie within their central intervals of this level."""
     return float(np.mean(np.abs(below - 0.5) <= level / 2))
 
@@ -253,7 +253,7 @@ def places(data: Data) -> np.ndarray:
     return np.unique(np.linspace(0, data.size - 1, min(SEEN, data.size)).astype(int))
 
 
-def sampled(data: Data) -> Data:
+def sample_rows(data: Data) -> Data:
     """At most ``SEEN`` evenly spaced rows of the data."""
     return data if data.size <= SEEN else data.take(places(data))
 
@@ -265,11 +265,11 @@ def transforms(posterior: Posterior, data: Data) -> tuple[np.ndarray, np.ndarray
     censored number are known, the transform is placed at random between its two possible shares. So it is uniform for
     counts too (Czado, Gneiting & Held 2009). CRPS is the continuous ranked probability score.
     """
-    first = sampled(data)
+    first = sample_rows(data)
     params, weights = posterior.spread(DRAWN)
     each = -(-DRAWN // len(weights))  # if there are few draws, or a point, each gives many numbers for a row
     params = jax.tree.map(lambda a: np.repeat(np.asarray(a), each, 0), params)
-    drawn = np.asarray(replicated(posterior.predictive, params, first.given, first.size, 0), np.float64)
+    drawn = np.asarray(replicate(posterior.predictive, params, first.given, first.size, 0), np.float64)
     weights, y = np.repeat(weights, each) / each, np.asarray(first.y)
     bounds = y.ndim > drawn.ndim - 1
     low, high = (y[:, 0], y[:, 1]) if bounds else (y, y)

@@ -110,7 +110,7 @@ def drawn_rows(posterior: Posterior, ladder: Ladder, data: np.ndarray | None, sh
     mean, x = pixels(ladder, made.mean), np.asarray(made.x, float)
     sets = {} if data is None else {"data": pixels(ladder, data[: len(mean)])}
     sets |= {"drawn: E[x | h¹]": mean, "drawn: x": x}
-    limits = spread(sets)
+    limits = limits_of(sets)
     drawn = [
         lines(rows, limits, caption=name) if shape is None else mosaic(rows, shape, COLUMNS, limits, name, name)
         for name, rows in sets.items()
@@ -123,7 +123,7 @@ def reconstructions(posterior: Posterior, ladder: Ladder, data: np.ndarray, shap
     """Rows and their reconstructions."""
     again = pixels(ladder, coding.reconstruct(posterior, data, draws=1))
     data = pixels(ladder, data)
-    limits = spread({"data": data, "again": again})
+    limits = limits_of({"data": data, "again": again})
     if shape is None:
         drawn = [lines(b[None], limits, dotted=a) for a, b in zip(data[:6], again[:6], strict=True)]
         note = "A row (dotted), and its reconstruction (line): the mean of x given one h ~ q(h | x)."
@@ -158,9 +158,9 @@ def traversals(ladder: Ladder, theta: PyTree, data: np.ndarray | None, shape: Sh
     if not normal or top.size > TRAVERSED:
         return []
     steps = np.linspace(-2, 2, STEPS)
-    mean = pixels(ladder, np.asarray(traversed(ladder, theta, jnp.asarray(steps))))  # (unit, step, n)
+    mean = pixels(ladder, np.asarray(traverse(ladder, theta, jnp.asarray(steps))))  # (unit, step, n)
     sets = {"traversed": mean.reshape(-1, mean.shape[-1])}
-    limits = spread(sets if data is None else sets | {"data": pixels(ladder, data)})
+    limits = limits_of(sets if data is None else sets | {"data": pixels(ladder, data)})
     name, what = f"h{ladder.depth}", "Each line of pictures" if shape is not None else "Each figure"
     note = f"{what} shows the mean of x for one unit of {name} from −2 to 2 sd, with the other units at their means"
     note += " and each layer below at its mean." if ladder.depth > 1 else "."
@@ -171,7 +171,7 @@ def traversals(ladder: Ladder, theta: PyTree, data: np.ndarray | None, shape: Sh
 
 
 @compiled("ladder")
-def traversed(ladder: Ladder, theta: PyTree, steps: jax.Array) -> jax.Array:
+def traverse(ladder: Ladder, theta: PyTree, steps: jax.Array) -> jax.Array:
     """E[x | h^L], (unit, step, n), with every layer in between at its mean."""
     top = ladder.layers[-1]
     mean, variance = moments(top.distribution(theta[ladder.layer_names[-1]], None))
@@ -182,7 +182,7 @@ def traversed(ladder: Ladder, theta: PyTree, steps: jax.Array) -> jax.Array:
     return value
 
 
-def spread(sets: Mapping[str, np.ndarray]) -> Limits:
+def limits_of(sets: Mapping[str, np.ndarray]) -> Limits:
     """The values that are drawn palest and darkest.
 
     They are 0 and 1 if all values lie between these, and else the 0.5 % and 99.5 % quantiles of the values.

@@ -114,11 +114,11 @@ def sections(found: Selection, answer: str, shown: Sequence[Section], noun: str,
         said += " Evidence is a lower bound on log p(rows), in nats, by variational Bayes: more is better."
     if "reject" in found.table["verdict"].tolist():
         said += " A fit with the verdict reject is not chosen."
-    choice = Section(f"Number of {noun}", [*found.remarks, tried_table(found, noun)], said)
+    choice = Section(f"Number of {noun}", [*found.remarks, selection_table(found, noun)], said)
     return [Section("", note=answer), choice, *shown]
 
 
-def tried_table(found: Selection, noun: str) -> Table:
+def selection_table(found: Selection, noun: str) -> Table:
     """A table of every K that was tried, with its criteria and a mark at the chosen one."""
     table = found.table.dropna(axis=1, how="all").rename(columns={"components": noun})
     rows = table_of(table.assign(seconds=[duration(each) for each in table["seconds"]])).cells

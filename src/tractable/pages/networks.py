@@ -5,7 +5,7 @@ import math
 import jax
 import numpy as np
 
-from tractable.pages.parameters import is_ensemble, is_weight, listed
+from tractable.pages.parameters import is_ensemble, is_weight, listed_mask
 from tractable.pages.sections import Cell, Section, Table
 from tractable.posterior.posterior import Posterior
 
@@ -30,7 +30,7 @@ def table_of(posterior: Posterior) -> Table:
 
 def layers(posterior: Posterior) -> list[Section]:
     """A table of the network's layers."""
-    if not posterior.model.network_weights or listed(posterior.model).all():
+    if not posterior.model.network_weights or listed_mask(posterior.model).all():
         return []
     note = "μ and σ are a weight's mean and sd. Single weights mean little, because hidden units can be exchanged."
     note += " σ is how far members differ." if is_ensemble(posterior) else " |μ|/σ is low if the data said little."

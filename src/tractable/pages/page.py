@@ -103,7 +103,7 @@ def write_calibration_page(folder: str | pathlib.Path, calibration: Calibration,
 
 def usual_facts(posterior: Posterior, encoder: Encoder | None = None) -> dict[str, Any]:
     """The facts of a run: numbers of rows, parameters and draws, and the time; for a table also the target's family."""
-    shown, count = parameters.kept_by(posterior)
+    shown, count = parameters.describe_draws(posterior)
     data = posterior.data
     weighed = "" if data is None or data.weights is None else f"count as {posterior.rows:,.6g} by their weights"
     facts = {"rows of data": Cell(0 if data is None else data.size, ",d", weighed)}

@@ -19,7 +19,7 @@ HEADS = {"mcse_mean": "MCSE", "ess_bulk": "bulk ESS", "ess_tail": "tail ESS", "r
 POINT_HEADS = {"mean": "estimate", "sd": "standard error"}
 
 
-def kept_by(posterior: Posterior) -> tuple[str, str]:
+def describe_draws(posterior: Posterior) -> tuple[str, str]:
     """The words for what a run stores (draws, members or a point), and their number."""
     many = f"{posterior.chains} × {posterior.count:,}"
     if posterior.is_point:
@@ -48,7 +48,7 @@ def is_ensemble(posterior: Posterior) -> bool:
     return "objective 0" in posterior.found
 
 
-def listed(model: Model) -> np.ndarray:
+def listed_mask(model: Model) -> np.ndarray:
     """Whether each of the model's numbers (of its table's view, if it has one) is shown by itself, (m,).
 
     All are, except the weights of a network and the effects of groups if there are many.
@@ -97,7 +97,7 @@ def numbers(posterior: Posterior) -> Section:
     """A table of the parameters."""
     if posterior.unconstrained is not None and posterior.count == 0:
         return Section("Parameters", ["The run was stopped before its first draw."])
-    table, by_name = summary(posterior), listed(posterior.model)
+    table, by_name = summary(posterior), listed_mask(posterior.model)
     by_name = np.append(by_name, np.ones(len(table) - len(by_name), bool))  # derived quantities are listed too
     table, inside = table.loc[by_name], int(np.sum(~by_name))
     of_network = "weights of a network, which are shown by layer"
@@ -128,7 +128,7 @@ def numbers(posterior: Posterior) -> Section:
 
 def sentence(posterior: Posterior) -> str:
     """The first parameter in words, for models without a table; empty if single parameters say little."""
-    if not listed(posterior.model)[0] or not (posterior.is_point or posterior.count or not is_drawn(posterior)):
+    if not listed_mask(posterior.model)[0] or not (posterior.is_point or posterior.count or not is_drawn(posterior)):
         return ""
     name, values = next(iter(posterior.summary(derived=False).to_dict("index").items()))
     places = f".{decimals(np.array([values['sd']]))}f" if values["sd"] > 0 else None
@@ -144,7 +144,7 @@ def figures(posterior: Posterior) -> list[Section]:
     values, ordered = np.asarray(read.values, float), is_ordered(posterior)
     weights = np.ones(values.shape[:2]) if posterior.weights is None else posterior.weights
     diverged = np.asarray(posterior.info.get("divergent", np.zeros(values.shape[:2]))) > 0
-    pooled, table, drawn = resampled(values, weights), posterior.summary(), []
+    pooled, table, drawn = resample(values, weights), posterior.summary(), []
     for i in chosen:
         mean, _, low, high = table.iloc[i, :4]
         drawn.append(plots.marginal(pooled[:, i], mean, (low, high), caption=read.names[i]))
@@ -187,7 +187,7 @@ def interesting(posterior: Posterior) -> list[int]:
 
     First come those with the poorest R-hat or numbers of effective draws, and then the first of the other parameters.
     """
-    first = np.flatnonzero(listed(posterior.model)).tolist()
+    first = np.flatnonzero(listed_mask(posterior.model)).tolist()
     seen, enough = posterior.readings.diagnosed, 100 * posterior.chains
     if not is_ordered(posterior) or seen is None:
         return first[:SHOWN]
@@ -198,7 +198,7 @@ def interesting(posterior: Posterior) -> list[int]:
     return list(dict.fromkeys(worst[:poor] + first))[:SHOWN]
 
 
-def resampled(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
+def resample(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
     """Weighted draws (chain, draw, k), resampled as draws (n, k) of equal weight."""
     flat, mass = values.reshape(-1, values.shape[-1]), weights.ravel()
     if np.ptp(mass) == 0:

@@ -14,12 +14,12 @@ from tractable.core.errors import TractableError
 from tractable.core.words import counted
 from tractable.diagnostics.censoring import distribution
 from tractable.pages.held_out import pit
-from tractable.pages.parameters import few_groups, listed
+from tractable.pages.parameters import few_groups, listed_mask
 from tractable.pages.plots import drawing, short, tidy
 from tractable.pages.sections import Cell, Figure, Part, Section, Table
 from tractable.pages.style import COLOURS, INK
 from tractable.posterior import groups
-from tractable.posterior.pointwise import FEWEST, Loo, affordable, replicated
+from tractable.posterior.pointwise import FEWEST, Loo, affordable, replicate
 from tractable.posterior.posterior import Posterior
 from tractable.posterior.predict import classes_of
 from tractable.posterior.scaling import SENSITIVE, prior_moves
@@ -59,7 +59,7 @@ def sections(posterior: Posterior, encoder: Encoder | None = None) -> list[Secti
     with contextlib.suppress(TractableError):
         loo = posterior.loo(draws=affordable(posterior.model, posterior.data), rows=2 * ROWS)
     facts = {} if loo is None else leave_one_out(loo)
-    if (moved := moved_by_prior(posterior)) is not None:
+    if (moved := prior_sensitivity(posterior)) is not None:
         facts["sensitive to the prior"] = moved
     shown = replications(posterior, encoder)
     drawn = sum(isinstance(part, Figure) for part in shown)
@@ -81,12 +81,12 @@ def leave_one_out(loo: Loo) -> dict[str, Any]:
     }
 
 
-def moved_by_prior(posterior: Posterior) -> Cell | None:
+def prior_sensitivity(posterior: Posterior) -> Cell | None:
     """The parameters whose marginals change most if the prior is raised to a power; None if unknown.
 
     The numbers are the distances of ``posterior.scaling.power_scaled``.
     """
-    shown = listed(posterior.model) if posterior.view is None else few_groups(posterior.names)
+    shown = listed_mask(posterior.model) if posterior.view is None else few_groups(posterior.names)
     if posterior.is_point or posterior.chains * posterior.count < FEWEST or not shown.any():
         return None
     names = np.array(posterior.names)[shown]
@@ -101,7 +101,7 @@ def replications(posterior: Posterior, encoder: Encoder | None) -> list[Part]:
     """A table of the shares of classes, or figures of numbers, in the rows and in replicated data."""
     aims = () if encoder is None else encoder.targets
     try:
-        seen = seen_and_replicated(posterior, len(aims) > 1)
+        seen = replicate_rows(posterior, len(aims) > 1)
     except TractableError:
         return []
     if seen is None:
@@ -133,7 +133,7 @@ def shares(seen: Seen, classes: Sequence[Any]) -> Table:
     return Table(["class", "share of rows", "replicated 5%", "replicated 95%"], rows)
 
 
-def seen_and_replicated(posterior: Posterior, multi_output: bool = False) -> Seen | None:
+def replicate_rows(posterior: Posterior, multi_output: bool = False) -> Seen | None:
     """Observed rows and replicated ones; None for rows of many numbers.
 
     With ``multi_output`` there are multi_output targets: y is (n, K), and drawn is (s, n, K).
@@ -153,9 +153,9 @@ def seen_and_replicated(posterior: Posterior, multi_output: bool = False) -> See
     equal = not posterior.is_point and posterior.weights is None
     params = posterior.spread(DRAWN)[0] if equal else posterior.sample(posterior.seed or 0, DRAWN)
     if by_group:
-        drawn = groups.replicated(posterior.model, data, params, None, None, 0)
+        drawn = groups.replicate(posterior.model, data, params, None, None, 0)
     else:
-        drawn = replicated(posterior.predictive, params, rows.given, rows.size, 0)
+        drawn = replicate(posterior.predictive, params, rows.given, rows.size, 0)
     y = np.asarray(jax.tree.leaves(rows.y)[0])
     return Seen(y, np.asarray(drawn), classes_of(datum_of(model, rows.given)) is not None)
 

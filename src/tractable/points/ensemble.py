@@ -19,7 +19,7 @@ from tractable.core.settings import Jobs, at_least
 from tractable.diagnostics.belief import Belief, Draws
 from tractable.diagnostics.learnt import Learnt
 from tractable.engine.drawing import Drawing
-from tractable.engine.jobs import finished, many_processes
+from tractable.engine.jobs import many_processes, run_jobs
 from tractable.engine.method import Check, Method, Outcome, Session, from_settings, named
 from tractable.engine.stopping import interruptible
 from tractable.points.points import MAP
@@ -89,7 +89,7 @@ class DeepEnsemble(Method):
         shared = session.alone()._replace(stop=_never, saver=session.saver) if parallel else session
         shared = shared._replace(model=None, data=None)
         work = functools.partial(_learn_member, member=member, model=session.model, data=session.data, session=shared)
-        for job in finished(work, range(self.size), self.n_jobs, "DeepEnsemble", lambda: bool(ends) and session.stop()):
+        for job in run_jobs(work, range(self.size), self.n_jobs, "DeepEnsemble", lambda: bool(ends) and session.stop()):
             job.tell()
             if job.lost:
                 raise RunError(f"Member {job.index} of the ensemble was lost. {job.lost}")

@@ -70,7 +70,7 @@ class Laplace(MAP):
         figures |= {"eigenvalue": eigenvalue, "condition": eigenvalue}
         q = approximations.of(family, phi)
         weights = log_weights(model, data, q, phi, jax.random.fold_in(session.key, 1)) if q.whole else None
-        draws = approximations.drawn(q, phi, draws_key(session.key), self.draws)
+        draws = approximations.draws_of(q, phi, draws_key(session.key), self.draws)
         figures[AWAY] = float(np.std((np.asarray(draws, np.float64) - best.position) @ best.gradient))
         seconds = {"climbing": mode_time - start_time, "curvature": work_time() - mode_time}
         phi = jax.tree.map(np.asarray, phi)
@@ -127,7 +127,7 @@ class Laplace(MAP):
     def predictive(self, model: Model, belief: Belief) -> Model:
         if not isinstance(belief, Fitted) or model.through is None or model.start is None:
             return model
-        return linearised(model, jnp.asarray(belief.phi["mean"]))
+        return linearise(model, jnp.asarray(belief.phi["mean"]))
 
     def checks(self, posterior: Learnt) -> list[Check]:
         out = super().checks(posterior)
@@ -144,7 +144,7 @@ def _check_curved(least: float, largest: float = math.inf) -> None:
         )
 
 
-def linearised(model: Model, mode: jax.Array) -> Model:
+def linearise(model: Model, mode: jax.Array) -> Model:
     """The model with its predictor replaced by the tangent at the mode z*, f(z*) + J (z − z*)."""
     likelihood: Any = model.through
     form, arrays = model.split_arrays()

@@ -23,7 +23,7 @@ from tractable.core.writing import disk_errors, write_atomically, write_table
 from tractable.diagnostics.belief import KINDS, Belief, Draws, Fitted, draws_key
 from tractable.engine import checkpoint as files
 from tractable.engine.drawing import POSITION
-from tractable.engine.leaves import flattened, nested
+from tractable.engine.leaves import flatten, nest
 from tractable.ladders.ladder import ladder_of
 from tractable.posterior.run_identity import __version__, network_fingerprint, shapes_of
 
@@ -141,7 +141,7 @@ def write(
     sealed_files = ["settings.toml", "summary.csv"]
     if not isinstance(belief, Draws):
         arrays = {f.name: getattr(belief, f.name) for f in dataclasses.fields(belief) if f.name not in MADE_AGAIN}
-        saved = files.save(folder / "belief", flattened(arrays), {"kind": belief.kind}, step=0)
+        saved = files.save(folder / "belief", flatten(arrays), {"kind": belief.kind}, step=0)
         sealed_files.append(f"belief/{saved.name}/manifest.json")
     elif not streamed:
         discard_draws(folder)
@@ -193,13 +193,13 @@ def read(
     network = load_network(model, folder)
     try:
         kind: Any = KINDS[manifest["kind"]]
-        belief = kind(**nested(leaves), network=network)
+        belief = kind(**nest(leaves), network=network)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise CheckpointError(
             f"{folder / 'belief'} holds no result of a method ({error}). Restore it from a copy, or run again."
         ) from error
     if isinstance(belief, Fitted):
-        draws = approximations.drawn(belief.q, belief.phi, draws_key(seed), count)
+        draws = approximations.draws_of(belief.q, belief.phi, draws_key(seed), count)
         belief = dataclasses.replace(belief, positions=np.asarray(draws)[None])
     return belief
 

@@ -13,7 +13,7 @@ from tractable.core import tree
 from tractable.core.errors import DataError, ModelError
 from tractable.core.model import Data, Model, PyTree
 from tractable.core.rows import Labels, labels_of
-from tractable.core.settings import Count, expect, seeded
+from tractable.core.settings import Count, check_seed, expect
 from tractable.core.shared import COMPILE_FASTEST, compiled
 from tractable.posterior import pointwise
 from tractable.posterior import predict as prediction
@@ -38,7 +38,7 @@ def local_moments(model: Model, data: Data | None, params: PyTree, weights: np.n
     """
     import pandas as pd
 
-    all_groups = grouped(model, data)
+    all_groups = group_rows(model, data)
     labels = np.atleast_1d(np.asarray(all_groups.labels if groups is None else groups))
     subset = all_groups if groups is None else all_groups.take(_places(all_groups, labels, unknown=False))
     names = tree.names(jax.eval_shape(lambda p: model.given(p).example(jax.random.key(0)), _first(params)))
@@ -62,16 +62,16 @@ def predict(
         level, draws, seed: as for ``Posterior.predict``.
     """
     expect("predict(draws)", draws, Count)
-    data = grouped(posterior.model, posterior.data)
+    data = group_rows(posterior.model, posterior.data)
     rows = _requested_rows(data, x, group, "predict")
     params, weights = posterior.spread(draws)
-    key = jax.random.key(seeded("predict(seed)", seed))
+    key = jax.random.key(check_seed("predict(seed)", seed))
     local = _draw_local(posterior.model, data, params, rows.known_groups, key)
     inputs = rows.x, rows.place
     return prediction.predict(_with_local(posterior.model), (params, local), weights, inputs, level=level, seed=seed)
 
 
-def replicated(
+def replicate(
     model: Model, data: Data | None, params: PyTree, x: PyTree, group: Labels | None, seed: int, *, new: bool = False
 ) -> PyTree:
     """Simulated y* of rows of groups, (s, n, ...): z is drawn as in ``predict``, and y* ~ p(y | x, z, θ_s).
@@ -84,7 +84,7 @@ def replicated(
         seed: seed of the random numbers.
         new: whether every group is treated as new: z ~ p(z | θ_s), shared by rows with the same label.
     """
-    by_group, key = grouped(model, data), jax.random.key(seeded("posterior_predictive(seed)", seed))
+    by_group, key = group_rows(model, data), jax.random.key(check_seed("posterior_predictive(seed)", seed))
     if x is None and group is None:
         rows = Rows(by_group.members().given, by_group.places, np.arange(by_group.size))
     else:
@@ -94,7 +94,7 @@ def replicated(
     known_groups = np.full(len(rows.known_groups), -1) if new else rows.known_groups
     local = _draw_local(model, by_group, params, known_groups, jax.random.fold_in(key, 1))
     inputs = rows.x, rows.place
-    return pointwise.replicated(_with_local(model), (params, local), inputs, len(rows.place), seed)
+    return pointwise.replicate(_with_local(model), (params, local), inputs, len(rows.place), seed)
 
 
 def transforms(
@@ -106,18 +106,18 @@ def transforms(
     influential to be left out by reweighting.
 
     Args:
-        model, params, log_weights, data, efficiency: as for ``pointwise.left_out``.
+        model, params, log_weights, data, efficiency: as for ``pointwise.leave_out``.
         groups: the number of groups, evenly spaced; None for all groups.
         seed: seed of the random numbers.
     """
-    by_group = grouped(model, data)
+    by_group = group_rows(model, data)
     if groups is not None and groups < by_group.size:
         by_group = by_group.take(np.linspace(0, by_group.size - 1, groups).astype(int))
     y = pointwise.single(by_group.members().y)
-    simulated = replicated(model, by_group, params, None, None, seed, new=True)
-    of_groups = pointwise.concatenate_chunks(list(pointwise.left_out(model, params, log_weights, by_group, efficiency)))
-    of_rows = pointwise.Left(*(array[..., by_group.places] for array in of_groups))
-    return pointwise.placed(of_rows, simulated, y, seed)
+    simulated = replicate(model, by_group, params, None, None, seed, new=True)
+    left = pointwise.concatenate_chunks(list(pointwise.leave_out(model, params, log_weights, by_group, efficiency)))
+    of_rows = pointwise.Left(*(array[..., by_group.places] for array in left))
+    return pointwise.leave_one_out_transforms(of_rows, simulated, y, seed)
 
 
 class Rows(NamedTuple):
@@ -157,7 +157,7 @@ def _draw_local(model: Model, data: Data, params: PyTree, known_groups: np.ndarr
     return jax.tree.map(lambda a, b: _put(np.asarray(a), np.swapaxes(b, 0, 1), known_groups >= 0), local, draws)
 
 
-def grouped(model: Model, data: Data | None) -> Data:
+def group_rows(model: Model, data: Data | None) -> Data:
     """The data by group; an error if the model or the data have no groups."""
     if model.local is None:
         raise ModelError("This model has no parameters of groups: expected Model(..., local=).")

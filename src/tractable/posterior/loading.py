@@ -14,13 +14,13 @@ from tractable.core.check import Check
 from tractable.core.errors import CheckpointError
 from tractable.core.model import Data, Model, PyTree, as_data
 from tractable.core.sealed import read_sealed
-from tractable.core.settings import is_whole, seeded
+from tractable.core.settings import check_seed, is_whole
 from tractable.core.shared import made_again
 from tractable.core.words import tell
 from tractable.diagnostics.learnt import Predicted
 from tractable.diagnostics.report import ORDER, Report
 from tractable.engine import programs
-from tractable.engine.identity import density_trace, kinds_of, loaded_kinds
+from tractable.engine.identity import density_trace, kinds_from_json, kinds_of
 from tractable.engine.method import Method
 from tractable.methods import from_settings
 from tractable.posterior.folder import RESULT, read
@@ -103,7 +103,7 @@ def _check_model(folder: pathlib.Path, entries: "Entries", model: Model, data: D
         return  # a fingerprint of an earlier version, which cannot be compared
     if data is None and (traced is None or traced.rows == {}):
         return tell(f"{folder} does not describe its rows. Give data too, to compare the model given with its model.")
-    rows = kinds_of(data) if data is not None else loaded_kinds(traced and traced.rows)
+    rows = kinds_of(data) if data is not None else kinds_from_json(traced and traced.rows)
     there = traced[1:] if traced else here
     with jax.enable_x64(there[0] == "float64"), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # JAX warns of constants of higher precision
@@ -120,7 +120,7 @@ def _check_model(folder: pathlib.Path, entries: "Entries", model: Model, data: D
 class Traced(NamedTuple):
     """How JAX traced the log density of a posterior's model for its fingerprint."""
 
-    rows: Any  # shapes and dtypes of the rows, as ``saved_kinds`` gives them
+    rows: Any  # shapes and dtypes of the rows, as ``kinds_to_json`` gives them
     dtype: str  # "float32" or "float64"
     jax: str  # JAX's version
 
@@ -177,7 +177,7 @@ def _entries(folder: pathlib.Path) -> Entries:
         return Entries(
             report, [_of_type(str, name) for name in _of_type(list, about["names"])], _of_type(str, about["model"]),
             _read_traced(about.get("traced")), about.get("made"), settings,
-            None if (seed := settings.pop("seed", None)) is None else seeded("seed", seed),
+            None if (seed := settings.pop("seed", None)) is None else check_seed("seed", seed),
             _at_least(1, about["thin"]), None if count is None else _at_least(0, count),
             _of_type(str, about.get("drawn", "")),
             _of_type(dict, about["found"]), {name: float(s) for name, s in about["seconds"].items()},
@@ -196,7 +196,7 @@ def _read_traced(entry: object) -> Traced | None:
         return None
     traced = Traced(**_of_type(dict, entry))
     if traced.rows != {}:
-        loaded_kinds(traced.rows)
+        kinds_from_json(traced.rows)
     return traced._replace(dtype=np.dtype(_of_type(str, traced.dtype)).name, jax=_of_type(str, traced.jax))
 
 

@@ -44,7 +44,7 @@ def leave_out(
 ) -> tuple[float, float]:
     """log p(y_n | y without n) of one row in nats, and k-hat; draws are moved as long as k-hat falls.
 
-    The row counts at least once; of its weight, 1 is left out (``pointwise.left_out``).
+    The row counts at least once; of its weight, 1 is left out (``pointwise.leave_out``).
 
     Args:
         model, data: the model and its rows.

@@ -19,7 +19,7 @@ from jax.typing import ArrayLike
 from tractable.core.censoring import itself
 from tractable.core.errors import DataError, ModelError, RunError
 from tractable.core.model import Data, Model, PyTree, log_density, needed_likelihood, sample_of
-from tractable.core.settings import seeded
+from tractable.core.settings import check_seed
 from tractable.core.shared import COMPILE_FASTEST, compiled
 from tractable.core.simulation import Way, parameters_of, simulate, way_of
 from tractable.core.tree import row_shapes
@@ -30,7 +30,7 @@ from tractable.diagnostics.importance import NODES, khat_limit
 from tractable.engine.placement import ONE_DEVICE, OneDevice
 from tractable.engine.sharding import BY_ROW, ON_ALL, ROWS, chunks
 from tractable.posterior.chunking import fitting
-from tractable.posterior.predict import counted_draws, described
+from tractable.posterior.predict import counted_draws, row_distribution
 
 PADDED = 500  # fewer rows than this are padded to the next power of two, so that few programs need to be compiled
 # At most MOST rows are evaluated EACH at a time if a draw has at most SMALL numbers, so that one program serves them.
@@ -159,7 +159,7 @@ def totals(model: Model, params: PyTree, data: Data) -> np.ndarray:
     return total
 
 
-def replicated(model: Model, params: PyTree, given: PyTree, count: int, seed: int) -> PyTree:
+def replicate(model: Model, params: PyTree, given: PyTree, count: int, seed: int) -> PyTree:
     """Simulates y*_n ~ p(y | x_n, θ_s), one for each row and draw, (s, n, ...) for each part of y.
 
     The values of a row only depend on the seed, its index and the draws of the parameters.
@@ -170,14 +170,14 @@ def replicated(model: Model, params: PyTree, given: PyTree, count: int, seed: in
     """
     needed_likelihood(model)
     theta, x = row_shapes((params, given))
-    datum = itself(described(model, theta, x))
+    datum = itself(row_distribution(model, theta, x))
     way = way_of(datum)
     example = jax.ShapeDtypeStruct(datum.shape(), way.dtype) if way else _example(model, theta, x)
     parts = jax.tree.leaves(example)
     if not all(part.size for part in parts):
         raise ModelError("A part of this likelihood is a factor, from which no data can be simulated.")
     fits("A predictive sample", length(params), count, sum(p.size for p in parts), max(p.dtype.itemsize for p in parts))
-    seed = seeded("posterior_predictive(seed)", seed)
+    seed = check_seed("posterior_predictive(seed)", seed)
     key = 0 if way else jax.random.key(seed)  # NumPy needs no key
 
     def of_draws(thetas: PyTree, numbers: np.ndarray, chunk: PyTree, index: np.ndarray) -> PyTree:
@@ -213,7 +213,8 @@ def prior_draws(model: Model, count: int, seed: int) -> PyTree:
             "This model's prior cannot be drawn from: it is a log density, or improper. Give proper numpyro "
             "distributions, or use posterior.posterior_predictive()."
         )
-    return jax.vmap(model.sample_prior)(jax.random.split(jax.random.key(seeded("prior_predictive(seed)", seed)), count))
+    key = jax.random.key(check_seed("prior_predictive(seed)", seed))
+    return jax.vmap(model.sample_prior)(jax.random.split(key, count))
 
 
 def derived(model: Model, params: PyTree, most: int | None = None) -> dict[str, np.ndarray]:
@@ -236,13 +237,13 @@ def derived(model: Model, params: PyTree, most: int | None = None) -> dict[str, 
     return {name: np.asarray(derived_block[name]) for name in shapes}
 
 
-def corrected(model: Model, data: Data, fitted: Fitted) -> np.ndarray:
+def correction_weights(model: Model, data: Data, fitted: Fitted) -> np.ndarray:
     """Log importance weights log p(y, z) − log q(z) of draws from a fitted q, (s,) (Magnusson et al. 2019)."""
     positions = np.concatenate([] if fitted.positions is None else fitted.positions)
     return np.asarray(_corrections(model, fitted.q, fitted.phi, positions, data.arrays()), np.float64)
 
 
-def left_out(model: Model, params: PyTree, log_weights: np.ndarray, data: Data, efficiency: float) -> Iterator[Left]:
+def leave_out(model: Model, params: PyTree, log_weights: np.ndarray, data: Data, efficiency: float) -> Iterator[Left]:
     """Leaves out each row in turn; yields the results by chunks of rows.
 
     Of a row's weight w, at most 1 is left out: for w > 1 one of w equal rows, for w < 1 the whole row.
@@ -285,7 +286,7 @@ def loo(
     Of N rows, m are drawn with equal probability, and elpd = Σ_N w l + N/m Σ_m w (log p(y_n | y without n) − l) with
     l = log p(y_n | y). This is the difference estimator of Magnusson et al. 2020, which is exact if m = N. ``units``,
     (N,) nats, are subtracted from the rows' log densities. ``match(n)`` is (log p(y_n | y without n), k-hat) by another
-    method, for rows of weight 1 or more whose k-hat is above its limit. The other arguments are those of ``left_out``.
+    method, for rows of weight 1 or more whose k-hat is above its limit. The other arguments are those of ``leave_out``.
 
     Raises:
         RunError: fewer than ``FEWEST`` draws.
@@ -299,7 +300,7 @@ def loo(
     log_shares = log_weights - _log_sum(log_weights)
     parts = [
         (_log_sum((a.log_weights + a.log_likelihoods).T), _log_sum((log_shares[:, None] + a.log_likelihoods).T), a.khat)
-        for a in left_out(model, params, log_weights, data if len(index) == data.size else data.take(index), efficiency)
+        for a in leave_out(model, params, log_weights, data.take(index) if len(index) < data.size else data, efficiency)
     ]
     pointwise, joint, khats = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
     weights, size, limit = count[index], len(positive), khat_limit(length(params))
@@ -355,7 +356,7 @@ def single(y: PyTree) -> np.ndarray:
     return np.asarray(parts[0])
 
 
-def placed(left: Left, simulated: PyTree, y: np.ndarray, seed: int) -> np.ndarray:
+def leave_one_out_transforms(left: Left, simulated: PyTree, y: np.ndarray, seed: int) -> np.ndarray:
     """The ``transforms``, with NaN for rows that cannot be left out by reweighting."""
     if np.ndim(simulated) != 2:
         raise DataError("pit() expects rows of one number each; these rows have several numbers.")

@@ -19,7 +19,7 @@ from tractable.core.clock import Stopwatch, add
 from tractable.core.errors import CheckpointError, RunError, SettingsError
 from tractable.core.latent import LatentModel, latent_model
 from tractable.core.model import Data, PyTree, as_data
-from tractable.core.settings import Count, Share, expect, seeded
+from tractable.core.settings import Count, Share, check_seed, expect
 from tractable.core.shared import recipe
 from tractable.core.shown import as_html
 from tractable.core.view import View
@@ -35,7 +35,7 @@ from tractable.diagnostics.shape import HIDDEN
 from tractable.diagnostics.verify import Verify, verify
 from tractable.engine import preflight
 from tractable.engine.abilities import needs, placement_of
-from tractable.engine.identity import density_trace, kinds_of, saved_kinds
+from tractable.engine.identity import density_trace, kinds_of, kinds_to_json
 from tractable.engine.locks import lock
 from tractable.engine.session import open_session
 from tractable.engine.stopping import ending
@@ -147,7 +147,7 @@ class Posterior(Predictive):
         """
         expect("sample(n)", n, Count)
         if not isinstance(key, jax.Array):
-            key = jax.random.key(seeded("sample(key)", key))
+            key = jax.random.key(check_seed("sample(key)", key))
         return self.shaped(self.belief.sample(self.model, self.values, key, n))
 
     def pruned(self, share: float) -> "Posterior":
@@ -171,7 +171,7 @@ class Posterior(Predictive):
         rho[pruned] = -np.inf  # σ = 0
         phi = {"mean": mean, "rho": rho}
         q = approximations.mean_field(len(mean))
-        draws = np.asarray(approximations.drawn(q, phi, draws_key(self.seed), self.count))[None]
+        draws = np.asarray(approximations.draws_of(q, phi, draws_key(self.seed), self.count))[None]
         fitted = replace(self.fitted, phi=phi, log_weights=None, positions=draws)
         return replace(self, belief=fitted, run_state=None, verification=(), judged=None)
 
@@ -220,7 +220,7 @@ class Posterior(Predictive):
         if self.weights is not None:
             index = np.random.default_rng(seed).choice(len(weights), len(weights), p=weights)
             params = jax.tree.map(lambda a: a[index], params)
-        key = jax.random.key(seeded("paths(seed)", seed))
+        key = jax.random.key(check_seed("paths(seed)", seed))
         return np.asarray(draw_latents(model, self._rows_or(data).rows, params, key))
 
     def _of_z(self, caller: str, draws: int) -> tuple[LatentModel, PyTree, np.ndarray]:
@@ -366,7 +366,7 @@ class Posterior(Predictive):
             seed: seed of the simulated data and parameters.
             kind: "datatree" or "inferencedata"; by default what the installed ArviZ takes.
         """
-        seed = seeded("to_arviz(seed)", seed)
+        seed = check_seed("to_arviz(seed)", seed)
         return as_kind(to_tree(self._as_learnt, self.view, groups, draws, dims, coords, seed), kind)
 
     def save(self, path: str | pathlib.Path, *, overwrite: bool = False) -> None:
@@ -422,7 +422,7 @@ class Posterior(Predictive):
             "bias": None if bias is None else {"inflation": bias.inflation.tolist(), "worst": bias.worst},
             "model": density_trace(self.model, kinds_of(self.data)).fingerprint,
             "traced": {
-                "rows": saved_kinds(kinds_of(self.data)),
+                "rows": kinds_to_json(kinds_of(self.data)),
                 "dtype": jax.numpy.result_type(float).name,
                 "jax": jax.__version__,
             },

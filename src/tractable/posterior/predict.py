@@ -21,7 +21,7 @@ from tractable.core.arrays import arrays_of, check_width, wide
 from tractable.core.censoring import itself
 from tractable.core.errors import DataError, ModelError, SettingsError, parsing
 from tractable.core.model import Data, Model, as_data, needed_likelihood
-from tractable.core.settings import Share, expect, seeded
+from tractable.core.settings import Share, check_seed, expect
 from tractable.core.shared import COMPILE_FASTEST, ONCE, compiled
 from tractable.core.shown import as_html
 from tractable.core.simulation import MOST_PARAMETERS, Way, parameters_of, simulate, way_of
@@ -131,7 +131,7 @@ def predict(
     """
     needed_likelihood(model)
     expect("predict(level=...)", level, Share)
-    seed = seeded("predict(seed)", seed)
+    seed = check_seed("predict(seed)", seed)
     rows, count = rows_of(x)
     params, weights = counted_draws(params, weights)
     kind, way = _kind(model, params, rows)
@@ -165,7 +165,7 @@ def ahead(
         level, seed: as for ``predict``.
     """
     expect("predict(level=...)", level, Share)
-    seed = seeded("predict(seed)", seed)
+    seed = check_seed("predict(seed)", seed)
     params, weights = counted_draws(params, weights)
     count = -(-SAMPLES // len(weights))  # number of values simulated for each draw
 
@@ -237,7 +237,7 @@ def _predictions(
 def _kind(model: Model, params: PyTree, rows: PyTree) -> tuple[str, Way | None]:
     """The kind of y, "number", "classes" or "binary", and for numbers their ``Way``; an error if y has no moments."""
     shapes = row_shapes(params), row_shapes(rows)
-    example = described(model, *shapes)
+    example = row_distribution(model, *shapes)
     if not isinstance(example, Distribution):
         raise DataError("predict expects a likelihood of one distribution; this likelihood returns several.")
     if (classes := classes_of(example)) is not None:
@@ -259,7 +259,7 @@ def classes_of(datum: Distribution) -> str | None:
     return "binary" if isinstance(datum, dist.BernoulliProbs | dist.BernoulliLogits) else None
 
 
-def described(model: Model, params: PyTree, x: PyTree) -> PyTree:
+def row_distribution(model: Model, params: PyTree, x: PyTree) -> PyTree:
     """The distribution of y, from shapes alone; a DataError if the likelihood does not accept such a row."""
     rows = "rows without inputs" if x is None else f"a row of shape {_shapes(x)}"
     remedy = "Give rows like those to which the model was fitted; leave x out if the model takes no inputs."

@@ -13,7 +13,7 @@ from tractable.core.bits import as_learnt
 from tractable.core.errors import DataError, ModelError, RunError, SettingsError
 from tractable.core.model import Data, Model, PyTree, as_data, needed_likelihood
 from tractable.core.rows import Labels
-from tractable.core.settings import Count, expect, seeded
+from tractable.core.settings import Count, check_seed, expect
 from tractable.core.tree import row_shapes
 from tractable.core.words import spelt
 from tractable.diagnostics.learnt import Learnt
@@ -205,7 +205,7 @@ class Predictive(Learnt):
             rows: number of rows (or groups), evenly spaced; by default all.
             seed: seed of the simulated data.
         """
-        seed = seeded("pit(seed)", seed)
+        seed = check_seed("pit(seed)", seed)
         inputs = self._leaving(draws)
         if self.model.local is not None:
             return groups.transforms(self.model, *inputs, rows, seed)
@@ -213,9 +213,9 @@ class Predictive(Learnt):
         if rows is not None and rows < data.size:
             data = data.take(np.linspace(0, data.size - 1, rows).astype(int))
         y = pointwise.single(data.y)
-        simulated = pointwise.replicated(self.predictive, params, data.given, data.size, seed)
-        parts = list(pointwise.left_out(self.predictive, params, log_weights, data, efficiency))
-        return pointwise.placed(pointwise.concatenate_chunks(parts), simulated, y, seed)
+        simulated = pointwise.replicate(self.predictive, params, data.given, data.size, seed)
+        parts = list(pointwise.leave_out(self.predictive, params, log_weights, data, efficiency))
+        return pointwise.leave_one_out_transforms(pointwise.concatenate_chunks(parts), simulated, y, seed)
 
     def posterior_predictive(
         self, x: PyTree = None, *, group: Labels | None = None, draws: int | None = None, seed: int = 0
@@ -251,10 +251,10 @@ class Predictive(Learnt):
         ``new`` says that the parameters are from the prior; all groups are then new.
         """
         if self.model.local is not None:
-            return groups.replicated(self.model, self.data, params, x, group, seed, new=new)
+            return groups.replicate(self.model, self.data, params, x, group, seed, new=new)
         if group is not None:
             raise SettingsError("group= is for a model with local=; this model has no groups.")
-        return pointwise.replicated(self.model if new else self.predictive, params, *self._inputs_or(x), seed)
+        return pointwise.replicate(self.model if new else self.predictive, params, *self._inputs_or(x), seed)
 
     def sensitivity(self, *, draws: int = 4000) -> Any:
         """How much the posterior changes if the prior, or the likelihood, is raised to a power near 1.
@@ -314,7 +314,7 @@ class Predictive(Learnt):
         if fitted is not None and fitted.log_weights is not None and self.predictive is self.model and data.resident:
             weighted = replace(fitted, positions=np.asarray(fitted.positions)[:, :draws])
             params = self.shaped(weighted.values(self.model)[0])
-            return params, pointwise.corrected(self.model, data, weighted), data, 1.0
+            return params, pointwise.correction_weights(self.model, data, weighted), data, 1.0
         params, weights = self.spread(draws)
         ess = np.nanmean(self.diagnosed.bulk) if self.count > 8 and not self.method.independent else np.nan
         efficiency = 1.0 if fitted is not None or not ess > 0 else min(1.0, float(ess) / len(weights))

@@ -14,7 +14,7 @@ from tractable.core.model import Model, PyTree
 from tractable.core.writing import disk_errors, refuse_links
 from tractable.engine import checkpoint as files
 from tractable.engine.drawing import concatenate_traces
-from tractable.engine.leaves import flattened
+from tractable.engine.leaves import flatten
 from tractable.engine.locks import lock
 from tractable.engine.method import Method
 from tractable.engine.placement import OneDevice
@@ -104,7 +104,7 @@ class Saver:
             about = {"identity": self.run, "streamed": self.store is not None}
             count = 0 if self.store is None else self.store.count
             about |= {"draws": count, "drawn": "" if self.store is None else self.store.identity(count)}
-            files.save(self.folder / "checkpoint", flattened(run_state), about, step=self.step)
+            files.save(self.folder / "checkpoint", flatten(run_state), about, step=self.step)
 
     def drawn(self) -> dict[str, np.ndarray]:
         """The traces of all draws saved so far."""

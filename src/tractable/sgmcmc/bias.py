@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tractable.core.batches import Plan, Weighted, first_rows, narrow, place, windowed
+from tractable.core.batches import Plan, Weighted, batch_of_window, first_rows, narrow, place
 from tractable.core.model import Model, PyTree, log_posterior, whole
 from tractable.core.rows import Data
 from tractable.core.shared import COMPILE_FASTEST, compiled
@@ -279,7 +279,7 @@ def _noise(model, plan, source, dense, tuned, position, stacked) -> jax.Array:
     estimate = jax.grad(log_posterior(model, flat=True)) if source is None else source.estimator(model, tuned)
 
     def gradient(rows: PyTree) -> jax.Array:
-        return estimate(position, windowed(rows, plan, jnp.array(plan.width), jnp.array(0)))
+        return estimate(position, batch_of_window(rows, plan, jnp.array(plan.width), jnp.array(0)))
 
     if dense:
         gradients = jax.lax.map(gradient, stacked, batch_size=32)

@@ -13,7 +13,7 @@ from tractable.core.model import Batch, PyTree
 Estimator = Callable[[PyTree, Batch], PyTree]
 
 
-def needed(batch: Batch | None) -> Batch:
+def require_batch(batch: Batch | None) -> Batch:
     """The batch itself; raises a DataError if there is none, since a log posterior without rows is the prior."""
     if batch is None:
         raise DataError(

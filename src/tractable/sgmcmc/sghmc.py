@@ -16,7 +16,7 @@ import jax.numpy as jnp
 
 from tractable.core import scaling, schedules, tree
 from tractable.core.model import Batch, Kernel, PyTree
-from tractable.sgmcmc.gradients import minibatch, needed
+from tractable.sgmcmc.gradients import minibatch, require_batch
 from tractable.sgmcmc.preconditioners import IDENTITY, Preconditioner
 from tractable.sgmcmc.sgld import Info, as_schedule
 
@@ -58,7 +58,7 @@ def sghmc(
 
     def step(noise: PyTree, state: State, batch: Batch | None) -> tuple[State, Info]:
         eps, temp = epsilon(state.time), heat(state.time)
-        slope = estimate(state.position, needed(batch))
+        slope = estimate(state.position, require_batch(batch))
         memory = preconditioner.update(state.memory, slope, batch)
         scale = preconditioner.scale(memory)
         spread = jnp.sqrt(friction * eps * temp)

@@ -20,7 +20,7 @@ import jax.numpy as jnp
 
 from tractable.core import scaling, schedules, tree
 from tractable.core.model import Batch, Kernel, PyTree
-from tractable.sgmcmc.gradients import minibatch, needed
+from tractable.sgmcmc.gradients import minibatch, require_batch
 from tractable.sgmcmc.preconditioners import IDENTITY, Preconditioner
 
 
@@ -71,7 +71,7 @@ def sgld(
 
     def step(noise: PyTree, state: State, batch: Batch | None) -> tuple[State, Info]:
         eps, temp = epsilon(state.time), heat(state.time)
-        slope = estimate(state.position, needed(batch))
+        slope = estimate(state.position, require_batch(batch))
         memory = preconditioner.update(state.memory, slope, batch)
         scale = preconditioner.scale(memory)
         spread = jnp.sqrt(temp) if noise_scale is not None else jnp.sqrt(eps * temp)

@@ -406,7 +406,7 @@ def tells(values: Values, target: Values) -> bool:
     return one and 2 <= count <= len(target) / 5
 
 
-def standardised(name: str, numbers: np.ndarray) -> Column | None:
+def standardise(name: str, numbers: np.ndarray) -> Column | None:
     """A column of numbers with the mean and sd of those that are not NaN; None if there are none or all are equal."""
     present = numbers[~np.isnan(numbers)]
     if not len(present) or present.min() == present.max():

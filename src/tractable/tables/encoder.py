@@ -520,7 +520,7 @@ def fit_numbers(
     (['age'], [True, False], [[1.0]])
     """
     numbers = np.asarray(values, np.float64)
-    columns = [cols.standardised(name, column) for name, column in zip(names, numbers.T, strict=True)]
+    columns = [cols.standardise(name, column) for name, column in zip(names, numbers.T, strict=True)]
     differs = np.array([column is not None for column in columns])
     if shape is not None:
         same = (cols.Column(name, "number", float(mean)) for name, mean in zip(names, numbers[0], strict=True))
@@ -583,7 +583,7 @@ def explains(encoder: Encoder, frame: Frame) -> bool:
     return all(aim.name in frame for aim in encoder.targets)
 
 
-def unexplained(encoder: Encoder, frame: Frame) -> Frame:
+def drop_targets(encoder: Encoder, frame: Frame) -> Frame:
     """The table without the targets."""
     return frame.drop(columns=[aim.name for aim in encoder.targets], errors="ignore")
 

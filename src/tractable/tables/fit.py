@@ -15,7 +15,7 @@ from tractable.core.settings import expect, is_number
 from tractable.core.words import listing, spelt, tell
 from tractable.diagnostics.verify import Verify
 from tractable.engine.identity import kinds_of, share_programs
-from tractable.glm.inla import suited
+from tractable.glm.inla import learnable_blocks
 from tractable.inference import infer
 from tractable.methods import HMC, INLA, NUTS, BayesByBackprop, Method, named
 from tractable.posterior.posterior import Posterior
@@ -136,8 +136,7 @@ def fit(
     if found.reason:
         tell(f"{found.encoder.explained} holds {found.reason}: family={found.encoder.target.family!r}.")
     model = formula_model(found.encoder) if is_formula else table_model(found.encoder, hidden, prior)
-    learner = usual_method(model, found.data) if method is None else method
-    learner = named(learner)() if isinstance(learner, str) else learner
+    learner = named(method)() if isinstance(method, str) else method or usual_method(model, found.data)
     # Repeated fits of a network may agree on wrong predictions; only held-out rows show this, after the fit.
     first = verify if found.held_out is None else None
     posterior = infer(model, found.data, learner, verify=first, seed=seed, progress=progress)
@@ -154,14 +153,13 @@ def usual_method(model: Model, data: Data) -> Method:
     if model.network_weights:
         return network_method(model.space.size, data.size)
     share_programs(model, kinds_of(data), data.size)  # programs that tell what suits the model may come from files
-    return INLA() if any(suited(model, data)) else NUTS()
+    return INLA() if any(learnable_blocks(model, data)) else NUTS()
 
 
-def network_method(weights: int, rows: int) -> Method:
+def network_method(weights: int, rows: float) -> Method:
     """The default method of a network: HMC for few weights and rows, else Bayes by Backprop."""
-    if weights > MOST_WEIGHTS or weights * rows > MOST:
-        return BayesByBackprop()
-    return HMC(chains=2, warmup=300, draws=300, leapfrogs=30)
+    is_small = weights <= MOST_WEIGHTS and weights * rows <= MOST
+    return HMC(chains=2, warmup=300, draws=300, leapfrogs=30) if is_small else BayesByBackprop()
 
 
 def explain(
@@ -193,7 +191,7 @@ def explain(
         needed = [name for name in needed if name not in bounds]
         frame = frame.loc[~frame[needed].replace([np.inf, -np.inf], np.nan).isna().any(axis=1)]
     needed = None if draft.formula is None else draft.formula.needed(frame)
-    train, rest = split(frame, aim.name, bool(aim.classes), held_out, needed)
+    train, rest = split_rows(frame, aim.name, bool(aim.classes), held_out, needed)
     encoder = replace(fit_encoder(train, names, missing, aim.family, **columns), numerals=numerals)
     return Explained(encoder, data_of(encoder, train), data_of(encoder, rest) if len(rest) else None, aim.reason)
 
@@ -205,7 +203,7 @@ def held_out_mask(count: int, share: float) -> np.ndarray:
     return mask
 
 
-def split(
+def split_rows(
     frame: pd.DataFrame, target: str, classes: bool, share: float, needed: np.ndarray | None = None
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """The rows to fit, and the held-out rows.

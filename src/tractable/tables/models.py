@@ -23,7 +23,7 @@ from tractable.glm.families import CLASSES, with_offset
 from tractable.glm.horseshoe import SCALE, scale_for, with_horseshoe
 from tractable.networks import multi_output, network
 from tractable.posterior.predict import Prediction
-from tractable.tables.encoder import Encoder, decode, decode_sd, encode, unexplained
+from tractable.tables.encoder import Encoder, decode, decode_sd, drop_targets, encode
 from tractable.tables.files import Frame
 from tractable.tables.levels import with_levels
 from tractable.tables.targets import COUNTS, PLAIN, POSITIVE, Target
@@ -115,7 +115,7 @@ def table_of(encoder: Encoder, view: View | None) -> Table:
 
 def inputs_of(encoder: Encoder, table: object) -> PyTree:
     """The model's inputs for the rows of a table, which need not hold the target."""
-    return encode(encoder, unexplained(encoder, _frame(table))).given
+    return encode(encoder, drop_targets(encoder, _frame(table))).given
 
 
 def data_of(encoder: Encoder, table: object) -> Data:

@@ -12,7 +12,7 @@ import pandas as pd
 
 from tractable.core.errors import CheckpointError, DataError
 from tractable.core.sealed import plain, read_sealed, write_sealed
-from tractable.core.settings import seeded
+from tractable.core.settings import check_seed
 from tractable.core.shards import KIND, MANIFEST, Rows, manifest_of
 from tractable.core.tree import PyTree
 from tractable.core.words import spelt
@@ -74,7 +74,7 @@ def pack(
         DataError: the source cannot be read or encoded (the message says where), or the folder holds other files.
         CheckpointError: the disk is full, the folder cannot be written to, or another process is writing to it.
     """
-    out, seed = Path(out), seeded("pack(seed)", seed)
+    out, seed = Path(out), check_seed("pack(seed)", seed)
     if rows_per_shard is not None and rows_per_shard < 1:
         raise DataError(f"pack(rows_per_shard=...) expects at least 1; got {rows_per_shard}.")
     written = {name: encoding.pop(name) for name in FORMAT if encoding.get(name)}
@@ -95,7 +95,7 @@ def pack(
         state = _state_of(work, asked)
         if "arrays" not in state:
             if table:
-                rows = sources.typed(rows, Path(source), written, say)
+                rows = sources.add_types(rows, Path(source), written, say)
                 marks = Form("", written.get("thousands", ""), written.get("decimal", ""))
                 encoding |= {"marks": marks}
                 records = _encode_table(rows, how, encoding, say) if encoded else _numbers(rows, Path(source), columns)

@@ -117,7 +117,7 @@ def of_table(path: Path, written: Mapping[str, str | None] | None = None) -> Sou
     return Source(_some(path, size), about, lambda first, count: _cut(read(count), first, count))
 
 
-def typed(source: Source, path: Path, written: Mapping[str, str | None], say: Say) -> Source:
+def add_types(source: Source, path: Path, written: Mapping[str, str | None], say: Say) -> Source:
     """The source with its number of rows and the types of its columns.
 
     A CSV file is read once for this, because a single part of it may suggest another type.

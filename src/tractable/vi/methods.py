@@ -123,7 +123,7 @@ class Variational(Method):
         """The bound, on minibatches if there is a ``batch_size``, otherwise on all ``rows``."""
         q, target, temperature = self.family(model.space.size), log_posterior(model, flat=True), tuned["temperature"]
         every = whole(rows) if self.batch_size is None and rows is not None else None
-        corrected = anchored(model, tuned["anchor"]) if "anchor" in tuned else None
+        corrected = anchored_likelihood(model, tuned["anchor"]) if "anchor" in tuned else None
 
         def joint(z: jax.Array, batch: Batch | None) -> jax.Array:
             if corrected is not None and batch is not None:
@@ -169,7 +169,7 @@ class Variational(Method):
         if weights is not None:
             estimate = weigh(weights)
             found |= {"elbo": estimate.elbo, "elbo error": estimate.error, "bound": estimate.bound}
-        draws = approximations.drawn(q, phi, draws_key(session.key), self.draws)
+        draws = approximations.draws_of(q, phi, draws_key(session.key), self.draws)
         seconds = {"climbing": end_time - start_time, "weighing": work_time() - end_time}
         phi = jax.tree.map(np.asarray, phi)
         fitted = Fitted(
@@ -266,9 +266,9 @@ class Variational(Method):
     def anchor(self, session: Session, means: jax.Array, sds: jax.Array) -> dict[str, jax.Array]:
         """A place near the mode, with the log likelihood of all rows and its gradient there; empty without correction.
 
-        Batches are corrected by these values (see ``anchored``). If there are many rows for each parameter, a batch's
-        log likelihood is nearly quadratic over the width of the posterior, and little of its noise remains. The average
-        over a climb then has errors far below the posterior's sds.
+        Batches are corrected by these values (see ``anchored_likelihood``). If there are many rows for each parameter,
+        a batch's log likelihood is nearly quadratic over the width of the posterior, and little of its noise remains.
+        The average over a climb then has errors far below the posterior's sds.
         """
         near = np.all(np.abs(np.asarray(means) - np.asarray(means[0])) <= NEAR * np.asarray(sds[0]))
         if session.data is None or not near or not self.corrects(session.model, session.data):
@@ -420,7 +420,7 @@ class LowRank(Variational):
         return approximations.low_rank(size, min(self.rank, size))
 
 
-def anchored(model: Model, anchor: dict[str, jax.Array]) -> Callable:
+def anchored_likelihood(model: Model, anchor: dict[str, jax.Array]) -> Callable:
     """A function that estimates the log likelihood of all rows from a batch, with control variates.
 
         (z, batch, k) ↦ k [l̂(z) − l̂(a) − ∇l̂(a)ᵀ(z − a)] + l(a) + ∇l(a)ᵀ(z − a)

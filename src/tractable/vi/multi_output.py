@@ -71,7 +71,7 @@ def structure(model: Model, data: Data | None) -> Factors | None:
         return None
     (y, given), _ = split_weights(data.arrays())
     first_rows = jax.tree.map(lambda a: a[: quadrature.PROBED], (y, given))
-    if np.any(quadrature.seen_beyond_eta(model, *first_rows, jax.random.key(0))):
+    if np.any(quadrature.depends_beyond_eta(model, *first_rows, jax.random.key(0))):
         return None
     precision = np.asarray(_precision(model, jax.random.key(1)))  # (point, d, d)
     diagonal = np.diagonal(precision, axis1=1, axis2=2)
@@ -134,7 +134,7 @@ def climb(
     return approximations.of_root(middle + unit @ mean, jnp.tril(unit @ white)), figures, np.array(values)
 
 
-def expected(
+def elbo_function(
     model: Model, factors: Factors, y: PyTree, counts: jax.Array | None, eps: jax.Array
 ) -> Callable[[jax.Array, jax.Array], jax.Array]:
     """A function (μ (d,), L (d, d)) ↦ ELBO in nats, computed with the points ``eps`` (N, S, K).
@@ -200,7 +200,7 @@ def _step(model, factors, rows, units, eps, flat, state) -> tuple[jax.Array, Any
     ``units`` are (middle, unit), which map the climb's coordinates to z = middle + unit · u.
     """
     (middle, unit), (y, counts) = units, rows
-    elbo, optimizer = expected(model, factors, y, counts, eps), optax.lbfgs(memory_size=MEMORY)
+    elbo, optimizer = elbo_function(model, factors, y, counts, eps), optax.lbfgs(memory_size=MEMORY)
 
     def downhill(flat: jax.Array) -> jax.Array:
         mean, white = _unpack(flat, len(middle))

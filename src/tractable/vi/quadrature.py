@@ -72,7 +72,7 @@ def structure(model: Model, data: Data | None) -> Linear | None:
     normal, laplace, centre, scale = map(np.concatenate, zip(*columns, strict=True))
     acting, (y, given) = np.any(features != 0, 0), _some_rows(data)
     # A parameter with a normal prior may act otherwise than through η, such as a log noise scale. It is no weight then.
-    linear = normal & ~np.asarray(seen_beyond_eta(model, y, given, jax.random.key(0)))
+    linear = normal & ~np.asarray(depends_beyond_eta(model, y, given, jax.random.key(0)))
     others = np.flatnonzero(~linear)
     if len(others) > 1 or np.any(acting[others]):
         return None
@@ -137,7 +137,7 @@ def figures(objective: float, gain: float, evaluations: int) -> dict[str, Any]:
     return {"objective": objective, "gain": gain, **fixed}
 
 
-def expected(
+def elbo_function(
     model: Model, q: Approximation, other: int | None, linear: Linear, y: PyTree, offsets: jax.Array,
     features: jax.Array, counts: jax.Array | None = None,
 ) -> Callable[[PyTree], jax.Array]:  # fmt: skip
@@ -159,7 +159,7 @@ def expected(
 
     def of(phi: PyTree) -> jax.Array:
         mean, sd = q.mean(phi), q.sd(phi)
-        middle, spread = offsets + features @ mean, projected(phi, features)  # (N,)
+        middle, spread = offsets + features @ mean, projected_sd(phi, features)  # (N,)
         if other is None:
             etas = middle[:, None] + spread[:, None] * nodes  # (N, node)
             data = total(model.params(mean), etas)
@@ -190,7 +190,7 @@ def expected(
     return of
 
 
-def projected(phi: PyTree, features: jax.Array) -> jax.Array:
+def projected_sd(phi: PyTree, features: jax.Array) -> jax.Array:
     """(N,) the sd under q of fᵀz for every row."""
     sd = approximations.softplus(phi["rho"])
     if "lower" in phi:
@@ -227,7 +227,7 @@ def other_prior(model: Model, linear: Linear, other: int, u: jax.Array) -> jax.A
 @compiled("model", "q", "other", if_few=COMPILE_FASTEST)
 def _value_and_slope(model, q, other, linear, rows, flat) -> tuple[jax.Array, jax.Array]:
     unravel = raveller(q, model.space.size, flat.dtype)[1]
-    elbo = expected(model, q, other, linear, *rows)
+    elbo = elbo_function(model, q, other, linear, *rows)
     return jax.value_and_grad(lambda flat: elbo(unravel(flat)))(flat)
 
 
@@ -278,7 +278,7 @@ def _probe(model: Model, given: PyTree, key: jax.Array) -> jax.Array:
 
 
 @compiled("model", if_few=COMPILE_FASTEST)
-def seen_beyond_eta(model: Model, y: PyTree, given: PyTree, key: jax.Array) -> jax.Array:
+def depends_beyond_eta(model: Model, y: PyTree, given: PyTree, key: jax.Array) -> jax.Array:
     """(d,) whether the likelihood depends on each parameter otherwise than through η."""
     likelihood: Any = model.likelihood
 
