@@ -136,7 +136,8 @@ def fit(
     if found.reason:
         tell(f"{found.encoder.explained} holds {found.reason}: family={found.encoder.target.family!r}.")
     model = formula_model(found.encoder) if is_formula else table_model(found.encoder, hidden, prior)
-    learner = named(method)() if isinstance(method, str) else method or usual_method(model, found.data)
+    learner = usual_method(model, found.data) if method is None else method
+    learner = named(learner)() if isinstance(learner, str) else learner
     # Repeated fits of a network may agree on wrong predictions; only held-out rows show this, after the fit.
     first = verify if found.held_out is None else None
     posterior = infer(model, found.data, learner, verify=first, seed=seed, progress=progress)
