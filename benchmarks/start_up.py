@@ -46,8 +46,8 @@ x = draw.normal(size=(1000, 5)).astype(np.float32)
 y = (draw.random(1000) < 1 / (1 + np.exp(-x @ np.arange(5) / 3))).astype(np.int32)
 """
 CURVE = """
-x = draw.uniform(-1, 1, size=(200, 1)).astype(np.float32)
-y = np.sin(3 * x[:, 0]) + draw.normal(0, 0.1, 200).astype(np.float32)
+x = draw.uniform(-1, 1, size=(300, 1)).astype(np.float32)
+y = np.sin(3 * x[:, 0]) + draw.normal(0, 0.1, 300).astype(np.float32)
 """
 SEED = "import sys, numpy as np; seed = int(sys.argv[1]); draw = np.random.default_rng(seed)\n"
 OURS = """
@@ -84,7 +84,8 @@ model = stanli.Model(stan_code="data {{ {data} }} parameters {{ {parameters} }} 
 print(model.sample(seed=1, chains=4, warmup=1000, samples=1000, refresh=0).summary())
 """
 JOBS = {
-    "coin": COIN, "eight schools": SCHOOLS, "1,000 rows": ROWS, "network": CURVE,
+    "coin": COIN, "eight schools": SCHOOLS, "1,000 rows": ROWS, "network by Bayes by Backprop": CURVE,
+    "network by HMC, as for tables": CURVE,
 }  # fmt: skip
 CODES = {
     "coin": {
@@ -134,11 +135,16 @@ CODES = {
             body="w ~ std_normal(); y ~ bernoulli_logit(x * w);", given='{"y": y, "x": x}',
         ),
     },
-    "network": {
-        "tractable": OURS.format(
-            model="tr.models.neural_network(tr.models.mlp(1, (20,), 1))", data="tr.Data(y, given=x)",
-            method="tr.BayesByBackprop()",
-        ),
+    **{
+        f"network by {name}": {
+            "tractable": OURS.format(
+                model="tr.models.neural_network(tr.models.mlp(1, (20,), 1))", data="tr.Data(y, given=x)", method=method
+            ),
+        }
+        for name, method in {
+            "Bayes by Backprop": "tr.BayesByBackprop()",
+            "HMC, as for tables": "tr.HMC(chains=2, warmup=300, draws=300, leapfrogs=30)",
+        }.items()
     },
 }  # fmt: skip
 BY = {"tractable": "NUTS", "numpyro": "NumPyro", "nutpie": "nutpie", "stanli": "stanli"}
@@ -209,7 +215,7 @@ def commands(peers: str | None, data: str | None, folder: pathlib.Path) -> dict[
             python = sys.executable if importlib.util.find_spec(who) else peers or ""
             if not python or subprocess.call([python, "-c", f"import {who}"], stderr=subprocess.DEVNULL):
                 continue
-            name = job if job == "network" else f"{job} by {BY[who]}"
+            name = job if job.startswith("network") else f"{job} by {BY[who]}"
             found[name] = [[python, "-c", SEED + numbers + code, seed] for seed in "001"]
     import pandas as pd
 

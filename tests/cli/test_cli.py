@@ -287,7 +287,7 @@ def test_settings_come_from_file_name_and_assignments(tmp_path):
 
     def made(method, *fields, saved=(), seed=None, file=path):
         given = {"method": method, "config": file, "set_": fields, "seed": seed}
-        settings, seed = settings_of(given, HMC(chains=2, draws=40), dict(saved))
+        settings, seed = settings_of(given, HMC(chains=2, draws=40).settings(), dict(saved))
         return from_settings(settings), seed
 
     assert made(None, "draws=60") == (NUTS(draws=60, target=0.9), 7)

@@ -100,9 +100,9 @@ class Linear(Kind):
         words = f"{label} ({size_of(data, model)}, family {family})"
         return Task(self, label, words, spec, data, rest, model, encoder, shifted)
 
-    def usual(self, task: Task) -> Method:
-        """The default method: of a table as ``tr.fit`` chooses, of an example NUTS."""
-        return super().usual(task) if task.encoder is None else usual_method(task.model, task.data)
+    def usual(self, task: Task) -> dict[str, Any]:
+        """The fields of the default method: of a table as ``tr.fit`` chooses, of an example NUTS."""
+        return super().usual(task) if task.encoder is None else usual_method(task.model, task.data).settings()
 
     def title(self, task: Task, result: Result) -> str:
         return super().title(task, result) if task.encoder is None else title_of(task.encoder)

@@ -8,10 +8,10 @@ from typing import Any
 from tractable.core.errors import SettingsError
 from tractable.core.settings import fields_of
 from tractable.core.words import nearest
-from tractable.methods import Method, named
+from tractable.methods import named
 
 
-def settings_of(given: Mapping[str, Any], default: Method, saved: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
+def settings_of(given: Mapping[str, Any], default: dict, saved: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
     """The fields of the method, and the seed of the run.
 
     ``--set`` overrides ``--method``, which overrides ``--config``. If none of them is given, the method is that of the
@@ -24,7 +24,7 @@ def settings_of(given: Mapping[str, Any], default: Method, saved: Mapping[str, A
     if saved and not (given["method"] or file or fields):
         return saved["method"], seed
     name = given["method"] or file.get("method") or saved.get("method", {}).get("method")
-    base = {"method": name} if name else default.settings()
+    base = {"method": name} if name else default
     if named(file.get("method", base["method"])) is not named(base["method"]):
         file = {}  # the file's fields belong to another method
     return base | file | fields, seed

@@ -16,7 +16,7 @@ from tractable.core.words import counted
 from tractable.core.writing import write_table
 from tractable.diagnostics.predictions import HELD_OUT
 from tractable.inference import infer
-from tractable.methods import Method, from_settings, named
+from tractable.methods import Method, from_settings
 from tractable.pages import mixtures as pages
 from tractable.posterior.loading import load
 from tractable.posterior.posterior import Posterior
@@ -101,9 +101,9 @@ class Kind:
         values = {name: self.options[name].usual if value is None else value for name, value in values.items()}
         return {name: None if value is None else self.options[name].read(value) for name, value in values.items()}
 
-    def usual(self, task: Task) -> Method:
-        """The default method for a task."""
-        return named(self.usual_method)()
+    def usual(self, task: Task) -> dict[str, Any]:
+        """The fields of the default method for a task; a field that is absent is chosen by ``method``."""
+        return {"method": self.usual_method}
 
     def method(self, task: Task, settings: Arguments) -> Method:
         """The method with these settings.

@@ -157,7 +157,7 @@ def usual_method(model: Model, data: Data) -> Method:
     return INLA() if any(learnable_blocks(model, data)) else NUTS()
 
 
-def network_method(weights: int, rows: float) -> Method:
+def network_method(weights: int, rows: int | float) -> Method:
     """The default method of a network: HMC for few weights and rows, else Bayes by Backprop."""
     is_small = weights <= MOST_WEIGHTS and weights * rows <= MOST
     return HMC(chains=2, warmup=300, draws=300, leapfrogs=30) if is_small else BayesByBackprop()
