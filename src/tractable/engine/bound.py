@@ -16,7 +16,7 @@ from tractable.core import tree
 from tractable.core.batches import Plan, place, window
 from tractable.core.model import Objective, PyTree
 from tractable.core.rows import SHUFFLE, Data
-from tractable.core.shared import COMPILE_FAST, COMPILE_FASTEST, compiled
+from tractable.core.shared import COMPILE_FAST, compiled
 from tractable.engine import run as loop
 from tractable.engine.method import Program
 
@@ -75,11 +75,6 @@ class Bound(NamedTuple):
         errors = gains.std(1, ddof=1) / math.sqrt(gains.shape[1])
         clearest = int(np.argmax(gains.mean(1) - SIGMAS * errors))
         return float(gains[clearest].mean()), float(errors[clearest])
-
-    def signal(self, tuned: PyTree, phi: PyTree) -> float:
-        """The signal-to-noise ratio ‖E g‖² / tr Cov g of one step's gradient estimate g."""
-        plan, rows = self.batches()
-        return float(_signal(self.program, plan, tuned, rows, phi, self.key))
 
 
 def has_settled(history: np.ndarray) -> bool:
@@ -143,12 +138,6 @@ def _values(
         return jax.lax.map(once, (b + jnp.arange(block), objective.draw(jax.random.fold_in(key, b), block, first)))
 
     return jax.lax.map(values, jnp.arange(0, count, block)).reshape(count, -1).T
-
-
-@compiled("program", "plan", if_few=COMPILE_FASTEST)
-def _signal(program: Program, plan: Plan | None, tuned: PyTree, rows: PyTree, phi: PyTree, key: jax.Array) -> jax.Array:
-    objective: Objective = program.method.objective(program.model, rows, tuned)  # pyright: ignore
-    return signal(objective, plan, rows, phi, objective.first_memory(phi), key)
 
 
 def signal(

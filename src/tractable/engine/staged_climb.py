@@ -81,7 +81,6 @@ class Ascent(NamedTuple):
     error: float  # standard error of ``gain``
     small: int  # number of stages in a row, up to the last one, without gain
     cut: bool  # whether a stage used up its steps before its bound settled
-    signal: float  # signal-to-noise ratio of the gradient at the starting point
     anchor: dict[str, Any]  # the method's ``anchor``, the fixed values of its control variates; may be empty
 
     @property
@@ -188,7 +187,7 @@ def _prepare(method: Any, session: Session, start_key: jax.Array, run_key: jax.A
         sd = jax.ShapeDtypeStruct((model.space.size,), wide.dtype)
         states = jax.eval_shape(lambda t, p: problem._replace(tuned=t).states(p), tuned | {"sd": sd}, shapes)
         nothing = np.zeros((method.starts, 0))
-        like = _first(problem, states, nothing[0], nothing, 0.0, {}).on(moments=loop.some_moments())
+        like = _first(problem, states, nothing[0], nothing, {}).on(moments=loop.some_moments())
         if session.held_out is not None:
             like = like.on(peak=HeldOutBest.of(nothing[0]), peak_states=nothing)
         return problem, restore(like, session.resume)
@@ -196,22 +195,19 @@ def _prepare(method: Any, session: Session, start_key: jax.Array, run_key: jax.A
     positions = method.positions(model, means, sds)
     tuned["sd"], anchor = sds[0], method.anchor(session, means, sds)
     tuned |= {"anchor": anchor} if anchor else {}
-    signal = bound.signal(tuned, jax.tree.map(lambda a: a[0], positions))
     states = problem._replace(tuned=tuned).states(positions)
-    first = _first(problem, states, np.asarray(sds[0]), np.zeros((method.starts, 0)), signal, anchor)
+    first = _first(problem, states, np.asarray(sds[0]), np.zeros((method.starts, 0)), anchor)
     if session.held_out is None:
         return problem, first
     phis = problem.vector(positions)
     return problem, first.on(peak=HeldOutBest.of(_held_out_scores(problem, phis)), peak_states=phis)
 
 
-def _first(
-    problem: Problem, states: PyTree, sd: np.ndarray, nothing: np.ndarray, signal: float, anchor: dict[str, Any]
-) -> Ascent:
+def _first(problem: Problem, states: PyTree, sd: np.ndarray, nothing: np.ndarray, anchor: dict[str, Any]) -> Ascent:
     """The state of a climb before its first step."""
     return Ascent(
         LoopState(0, states, {"objective": nothing}, _no_moments(problem)), stage=0, begun=0, sd=sd, before=nothing,
-        previous=nothing, gain=math.inf, error=0.0, small=0, cut=False, signal=signal, anchor=anchor,
+        previous=nothing, gain=math.inf, error=0.0, small=0, cut=False, anchor=anchor,
     )  # fmt: skip
 
 
@@ -308,8 +304,6 @@ def _choose(problem: Problem, at: Ascent, averaged: np.ndarray, interrupted: boo
         "steps": at.groups * problem.group,
         "cut": bool(at.cut),
         "agreement": float(values[best].mean() - values.mean(1).min()),
-        "signal at start": at.signal,
-        "signal": problem.bound.signal(problem.tuned, phi),
     } | more
     found |= at.loop.found(problem.group)
     traces = at.loop.traces(problem.group)

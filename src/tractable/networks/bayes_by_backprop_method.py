@@ -68,8 +68,9 @@ class BayesByBackprop(Variational):
     The method is for networks: a step is cheap, with one μ and one ρ per weight. Independent normals (a mean field)
     ignore the correlations and the symmetries of weights. Where the network is small, NUTS or SGLD on the same model
     shows how much that matters. For networks of up to 5,000 weights, ``networks.spread`` computes σ before the
-    stochastic optimisation and again after it. The optimisation alone is inexact: it stops where its noise hides a gain
-    of 0.01 nats, which is what a σ that is 10 % off costs, and it widens a σ that began too small by only 0.3 % a step.
+    stochastic optimisation, which widens a σ that began too small by only 0.3 % a step; for models that are no networks
+    also after it, because the optimisation stops where its noise hides a gain of 0.01 nats, which is what a σ that is
+    10 % off costs.
 
     Args:
         batch_size: rows per step, or all rows if there are fewer.
@@ -205,12 +206,13 @@ class BayesByBackprop(Variational):
         return points, jnp.asarray(sds, points.dtype)
 
     def finish(self, problem: Problem, phi: PyTree, steps: int) -> tuple[PyTree, dict[str, Any]]:
-        """Replace σ by the one that ``spread`` finds, for small networks, unless the bound is then clearly lower.
+        """Replace σ by the one that ``spread`` finds, for few weights, unless the bound is then clearly lower.
 
-        A σ that is 10 % off costs 0.01 nats, which the noise of the stochastic optimisation hides.
+        A σ that is 10 % off costs 0.01 nats, which the noise of the stochastic optimisation hides. For networks the
+        search gains no more, because their curvature varies over q (docs/decisions/020).
         """
         model, session = problem.session.model, problem.session
-        if model.space.size > SMALL:
+        if model.space.size > SMALL or model.start is not None:
             return phi, {}
         flat, most = self.flat(model, phi), max(LEAST, int(SHARE * steps * (self.samples or 1)))
         log_sd = np.log(np.logaddexp(0, np.asarray(flat["rho"])))
