@@ -162,7 +162,10 @@ def test_what_climbs(case: str) -> None:
     assert "movement" not in posterior.found
 
 
-@pytest.mark.parametrize("found", [None, Matched(np.zeros(3), np.eye(3), 0.3, np.zeros(8))])
+UNSETTLED = [Matched(np.zeros(3), np.eye(3), movement, np.zeros(8)) for movement in (0.3, np.nan)]
+
+
+@pytest.mark.parametrize("found", [None, *UNSETTLED])
 def test_where_nothing_settles_it_climbs(found: Matched | None, monkeypatch) -> None:
     monkeypatch.setattr(methods, "match", lambda *_: found)
     model = model_of(*(normal(3)[k] for k in (0, 2)))

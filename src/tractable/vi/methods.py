@@ -423,7 +423,7 @@ class LowRank(Variational):
 
     def _solve(self, session: Session) -> tuple[PyTree, dict[str, Any], np.ndarray] | None:
         matched = self._match(session) if self._matches(session) else None
-        if matched is None or matched.movement > MOVED:
+        if matched is None or not matched.movement <= MOVED:  # it may be NaN
             return super()._solve(session)
         unique, factor = nearest_of_low_rank(matched.covariance, min(self.rank, len(matched.mean)))
         phi = {"mean": matched.mean, "rho": approximations.inverse_softplus(jnp.sqrt(unique)), "factor": factor}
