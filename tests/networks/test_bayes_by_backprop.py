@@ -523,6 +523,23 @@ def test_default_settings_find_the_sds(monkeypatch, mutant):
 
 
 @pytest.mark.laws
+@pytest.mark.parametrize(("settings", "most"), [({"epochs": 2}, 6), ({"steps": 50}, 50), ({"epochs": 5000}, 2000)])
+def test_the_search_for_a_maximum_takes_no_more_steps_than_the_climb(monkeypatch, settings, most):
+    """Two epochs of three batches are six steps, not two thousand and six."""
+
+    class Seen(Exception):
+        pass
+
+    def look(method, *_):
+        raise Seen(method.steps)
+
+    monkeypatch.setattr(tr.MAP, "climbed", look)
+    model = tr.models.neural_network(tr.models.mlp(1, (5,), 1))
+    with pytest.raises(Seen, match=f"^{most}$"):
+        tr.infer(model, Data(np.arange(120.0), given=np.ones((120, 1))), BayesByBackprop(batch_size=40, **settings))
+
+
+@pytest.mark.laws
 def test_twice_the_data_laplace():
     """The same of the normal at the mode."""
     model, data, _ = large(1, 1e3)

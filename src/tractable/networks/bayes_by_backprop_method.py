@@ -81,12 +81,13 @@ class BayesByBackprop(Variational):
             uncorrelated, and cost more time per step.
         learning_rate: Adam's rate or a schedule of it, as for ``Variational``, in units of the weights; None takes 0.01
             where a step has 4 draws by default, and 0.003 elsewhere.
-        start: "map" first searches maxima a posteriori (six per start for networks of up to 5,000 weights) and begins
-            at the highest, because a lower one can cost the bound a hundred nats. "random" begins at the network's own
-            starting weights; from there the optimisation often learns a large noise and prunes units before it fits the
-            data, and ends in a local maximum hundreds of nats lower. A model without a ``start`` of its own (the
-            library's networks have one), of up to 1,000 parameters and with data in memory, begins at the mode with the
-            curvature there, as for ``MeanField``.
+        start: "map" first searches maxima a posteriori (six per start for networks of up to 5,000 weights), in at most
+            2,000 steps and no more than ``steps`` or ``epochs`` allow. It begins at the highest, because a lower one
+            can cost the bound a hundred nats. "random" begins at the network's own starting weights; from there the
+            optimisation often learns a large noise and prunes units before it fits the data, and ends in a local
+            maximum hundreds of nats lower. A model without a ``start`` of its own (the library's networks have one), of
+            up to 1,000 parameters and with data in memory, begins at the mode with the curvature there, as for
+            ``MeanField``.
         sd: > 0, starting σ of every weight with start="random", or where there are more than 5,000 weights. Elsewhere
             ``networks.spread`` finds the σ for the starting μ.
         Other fields as for ``Variational``.
@@ -188,8 +189,9 @@ class BayesByBackprop(Variational):
         if self.start == "map":
             plan = self.plan(session.data)
             each = MAXIMA if model.space.size <= SMALL else 1
-            size = None if plan is None else plan.batch_size
-            method = MAP(optimizer="adam", batch_size=size, starts=each * self.starts)
+            # A climb of few epochs is not preceded by many.
+            size, steps = None if plan is None else plan.batch_size, min(MAP.steps, self.most(plan))
+            method = MAP(optimizer="adam", batch_size=size, starts=each * self.starts, steps=steps)
             maxima = method.climbed(session.alone()._replace(key=key)).maxima
             maxima.sort(key=lambda m: m.value if np.isfinite(m.value) else -np.inf, reverse=True)
             points = jnp.asarray(np.stack([m.position for m in maxima[: self.starts]]), jnp.result_type(float))
