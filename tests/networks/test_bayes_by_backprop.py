@@ -534,7 +534,7 @@ def test_the_search_for_a_maximum_takes_no_more_steps_than_the_climb(monkeypatch
         raise Seen(method.steps)
 
     monkeypatch.setattr(tr.MAP, "climbed", look)
-    model = tr.models.neural_network(tr.models.mlp(1, (5,), 1))
+    model = tr.models.neural_network(tr.models.mlp(1, (2000,), 1))
     with pytest.raises(Seen, match=f"^{most}$"):
         tr.infer(model, Data(np.arange(120.0), given=np.ones((120, 1))), BayesByBackprop(batch_size=40, **settings))
 

@@ -115,7 +115,8 @@ def _widths(learnt: Learnt, data: Data, affordable: float) -> list[Check]:
     squares = np.square(deviations / np.asarray(belief.q.sd(belief.phi), np.float64))
     parts = np.stack([-deviations * (slopes[:count] - slopes[count:]) / 2, squares], 2)
     cuts = np.cumsum([leaf.size for leaf in jax.tree.leaves(model.space.shapes)])[:-1]
-    names = [path_name(path) for path, _ in jax.tree_util.tree_flatten_with_path(model.space.shapes)[0]]
+    paths = [path for path, _ in jax.tree_util.tree_flatten_with_path(model.space.shapes)[0]]
+    names = [path_name(path).removeprefix("weights.") for path in paths]
     by_array = {name: _ratio(part) for name, part in zip(names, np.split(parts, cuts, axis=1), strict=True)}
     worst = max(by_array, key=lambda name: by_array[name][1])
     (ratio, factor), (_, overall) = by_array[worst], _ratio(parts)

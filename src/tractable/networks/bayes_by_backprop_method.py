@@ -68,9 +68,9 @@ class BayesByBackprop(Variational):
     The method is for networks: a step is cheap, with one μ and one ρ per weight. Independent normals (a mean field)
     ignore the correlations and the symmetries of weights. Where the network is small, NUTS or SGLD on the same model
     shows how much that matters. For networks of up to 5,000 weights, ``networks.spread`` computes σ before the
-    stochastic optimisation, which widens a σ that began too small by only 0.3 % a step; for models that are no networks
-    also after it, because the optimisation stops where its noise hides a gain of 0.01 nats, which is what a σ that is
-    10 % off costs.
+    stochastic optimisation, which widens a σ that began too small by only 0.3 % a step. It does so again at the end of
+    the steps, and for models that are no networks always, because the optimisation stops where its noise hides a gain
+    of 0.01 nats, which is what a σ that is 10 % off costs.
 
     Args:
         batch_size: rows per step, or all rows if there are fewer.
@@ -81,8 +81,8 @@ class BayesByBackprop(Variational):
             uncorrelated, and cost more time per step.
         learning_rate: Adam's rate or a schedule of it, as for ``Variational``, in units of the weights; None takes 0.01
             where a step has 4 draws by default, and 0.003 elsewhere.
-        start: "map" first searches maxima a posteriori (six per start for networks of up to 5,000 weights), in at most
-            2,000 steps and no more than ``steps`` or ``epochs`` allow. It begins at the highest, because a lower one
+        start: "map" first searches maxima a posteriori: six per start for networks of up to 5,000 weights, one for
+            others, in no more steps than ``steps`` or ``epochs`` allow. It begins at the highest, because a lower one
             can cost the bound a hundred nats. "random" begins at the network's own starting weights; from there the
             optimisation often learns a large noise and prunes units before it fits the data, and ends in a local
             maximum hundreds of nats lower. A model without a ``start`` of its own (the library's networks have one), of
@@ -188,9 +188,9 @@ class BayesByBackprop(Variational):
             return super().begin(session, key)
         if self.start == "map":
             plan = self.plan(session.data)
-            each = MAXIMA if model.space.size <= SMALL else 1
-            # A climb of few epochs is not preceded by many.
-            size, steps = None if plan is None else plan.batch_size, min(MAP.steps, self.most(plan))
+            large = model.space.size > SMALL  # a large network's climb of few epochs is not preceded by many
+            each, steps = (1, min(MAP.steps, self.most(plan))) if large else (MAXIMA, MAP.steps)
+            size = None if plan is None else plan.batch_size
             method = MAP(optimizer="adam", batch_size=size, starts=each * self.starts, steps=steps)
             maxima = method.climbed(session.alone()._replace(key=key)).maxima
             maxima.sort(key=lambda m: m.value if np.isfinite(m.value) else -np.inf, reverse=True)
@@ -210,11 +210,12 @@ class BayesByBackprop(Variational):
     def finish(self, problem: Problem, phi: PyTree, steps: int) -> tuple[PyTree, dict[str, Any]]:
         """Replace σ by the one that ``spread`` finds, for few weights, unless the bound is then clearly lower.
 
-        A σ that is 10 % off costs 0.01 nats, which the noise of the stochastic optimisation hides. For networks the
-        search gains no more, because their curvature varies over q (docs/decisions/020).
+        A σ that is 10 % off costs 0.01 nats, which the noise of the stochastic optimisation hides. For a network whose
+        optimisation has settled the search gains no more, because its curvature varies over q (docs/decisions/020).
         """
         model, session = problem.session.model, problem.session
-        if model.space.size > SMALL or model.start is not None:
+        settled = steps < self.most(problem.climber.plan)
+        if model.space.size > SMALL or (model.start is not None and settled):
             return phi, {}
         flat, most = self.flat(model, phi), max(LEAST, int(SHARE * steps * (self.samples or 1)))
         log_sd = np.log(np.logaddexp(0, np.asarray(flat["rho"])))
