@@ -148,7 +148,7 @@ DATA = tr.Data((X.sum(1) > 0).astype(int), X)
 CLIMBS = {
     "batches": tr.LowRank(batch_size=20),
     "forward": tr.LowRank(divergence="forward"),
-    "a random start": tr.LowRank(start="random", solver="stochastic"),
+    "a random start": tr.LowRank(start="random"),
     "an optimiser": tr.LowRank(optimizer=optax.adam(0.01), solver="auto"),
     "a schedule": tr.LowRank(learning_rate=optax.constant_schedule(0.1), steps=400),
     "draws": tr.LowRank(solver="stochastic"),

@@ -252,6 +252,22 @@ def modes(session: Session, positions: jax.Array) -> np.ndarray:
     return np.stack(out)
 
 
+def mode_and_root(session: Session, start: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
+    """The mode (d,) that a climb from ``start`` reaches, and the root (d, d) of the inverse curvature there.
+
+    If there is no mode, the result is ``start``; without it or its curvature the root is None. With very many groups of
+    rows, the climb and the curvature are those of a sample of them.
+    """
+    model, data = session.model, None if session.data is None else session.data.sketched()
+    mode = maximum(model, data, start, jacobian=True, ends=Ends(500, 1e-4, session.stop)).position
+    if not np.all(np.isfinite(mode)):
+        return start, None
+    root = laplace_root(model, data, mode)
+    if data is not session.data and session.data is not None:
+        mode = nearer(model, session.data, mode, root)
+    return mode, root
+
+
 def nearer(model: Model, data: Data, position: np.ndarray, root: np.ndarray | None) -> np.ndarray:
     """The mode given all rows, from the mode given a sample of them.
 
@@ -282,6 +298,11 @@ def laplace_root(model: Model, data: Data | None, mode: np.ndarray) -> np.ndarra
     if values.min() <= 1e-8 * values.max():
         return None
     return np.linalg.cholesky((basis / values) @ basis.T)
+
+
+def conditional_sd(root: np.ndarray) -> np.ndarray:
+    """(d,) the sds 1/√Λᵢᵢ of each parameter given the others, where Λ⁻¹ = root rootᵀ."""
+    return 1 / np.sqrt(np.square(np.linalg.inv(root)).sum(0))
 
 
 def all_rows(data: Data | None) -> Batch | None:

@@ -23,9 +23,11 @@ from typing import NamedTuple
 
 import jax
 import numpy as np
+from jax.typing import DTypeLike
 
 from tractable.core.approximations import LOG_2PI
 from tractable.core.model import Model, PyTree, log_density
+from tractable.core.rows import Data
 from tractable.core.shared import COMPILE_FAST, compiled
 
 DRAWS = 32  # number of draws in an iteration
@@ -120,7 +122,18 @@ def nearest_of_low_rank(covariance: np.ndarray, rank: int) -> tuple[np.ndarray, 
     return sd**2 * unique, sd[:, None] * factor
 
 
+def density_of(model: Model, data: Data | None, dtype: DTypeLike) -> Callable[[np.ndarray], tuple]:
+    """The function of positions (n, d) that ``match`` takes, for all rows."""
+    rows = None if data is None else data.arrays()
+
+    def density(positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        values, scores = _values_and_scores(model, rows, positions.astype(dtype))
+        return np.asarray(values, np.float64), np.asarray(scores, np.float64)
+
+    return density
+
+
 @compiled("model", if_few=COMPILE_FAST)
-def densities(model: Model, rows: PyTree, positions: jax.Array) -> tuple[jax.Array, jax.Array]:
+def _values_and_scores(model: Model, rows: PyTree, positions: jax.Array) -> tuple[jax.Array, jax.Array]:
     """(n,) unnormalised log p at unconstrained positions (n, d), and its gradients (n, d)."""
     return jax.lax.map(jax.value_and_grad(log_density(model, rows, flat=True)), positions, batch_size=ABREAST)

@@ -1,4 +1,4 @@
-"""Variational inference: a normal q(z) over the unconstrained parameters, fitted by maximising a bound."""
+"""Variational inference: a normal q(z) over the unconstrained parameters, by a bound or by scores."""
 
 import math
 from collections.abc import Callable
@@ -32,11 +32,11 @@ from tractable.engine.climb import HELD_OUT_STEPS, held_out_best
 from tractable.engine.drawing import starts_of
 from tractable.engine.method import Check, Method, Optimiser, Outcome, Rate, Session
 from tractable.engine.placement import ONE_DEVICE
-from tractable.engine.search import Ends, laplace_root, maximum, nearer
+from tractable.engine.search import Ends, conditional_sd, laplace_root, maximum, mode_and_root
 from tractable.engine.staged_climb import WINDOW, Problem, climb_in_stages
 from tractable.vi import linear_response, multi_output, quadrature
 from tractable.vi.elbo import Control, Gradient, elbo, inclusive
-from tractable.vi.match import DRAWS, Matched, densities, match, nearest_of_low_rank
+from tractable.vi.match import DRAWS, Matched, density_of, match, nearest_of_low_rank
 
 # Bounds and gains are in nats, the units of the natural logarithm.
 THIN = 10  # number of steps of a climb for each value of its traces
@@ -294,9 +294,25 @@ class Variational(Method):
             out.append(held_out_best(found))
             if found[HELD_OUT_STEPS] < found["steps"]:
                 return out  # the climb ended early on purpose, so its gain does not matter
-        if "movement" in found:
-            sentence = "sds by which means and sds moved between the last two averages over iterations"
-            return [Check("movement", found["movement"], "trust", sentence)]
+        out.append(self._movement_check(found) if "movement" in found else self._gain_check(posterior))
+        weights = None if posterior.fitted is None else posterior.fitted.log_weights
+        # Verification tests more than the importance weights of q do; k-hat is for results without it.
+        if weights is not None and not posterior.verification:
+            out.append(khat_check(weigh(weights)))
+        elif not posterior.verification:
+            out.append(Check("k-hat", math.nan, "caution", "not computed at this size: judge by held-out predictions"))
+        if self.starts > 1:
+            verdict = "trust" if found["agreement"] <= 1.0 else "caution"
+            out.append(Check("starts", found["agreement"], verdict, "nats between the best and the worst bound"))
+        return out
+
+    def _movement_check(self, found: dict[str, Any]) -> Check:
+        """What matched moments still moved; moments that moved by more than ``MOVED`` were replaced by a climb."""
+        sentence = "sds by which means and sds moved between the last two averages over iterations"
+        return Check("movement", found["movement"], "trust", sentence)
+
+    def _gain_check(self, posterior: Learnt) -> Check:
+        found = posterior.found
         gain, error = found["gain"], found["gain error"]
         chance = max(self.tolerance, SIGMAS * error)
         far = abs(gain) > FAR + chance and posterior.model.start is None  # networks are judged by their predictions
@@ -310,17 +326,7 @@ class Variational(Method):
         if verdict == "trust" and chance > VAGUE and posterior.model.start is None and not shaped:
             verdict = "caution"
             sentence += f"; known to ± {chance:.2g}, which would hide a mean that is 0.2 sd off: raise batch_size="
-        out.append(Check("bound's gain", gain, verdict, sentence))
-        weights = None if posterior.fitted is None else posterior.fitted.log_weights
-        # Verification tests more than the importance weights of q do; k-hat is for results without it.
-        if weights is not None and not posterior.verification:
-            out.append(khat_check(weigh(weights)))
-        elif not posterior.verification:
-            out.append(Check("k-hat", math.nan, "caution", "not computed at this size: judge by held-out predictions"))
-        if self.starts > 1:
-            verdict = "trust" if found["agreement"] <= 1.0 else "caution"
-            out.append(Check("starts", found["agreement"], verdict, "nats between the best and the worst bound"))
-        return out
+        return Check("bound's gain", gain, verdict, sentence)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -439,17 +445,11 @@ class LowRank(Variational):
         return default and on_all and model.start is None and not callable(self.learning_rate)
 
     def _match(self, session: Session) -> Matched | None:
-        model, data = session.model, session.data
         start = np.asarray(starts_of(session, session.key, 1)[0])
         mode, root = mode_and_root(session, start)
-        rows, seed = None if data is None else data.arrays(), np.asarray(jax.random.key_data(session.key))
-
-        def density(positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-            values, scores = densities(model, rows, positions.astype(start.dtype))
-            return np.asarray(values, np.float64), np.asarray(scores, np.float64)
-
         root = UNKNOWN * np.eye(len(mode)) if root is None else root
-        return match(density, mode, root, np.random.default_rng(seed), session.stop)
+        rng = np.random.default_rng(np.asarray(jax.random.key_data(session.key)))
+        return match(density_of(session.model, session.data, start.dtype), mode, root, rng, session.stop)
 
 
 def anchored_likelihood(model: Model, anchor: dict[str, jax.Array]) -> Callable:
@@ -498,24 +498,3 @@ def scaled(scale: Callable[[PyTree], PyTree]) -> optax.GradientTransformation:
         return jax.tree.map(lambda u, s: s * u, updates, scale(params)), state
 
     return optax.GradientTransformation(lambda params: optax.EmptyState(), update)
-
-
-def mode_and_root(session: Session, start: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
-    """The mode (d,) that a climb from ``start`` reaches, and the root (d, d) of the inverse curvature there.
-
-    If there is no mode, the result is ``start``; without it or its curvature the root is None. With very many groups of
-    rows, the climb and the curvature are those of a sample of them.
-    """
-    model, data = session.model, None if session.data is None else session.data.sketched()
-    mode = maximum(model, data, start, jacobian=True, ends=Ends(500, 1e-4, session.stop)).position
-    if not np.all(np.isfinite(mode)):
-        return start, None
-    root = laplace_root(model, data, mode)
-    if data is not session.data and session.data is not None:
-        mode = nearer(model, session.data, mode, root)
-    return mode, root
-
-
-def conditional_sd(root: np.ndarray) -> np.ndarray:
-    """(d,) the sds 1/√Λᵢᵢ of each parameter given the others, where Λ⁻¹ = root rootᵀ."""
-    return 1 / np.sqrt(np.square(np.linalg.inv(root)).sum(0))
