@@ -19,7 +19,7 @@ from tractable.core.approximations import inverse_softplus
 from tractable.core.errors import DataError, ModelError, RunError, SettingsError, TractableWarning
 from tractable.diagnostics.belief import Draws, Fitted, Point
 from tractable.gallery import conjugate
-from tractable.posterior import chunking, exchange, pointwise
+from tractable.posterior import chunking, exchange, pointwise, scaling
 
 pytestmark = pytest.mark.test
 
@@ -255,6 +255,16 @@ def test_power_scaling(posterior):
     assert_holds(law_of_scaling(table, draws))
     assert broken(law_of_scaling(-table.drop(columns="diagnosis"), draws)), "the other way"
     assert table.loc["mu", "diagnosis"] == "" and table.loc["mu", "prior"] < 0.05 < table.loc["mu", "likelihood"]
+
+
+@pytest.mark.parametrize("size", [2, 100, 4000])
+def test_the_distance_of_weights_that_are_equal_to_rounding_is_zero(size):
+    rng = np.random.default_rng(size)
+    for tilt in 10.0 ** np.linspace(-18, -6, 49):
+        values = rng.normal(size=size)
+        weights = np.exp(tilt * rng.normal(size=size))
+        distance = scaling._distance(values, weights / weights.sum())
+        assert 0 <= distance < 3e-8 + 3 * tilt
 
 
 def test_a_prior_that_disagrees_is_told():

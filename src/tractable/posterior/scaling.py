@@ -128,7 +128,7 @@ def _distance(values: np.ndarray, weights: np.ndarray) -> float:
     def divergence(p: np.ndarray, q: np.ndarray) -> float:
         middle = (p + q) / 2
         nats = special.rel_entr(p, middle) + special.rel_entr(q, middle)
-        return float(gaps @ nats / np.log(2) / (gaps @ (p + q)))
+        return float(gaps @ np.maximum(nats, 0.0) / np.log(2) / (gaps @ (p + q)))  # rounding makes some negative
 
     return math.sqrt(max(divergence(p, q), divergence(1 - p, 1 - q)))
 
