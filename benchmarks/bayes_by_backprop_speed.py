@@ -9,7 +9,8 @@ see what each costs. NumPyro's SVI and bayesian-torch are timed too if they are 
 Predicted: a step with the shared draw takes 2.0 to 2.5 times as long as the deterministic one, because Adam's state,
 the softplus and the noise double the memory traffic of 478,410 weights, while the matrix products stay the same. Local
 reparameterisation and Flipout take longer, because they add products. IVON takes 1.15 to 1.3 times as long: it keeps
-as many running averages as Adam, draws normals in every second step only, and has no softplus. (Measured: 1.95.)
+as many running averages as Adam, draws normals in every second step only, and has no softplus. (Measured: 1.23; 1.95 when it kept precisions, whose
+roots and divisions cost more than the normals.)
 
     python benchmarks/bayes_by_backprop_speed.py [--quick]
 """
@@ -78,7 +79,7 @@ def candidates(steps: int, size: int) -> dict:
                 )
             )
             kernels["shared draw, no noise drawn"] = ascend(nothing, optax.adam(1e-3)), phi()
-    position = {"mean": weights, "precision": jax.tree.map(lambda a: jnp.full_like(a, 2500.0), weights)}
+    position = {"mean": weights, "sd": jax.tree.map(lambda a: jnp.full_like(a, 0.02), weights)}
     kernels["IVON"] = ivon(normal, 0.1, forget=1e-4), position
     out = {}
     for name, (kernel, position) in kernels.items():

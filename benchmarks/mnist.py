@@ -208,7 +208,7 @@ def way(label: str, settings: Settings, units: int, plan: Plan, steps: int, seed
         return network.apply(position["mean"]["weights"], x)
 
     def at_draw(key: jax.Array, position: Any, x: jax.Array) -> jax.Array:
-        phi = phi_of(position) if "precision" in position else position
+        phi = phi_of(position) if "sd" in position else position
         means, treedef = jax.tree.flatten(phi["mean"])
         drawn = [
             m + approximations.softplus(rho) * jax.random.normal(k, m.shape)
@@ -218,7 +218,7 @@ def way(label: str, settings: Settings, units: int, plan: Plan, steps: int, seed
 
     if label == "ivon":
         kernel = ivon(model, rate)
-        position = {"mean": mean, "precision": jax.tree.map(lambda a: jnp.full_like(a, settings.sd**-2), mean)}
+        position = {"mean": mean, "sd": jax.tree.map(lambda a: jnp.full_like(a, settings.sd), mean)}
         return Way(kernel, position, at_mean, at_draw, model)
     objective = objectives.bayes_by_backprop(
         model, noise=settings.noise, size=plan.width, given=jax.ShapeDtypeStruct((784,), jnp.float32)
@@ -376,7 +376,7 @@ def main() -> None:
             letters = predicted(made, position, jnp.asarray(images.letters), seed=1)
         ends[label] = judged(log_p, images.test.y, letters) | {"seconds": seconds}
         if settings.prior is not None:
-            phi = phi_of(position) if "precision" in position else position
+            phi = phi_of(position) if "sd" in position else position
             removed[label] = pruned(made, phi, images, options.seed)
     print()
     show(curves, ends, removed, UNITS.index(options.units))

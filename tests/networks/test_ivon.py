@@ -1,4 +1,4 @@
-"""IVON's precisions are E_q of the loss's curvature, its fixed point is the best mean field, its trace the bound.
+"""IVON's precisions 1/σ² are E_q of the loss's curvature, its fixed point is the best mean field, its trace the bound.
 
 A step is checked by exact integrals over its noise ε: in the second step of a pair the noise is the state's, negated.
 """
@@ -32,8 +32,8 @@ EXACT = conjugate.linear_regression(X, Y, NOISE, SD)
 PRECISION = np.linalg.inv(EXACT.covariance)
 GAP = 0.5 * (np.log(np.diag(PRECISION)).sum() - np.linalg.slogdet(PRECISION)[1])
 FORGET, RATE = 1e-7, 1e-3
-PLACE = {"mean": {"w": jnp.array([0.5, -0.2])}, "precision": {"w": jnp.array([4.0, 2.5])}}
-BEST = {"mean": {"w": jnp.asarray(EXACT.mean)}, "precision": {"w": jnp.asarray(np.diag(PRECISION))}}
+PLACE = {"mean": {"w": jnp.array([0.5, -0.2])}, "sd": {"w": jnp.array([0.5, 0.63])}}
+BEST = {"mean": {"w": jnp.asarray(EXACT.mean)}, "sd": {"w": jnp.asarray(np.diag(PRECISION) ** -0.5)}}
 
 
 def regression(labels: bool = False, prior: Any = None) -> core.Model:
@@ -59,7 +59,7 @@ def nodes(count: int) -> tuple[jax.Array, jax.Array]:
 
 
 def expected(model: core.Model, position: Any, batches: list[Batch], samples: int = 1) -> dict[str, jax.Array]:
-    """What a step does in expectation over its noise: the slope, H + Λ − P and the trace."""
+    """What a step does in expectation over its noise: the slope, E[∇² loss] + Λ − 1/σ² and the trace."""
     kernel = module.ivon(model, RATE, forget=FORGET, samples=samples)
     first = kernel.init(jax.random.key(0), position)
 
@@ -69,7 +69,7 @@ def expected(model: core.Model, position: Any, batches: list[Batch], samples: in
         out = []
         for batch in batches:
             after, info = kernel.step(jax.random.key(0), state, batch)
-            before, now = (p["precision"]["w"] for p in (position, after.position))
+            before, now = (p["sd"]["w"] ** -2 for p in (position, after.position))
             out.append({
                 "slope": after.slope["w"] / (1 - module.MOMENTUM), "gain": (now - before) / FORGET,
                 "bound": info.objective,
@@ -95,15 +95,15 @@ def whole(y: Any) -> list[Batch]:
 
 
 def stein(samples: int = 1) -> Scores:
-    """E[H] is E_q[∂²(−log p(y|w))/∂wᵢ²], for a loss that is not quadratic, from all rows and from batches."""
+    """E[ε G/σ] is E_q[∂²(−log p(y|w))/∂wᵢ²], for a loss that is not quadratic, from all rows and from batches."""
     model, scores = regression(labels=True), {}
     points, mass = nodes(40)
-    w = PLACE["mean"]["w"] + points / jnp.sqrt(PLACE["precision"]["w"])
+    w = PLACE["mean"]["w"] + points * PLACE["sd"]["w"]
     p = jax.nn.sigmoid(w @ X.T)
     curvature = mass @ ((p * (1 - p)) @ X**2)
     for name, batches in {"all rows": whole(LABELS), "batches": cut(LABELS)}.items():
         got = expected(model, PLACE, batches, samples)
-        wanted = curvature + 1 / SD**2 - PLACE["precision"]["w"]
+        wanted = curvature + 1 / SD**2 - PLACE["sd"]["w"] ** -2
         slope = mass @ ((p - LABELS) @ X)
         scores |= {
             f"{name}, precision": error(got["gain"], wanted, 1e-5),
@@ -117,7 +117,7 @@ def test_precisions_move_towards_the_expected_curvature():
 
 
 def test_the_best_mean_field_is_a_fixed_point():
-    """At μ and 1/Λᵢᵢ nothing moves in expectation, and the trace is log p(y) − ½ (Σ log Λᵢᵢ − log |Λ|)."""
+    """At μ and Λᵢᵢ^(−½) nothing moves in expectation, and the trace is log p(y) − ½ (Σ log Λᵢᵢ − log |Λ|)."""
     model = regression(prior={"w": dist.Normal(jnp.zeros(D), SD)})
     for batches in (whole(Y), cut(Y)):
         got = expected(model, BEST, batches)
@@ -147,7 +147,7 @@ def test_a_move_is_a_newton_step():
     kernel = module.ivon(model, RATE, forget=FORGET)
     state = kernel.init(jax.random.key(0), PLACE)
     after = kernel.step(jax.random.key(3), state, batch)[0]
-    mean, precision = PLACE["mean"]["w"], PLACE["precision"]["w"]
+    mean, precision = PLACE["mean"]["w"], PLACE["sd"]["w"] ** -2
     drawn = mean + after.noise["w"][0] / jnp.sqrt(precision)
     slope = (jax.nn.sigmoid(X @ drawn) - LABELS) @ X
     newton = -(slope + (mean - 0.2) / SD**2) / precision
@@ -164,7 +164,7 @@ def test_long_steps_are_shortened():
     kernel = module.ivon(model, 0.1, forget=0.01)
     state = kernel.init(jax.random.key(0), PLACE)
     after = kernel.step(jax.random.key(3), state, steep)[0]
-    move = (after.position["mean"]["w"] - PLACE["mean"]["w"]) * jnp.sqrt(PLACE["precision"]["w"])
+    move = (after.position["mean"]["w"] - PLACE["mean"]["w"]) / PLACE["sd"]["w"]
     assert_holds({"length": error(jnp.sqrt(jnp.mean(move**2)), 0.1 * module.LONGEST, 1e-9)})
 
     def on(state: module.State, key: jax.Array) -> tuple[module.State, jax.Array]:
@@ -188,21 +188,35 @@ def test_steps_come_in_pairs():
     np.testing.assert_array_equal(first, second)
     assert not np.any(first == third)
     value = module.partial_log_joint(model).value
-    spread = first[0] / jnp.sqrt(PLACE["precision"]["w"])
+    spread = first[0] * PLACE["sd"]["w"]
     slopes = [-jax.grad(lambda w: value((), {"w": w}, batch))(PLACE["mean"]["w"] + s * spread) for s in (1, -1)]
     got = states[2].slope["w"]
     assert_holds({"signs": error(got, 0.1 * slopes[1] + 0.9 * 0.1 * slopes[0], 1e-7)})
 
 
-def test_precisions_stay_positive():
-    """However wrong a draw's curvature is, a step at most halves a precision."""
+def test_sds_stay_positive():
+    """However wrong a draw's curvature is, a step changes an sd by factors of 0.625 to 1.625."""
     model, batch = regression(True, {"w": dist.Normal(jnp.zeros(D), 1e-3)}), whole(LABELS)[0]
     kernel = module.ivon(model, RATE, forget=0.9)
-    for precision in (1e-6, 1.0, 1e8):
-        position = {"mean": {"w": jnp.full(D, 3.0)}, "precision": {"w": jnp.full(D, precision)}}
+    for sd in (1e-6, 1.0, 1e4):
+        position = {"mean": {"w": jnp.full(D, 3.0)}, "sd": {"w": jnp.full(D, sd)}}
         after = kernel.step(jax.random.key(1), kernel.init(jax.random.key(0), position), batch)[0]
-        assert np.all(after.position["precision"]["w"] >= 0.5 * precision)
-        assert np.all(np.isfinite(after.position["precision"]["w"]))
+        factor = after.position["sd"]["w"] / sd
+        assert np.all((0.624 < factor) & (factor < 1.626)), factor
+
+
+def test_a_small_step_changes_precisions_as_the_authors_do():
+    """σ⁻² changes by 1 + x + x²/2, up to terms in x³."""
+    model, batch = regression(True), whole(LABELS)[0]
+    for forget in (1e-2, 1e-1):
+        kernel = module.ivon(model, RATE, forget=forget)
+        state = kernel.init(jax.random.key(0), PLACE)
+        after = kernel.step(jax.random.key(3), state, batch)[0]
+        mean, sd, eps = PLACE["mean"]["w"], PLACE["sd"]["w"], after.noise["w"][0]
+        slope = (jax.nn.sigmoid(X @ (mean + sd * eps)) - LABELS) @ X
+        x = forget * (eps * slope / sd + 1 / SD**2 - sd**-2) * sd**2
+        wanted = (1 + x + x**2 / 2) * sd**-2
+        assert np.all(np.abs(after.position["sd"]["w"] ** -2 / wanted - 1) < np.abs(x) ** 3)
 
 
 def best_bound(model: core.Model, y: Any) -> Callable:
@@ -238,7 +252,7 @@ def test_faults_are_sentences():
             tr.IVON(**settings)
 
 
-def test_precisions_forget_as_the_batches_are_noisy():
+def test_sds_forget_as_the_batches_are_noisy():
     """Without forget= a step has the weight 1/(LEAST + EPOCHS N/n)."""
     model = regression(labels=True)
     for batch, times in ((whole(LABELS)[0], 1), (cut(LABELS)[0], 3)):
@@ -246,9 +260,9 @@ def test_precisions_forget_as_the_batches_are_noisy():
         for forget in (None, 1 / (module.LEAST + module.EPOCHS * times)):
             kernel = module.ivon(model, RATE, forget=forget)
             state = kernel.step(jax.random.key(1), kernel.init(jax.random.key(0), PLACE), batch)[0]
-            moved.append(state.position["precision"]["w"])
+            moved.append(state.position["sd"]["w"])
         np.testing.assert_allclose(*moved, rtol=1e-12)
-        assert np.all(moved[0] != PLACE["precision"]["w"])
+        assert np.all(moved[0] != PLACE["sd"]["w"])
 
 
 def test_a_noise_that_goes_to_zero_is_no_fault():

@@ -143,8 +143,8 @@ def low_rank(size: int, rank: int) -> Approximation:
 
 def widen(phi: Phi, factor: float) -> Phi:
     """φ of q with every sd multiplied by ``factor``, for every family but ``part``; its leaves may be pytrees."""
-    if "precision" in phi:  # of IVON
-        return phi | {"precision": jax.tree.map(lambda p: p / factor**2, phi["precision"])}
+    if "sd" in phi:  # of IVON
+        return phi | {"sd": jax.tree.map(lambda sd: factor * sd, phi["sd"])}
     rho = jax.tree.map(lambda rho: inverse_softplus(factor * softplus(rho)), phi["rho"])
     return phi | {"rho": rho} | {name: factor * phi[name] for name in ("lower", "factor") if name in phi}
 

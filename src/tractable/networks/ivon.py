@@ -26,7 +26,7 @@ EVERY = 32
 
 
 class State(NamedTuple):
-    """The position of a climb, {"mean": tree, "precision": tree}, and what the next step needs."""
+    """The position of a climb, {"mean": tree, "sd": tree}, and what the next step needs."""
 
     position: PyTree
     slope: PyTree  # weighted average of earlier gradients of the loss
@@ -45,7 +45,7 @@ class _Part(NamedTuple):
     """One of the parameters, and what moves it in a step."""
 
     mean: jax.Array
-    precision: jax.Array
+    sd: jax.Array
     slope: jax.Array  # corrected average of the gradients of the loss
     cross: jax.Array  # G ε
     centre: jax.Array | float  # of a normal prior
@@ -60,22 +60,23 @@ def ivon(
     model: Model, learning_rate: float | jax.Array | Callable, *, forget: float | None = None, samples: int = 1,
     target: Objective | None = None,
 ) -> Kernel:  # fmt: skip
-    """The kernel of IVON (Shen et al. 2024, algorithm 1): q(w) = N(m, 1/P), whose precisions P also scale the steps.
+    """The kernel of IVON (Shen et al. 2024, algorithm 1): q(w) = N(m, σ²), whose σ also scale the steps.
 
-        w = m + ε/√P,  G = ∇ loss(w),  H = ε √P G        loss = −log p(y, w), without its normal priors
+        w = m + σ ε,  G = ∇ loss(w)        loss = −log p(y, w), without its normal priors
         s ← β₁ s + (1 − β₁) G
-        P ← P (1 + x + x²/2),  x = ρ (H + Λ − P)/P        Λ, c: precision and centre of a normal prior, or 0
-        m ← m − α u/√P,  u = (s/(1 − β₁ᵗ) + Λ (m − c))/√P, shortened to a root mean square of LONGEST
+        σ ← σ (1 − x/2 + x²/8),  x = ρ (ε σ G + Λ σ² − 1)        Λ, c: precision and centre of a normal prior, or 0
+        m ← m − α σ u,  u = σ (s/(1 − β₁ᵗ) + Λ (m − c)), shortened to a root mean square of LONGEST
 
-    The fixed point is the maximum of the ELBO over q, as for Bayes by Backprop: E[H] is the expected curvature of the
-    loss (by Stein's identity), so P = E[∇² loss] + Λ. The factor 1 + x + x²/2 > 0 keeps P positive (Lin et al. 2020).
-    Steps come in pairs with noise ε and −ε, which halves the cost of the normals, and cancels that part of the noise of
-    H which a constant gradient causes. Positions are {"mean": tree, "precision": tree}, with the shapes of the model's
+    The fixed point is the maximum of the ELBO over q, as for Bayes by Backprop: E[ε G/σ] is the expected curvature of
+    the loss (by Stein's identity), so 1/σ² = E[∇² loss] + Λ. The authors move the precision P = 1/σ² by the factor
+    1 + x + x²/2 (Lin et al. 2020). Both factors are positive, and those of eˣ and e^(−x/2) to the second order; with σ
+    a step has no root and no division. Steps come in pairs with noise ε and −ε, which halves the cost of the normals, and cancels that part of the noise of
+    H which a constant gradient causes. Positions are {"mean": tree, "sd": tree}, with the shapes of the model's
     unconstrained parameters.
 
     Args:
         learning_rate: α > 0, a share of a full Newton step; or a function of the number of steps taken.
-        forget: ρ = 1 − β₂ in (0, 1), the weight of one step in the precisions; None takes 1/(LEAST + EPOCHS N/n) for
+        forget: ρ = 1 − β₂ in (0, 1), the weight of one step in σ; None takes 1/(LEAST + EPOCHS N/n) for
             batches of n of N rows.
         samples: S ≥ 1 draws a step, over which G and H are averaged.
         target: an estimate of −loss for all rows; by default ``partial_log_joint(model)``.
@@ -93,23 +94,24 @@ def ivon(
         return jax.random.split(key, count)
 
     def step(key: jax.Array, state: State, batch: Batch | None) -> tuple[State, Info]:
-        mean, precision = state.position["mean"], state.position["precision"]
+        mean, sd = state.position["mean"], state.position["sd"]
         first = state.steps % 2 == 0
         noise = jax.lax.cond(first, lambda: tree.normal_like(key, mean, samples), lambda: state.noise)
         sign = jnp.where(first, 1.0, -1.0).astype(state.kl.dtype)
         value, gradient, cross = _gradients(target, state.position, noise, sign, batch)
         slope = jax.tree.map(lambda s, g: MOMENTUM * s + (1 - MOMENTUM) * g, state.slope, gradient)
-        corrected = jax.tree.map(lambda s: s / (1 - MOMENTUM ** (state.steps + 1.0)), slope)
-        leaves = zip(*map(jax.tree.leaves, (mean, precision, corrected, cross)), priors, strict=True)
+        correction = 1 / (1 - MOMENTUM ** (state.steps + 1.0))
+        corrected = jax.tree.map(lambda s: correction * s, slope)
+        leaves = zip(*map(jax.tree.leaves, (mean, sd, corrected, cross)), priors, strict=True)
         parts = [_Part(*arrays, *prior) for *arrays, prior in leaves]
         rate = learning_rate(state.steps) if callable(learning_rate) else learning_rate
         rate = rate / jnp.maximum(1, _newton_length(parts) / LONGEST)
         weight = 1 / (LEAST + EPOCHS * (1 if batch is None else batch.scale)) if forget is None else forget
         new = (
-            [part.mean - rate * part.downhill / part.precision for part in parts],
-            [_new_precision(part, weight) for part in parts],
+            [part.mean - rate * jnp.square(part.sd) * part.downhill for part in parts],
+            [_new_sd(part, weight) for part in parts],
         )
-        position = dict(zip(("mean", "precision"), map(jax.tree.structure(mean).unflatten, new), strict=True))
+        position = dict(zip(("mean", "sd"), map(jax.tree.structure(mean).unflatten, new), strict=True))
         cost = jax.lax.cond(state.steps % EVERY == 0, lambda: kl(model, state.position), lambda: state.kl)
         return State(position, slope, noise, cost, state.steps + 1), Info(value - cost)
 
@@ -119,7 +121,7 @@ def ivon(
 def partial_log_joint(model: Model) -> Objective:
     """The objective whose value is log p(y, w), with N/n times a batch's rows, without the terms of normal priors.
 
-    Normal priors act on the mean and the precision of q in closed form.
+    Normal priors act on the mean and the sd of q in closed form.
     """
     normal = [prior is not None for prior in _priors(model)]
     dtype = jax.tree.leaves(model.space.shapes)[0].dtype
@@ -139,20 +141,19 @@ def partial_log_joint(model: Model) -> Objective:
 def kl(model: Model, position: PyTree) -> jax.Array:
     """KL(q ‖ p) over parameters with normal priors, and minus the entropy of q over the others."""
     total = jnp.zeros((), jax.tree.leaves(position["mean"])[0].dtype)
-    leaves = map(jax.tree.leaves, (position["mean"], position["precision"]))
-    for m, p, prior in zip(*leaves, _priors(model), strict=True):
+    leaves = map(jax.tree.leaves, (position["mean"], position["sd"]))
+    for m, sd, prior in zip(*leaves, _priors(model), strict=True):
         if prior is None:
-            total += jnp.sum(jnp.log(p) - math.log(2 * math.pi) - 1) / 2
+            total -= jnp.sum(jnp.log(sd) + (math.log(2 * math.pi) + 1) / 2)
         else:
             pull = _precision(prior)
-            total += jnp.sum(pull * (jnp.square(m - prior[0]) + 1 / p) - 1 + jnp.log(p / pull)) / 2
+            total += jnp.sum(pull * (jnp.square(m - prior[0]) + sd**2) - 1 - jnp.log(pull * sd**2)) / 2
     return total
 
 
 def phi_of(position: PyTree) -> PyTree:
-    """φ of Bayes by Backprop, {"mean", "rho"}, at a position {"mean", "precision"}."""
-    rho = jax.tree.map(lambda p: inverse_softplus(jax.lax.rsqrt(p)), position["precision"])
-    return {"mean": position["mean"], "rho": rho}
+    """φ of Bayes by Backprop, {"mean", "rho"}, at a position {"mean", "sd"}."""
+    return {"mean": position["mean"], "rho": jax.tree.map(inverse_softplus, position["sd"])}
 
 
 def _gradients(
@@ -162,7 +163,7 @@ def _gradients(
 
     def at(noise: PyTree) -> tuple[jax.Array, PyTree, PyTree]:
         eps = jax.tree.map(lambda e: sign * e, noise)
-        w = jax.tree.map(lambda m, p, e: m + e * jax.lax.rsqrt(p), position["mean"], position["precision"], eps)
+        w = jax.tree.map(lambda m, sd, e: m + sd * e, position["mean"], position["sd"], eps)
         value, uphill = jax.value_and_grad(target.value, argnums=1)((), w, batch)
         return value, jax.tree.map(jnp.negative, uphill), jax.tree.map(lambda g, e: -g * e, uphill, eps)
 
@@ -173,15 +174,15 @@ def _gradients(
 
 def _newton_length(parts: list[_Part]) -> jax.Array:
     """The root mean square of u, a full Newton step in sds of q."""
-    square = sum(jnp.sum(jnp.square(part.downhill) / part.precision) for part in parts)
+    square = sum(jnp.sum(jnp.square(part.sd * part.downhill)) for part in parts)
     return jnp.sqrt(square / sum(part.mean.size for part in parts))
 
 
-def _new_precision(part: _Part, forget: float | jax.Array) -> jax.Array:
-    """P (1 + x + x²/2), where |x| is at most 1."""
-    x = forget * (part.cross * jax.lax.rsqrt(part.precision) + part.pull / part.precision - 1)
+def _new_sd(part: _Part, forget: float | jax.Array) -> jax.Array:
+    """σ (1 − x/2 + x²/8), where |x| is at most 1."""
+    x = forget * (part.cross * part.sd + part.pull * jnp.square(part.sd) - 1)
     x = jnp.clip(x, -1, 1)
-    return part.precision * (1 + x + x * x / 2)
+    return part.sd * (1 - x / 2 + x * x / 8)
 
 
 def _precision(prior: tuple) -> jax.Array:
