@@ -1,6 +1,6 @@
 """IVON's precisions 1/σ² are E_q of the loss's curvature, its fixed point is the best mean field, its trace the bound.
 
-A step is checked by exact integrals over its noise ε: in the second step of a pair the noise is the state's, negated.
+A step is checked by exact integrals over its noise ε, which the second step of a pair negates.
 """
 
 from collections.abc import Callable
@@ -16,6 +16,7 @@ from scipy import optimize
 
 import tractable as tr
 from tractable.core import model as core
+from tractable.core import tree
 from tractable.core.batches import Batch
 from tractable.core.errors import SettingsError
 from tractable.gallery import conjugate
@@ -64,11 +65,12 @@ def expected(model: core.Model, position: Any, batches: list[Batch], samples: in
     first = kernel.init(jax.random.key(0), position)
 
     def of(eps: jax.Array) -> dict[str, jax.Array]:
-        noise = {"w": jnp.broadcast_to(-eps, (samples, D))}
-        state = first._replace(steps=jnp.array(1), noise=noise, kl=module.kl(model, position))
+        state = first._replace(steps=jnp.array(1), kl=module.kl(model, position))
         out = []
         for batch in batches:
-            after, info = kernel.step(jax.random.key(0), state, batch)
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(module.tree, "normal_like", lambda *_: {"w": jnp.broadcast_to(-eps, (samples, D))})
+                after, info = kernel.step(jax.random.key(0), state, batch)
             before, now = (p["sd"]["w"] ** -2 for p in (position, after.position))
             out.append({
                 "slope": after.slope["w"] / (1 - module.MOMENTUM), "gain": (now - before) / FORGET,
@@ -78,6 +80,11 @@ def expected(model: core.Model, position: Any, batches: list[Batch], samples: in
 
     points, mass = nodes(24)
     return jax.tree.map(lambda a: mass @ a, jax.jit(jax.vmap(of))(points))
+
+
+def noise_of(seed: int) -> jax.Array:
+    """The noise (D,) of a pair of steps whose first has the key ``seed``."""
+    return tree.normal_like(jax.random.key(seed), PLACE["mean"], 1)["w"][0]
 
 
 def cut(y: Any) -> list[Batch]:
@@ -148,7 +155,7 @@ def test_a_move_is_a_newton_step():
     state = kernel.init(jax.random.key(0), PLACE)
     after = kernel.step(jax.random.key(3), state, batch)[0]
     mean, precision = PLACE["mean"]["w"], PLACE["sd"]["w"] ** -2
-    drawn = mean + after.noise["w"][0] / jnp.sqrt(precision)
+    drawn = mean + noise_of(3) / jnp.sqrt(precision)
     slope = (jax.nn.sigmoid(X @ drawn) - LABELS) @ X
     newton = -(slope + (mean - 0.2) / SD**2) / precision
     length = jnp.sqrt(jnp.mean(newton**2 * precision))
@@ -184,14 +191,11 @@ def test_steps_come_in_pairs():
     states = [kernel.init(jax.random.key(0), PLACE)]
     for seed in range(3):
         states.append(kernel.step(jax.random.key(seed), states[-1], batch)[0])
-    first, second, third = (state.noise["w"] for state in states[1:])
-    np.testing.assert_array_equal(first, second)
-    assert not np.any(first == third)
-    value = module.partial_log_joint(model).value
-    spread = first[0] * PLACE["sd"]["w"]
-    slopes = [-jax.grad(lambda w: value((), {"w": w}, batch))(PLACE["mean"]["w"] + s * spread) for s in (1, -1)]
-    got = states[2].slope["w"]
-    assert_holds({"signs": error(got, 0.1 * slopes[1] + 0.9 * 0.1 * slopes[0], 1e-7)})
+    value, momentum, slope = module.partial_log_joint(model).value, module.MOMENTUM, jnp.zeros(D)
+    for state, eps in zip(states[1:], (noise_of(0), -noise_of(0), noise_of(2)), strict=True):
+        w = {"w": PLACE["mean"]["w"] + PLACE["sd"]["w"] * eps}
+        slope = momentum * slope - (1 - momentum) * jax.grad(lambda w: value((), w, batch))(w)["w"]
+        assert_holds({"slope": error(state.slope["w"], slope, 1e-6)})
 
 
 def test_sds_stay_positive():
@@ -202,7 +206,7 @@ def test_sds_stay_positive():
         position = {"mean": {"w": jnp.full(D, 3.0)}, "sd": {"w": jnp.full(D, sd)}}
         after = kernel.step(jax.random.key(1), kernel.init(jax.random.key(0), position), batch)[0]
         factor = after.position["sd"]["w"] / sd
-        assert np.all((0.624 < factor) & (factor < 1.626)), factor
+        assert np.all((factor > 0.624) & (factor < 1.626)), factor
 
 
 def test_a_small_step_changes_precisions_as_the_authors_do():
@@ -212,7 +216,7 @@ def test_a_small_step_changes_precisions_as_the_authors_do():
         kernel = module.ivon(model, RATE, forget=forget)
         state = kernel.init(jax.random.key(0), PLACE)
         after = kernel.step(jax.random.key(3), state, batch)[0]
-        mean, sd, eps = PLACE["mean"]["w"], PLACE["sd"]["w"], after.noise["w"][0]
+        mean, sd, eps = PLACE["mean"]["w"], PLACE["sd"]["w"], noise_of(3)
         slope = (jax.nn.sigmoid(X @ (mean + sd * eps)) - LABELS) @ X
         x = forget * (eps * slope / sd + 1 / SD**2 - sd**-2) * sd**2
         wanted = (1 + x + x**2 / 2) * sd**-2

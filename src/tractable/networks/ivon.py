@@ -30,7 +30,7 @@ class State(NamedTuple):
 
     position: PyTree
     slope: PyTree  # weighted average of earlier gradients of the loss
-    noise: PyTree  # (samples, ...) the normals of the last pair of steps
+    key: jax.Array  # (2,) the data of the key of the last pair's noise, which takes no memory of the weights' size
     kl: jax.Array  # () KL(q ‖ p) over the parameters with normal priors, when it was last computed
     steps: jax.Array  # () number of steps taken
 
@@ -70,15 +70,15 @@ def ivon(
     The fixed point is the maximum of the ELBO over q, as for Bayes by Backprop: E[ε G/σ] is the expected curvature of
     the loss (by Stein's identity), so 1/σ² = E[∇² loss] + Λ. The authors move the precision P = 1/σ² by the factor
     1 + x + x²/2 (Lin et al. 2020). Both factors are positive, and those of eˣ and e^(−x/2) to the second order; with σ
-    a step has no root and no division. Steps come in pairs with noise ε and −ε, which halves the cost of the normals, and cancels that part of the noise of
-    H which a constant gradient causes. Positions are {"mean": tree, "sd": tree}, with the shapes of the model's
-    unconstrained parameters.
+    a step has no root and no division. Steps come in pairs with noise ε and −ε, which cancels the noise of σ that a
+    constant gradient causes. Positions are {"mean": tree, "sd": tree}, with the shapes of the model's unconstrained
+    parameters; a state is three times as large as the weights.
 
     Args:
         learning_rate: α > 0, a share of a full Newton step; or a function of the number of steps taken.
-        forget: ρ = 1 − β₂ in (0, 1), the weight of one step in σ; None takes 1/(LEAST + EPOCHS N/n) for
-            batches of n of N rows.
-        samples: S ≥ 1 draws a step, over which G and H are averaged.
+        forget: ρ = 1 − β₂ in (0, 1), the weight of one step in σ; None takes 1/(LEAST + EPOCHS N/n) for batches
+            of n of N rows.
+        samples: S ≥ 1 draws a step, over which G and ε G are averaged.
         target: an estimate of −loss for all rows; by default ``partial_log_joint(model)``.
     """
     target = partial_log_joint(model) if target is None else target
@@ -86,9 +86,9 @@ def ivon(
 
     def init(key: jax.Array, position: PyTree) -> State:
         mean = position["mean"]
-        noise = jax.tree.map(lambda a: jnp.zeros((samples, *a.shape), a.dtype), mean)
         cost = jnp.zeros((), jax.tree.leaves(mean)[0].dtype)
-        return State(position, jax.tree.map(jnp.zeros_like, mean), noise, cost, jnp.zeros((), int))
+        slope = jax.tree.map(jnp.zeros_like, mean)
+        return State(position, slope, jax.random.key_data(key), cost, jnp.zeros((), int))
 
     def draw(key: jax.Array, count: int, state: State, batch: Batch | None = None) -> jax.Array:
         return jax.random.split(key, count)
@@ -96,7 +96,8 @@ def ivon(
     def step(key: jax.Array, state: State, batch: Batch | None) -> tuple[State, Info]:
         mean, sd = state.position["mean"], state.position["sd"]
         first = state.steps % 2 == 0
-        noise = jax.lax.cond(first, lambda: tree.normal_like(key, mean, samples), lambda: state.noise)
+        pair = jnp.where(first, jax.random.key_data(key), state.key)
+        noise = tree.normal_like(jax.random.wrap_key_data(pair, impl=jax.random.key_impl(key)), mean, samples)
         sign = jnp.where(first, 1.0, -1.0).astype(state.kl.dtype)
         value, gradient, cross = _gradients(target, state.position, noise, sign, batch)
         slope = jax.tree.map(lambda s, g: MOMENTUM * s + (1 - MOMENTUM) * g, state.slope, gradient)
@@ -113,7 +114,7 @@ def ivon(
         )
         position = dict(zip(("mean", "sd"), map(jax.tree.structure(mean).unflatten, new), strict=True))
         cost = jax.lax.cond(state.steps % EVERY == 0, lambda: kl(model, state.position), lambda: state.kl)
-        return State(position, slope, noise, cost, state.steps + 1), Info(value - cost)
+        return State(position, slope, pair, cost, state.steps + 1), Info(value - cost)
 
     return Kernel(init, draw, step)
 
