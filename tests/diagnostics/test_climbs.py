@@ -147,13 +147,14 @@ def test_what_stands_out_of_its_shell_by_its_quartiles():
     half, widths = size // 2, np.repeat([1.0, 9.0], size)
     heights = np.repeat([0.0, 1.0, 0.0, 1.0], [half, half, half + 1, half - 1])  # so that both have the range 1
     heights[[size - 1, 2 * size - 1]] = 1.9, 1.5
-    x = widths[:, None] * np.random.default_rng(0).standard_normal((2 * size, 3), np.float32)
+    normals = np.random.default_rng(0).standard_normal((2 * size, 3), np.float32)
+    x = widths[:, None] * normals
     radii = np.sum(x.astype(float) ** 2, 1)
     x, radii = x[np.argsort(radii)], np.sort(radii)
     target = Mock(
         spec=Target, at=lambda rows, z: heights[np.searchsorted(radii, np.sum(z**2, 1) - 1e-9)] - np.sum(z**2, 1) / 2
     )
-    found = climbs._shell_outliers(target, ROWS, np.random.default_rng(0), np.zeros(3), np.eye(3), widths, 1)
+    found = climbs._shell_outliers(target, ROWS, normals, np.zeros(3), np.eye(3), widths, 1)
     np.testing.assert_allclose(found, x[[2 * size - 1]], rtol=1e-6)
 
 

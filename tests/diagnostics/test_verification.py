@@ -98,8 +98,11 @@ def test_masses_are_those_of_a_mixture(two: list[climbs.Mode]) -> None:
 
 
 def test_a_plain_is_no_mode() -> None:
+    """Climbs from 4 to 20 sds end at the mode, or on the plain where they began, far from its edge."""
     target, home = Target(PLATEAU), np.zeros(2)
-    begin = np.concatenate([climbs.starts(target, None, home, np.eye(2), 12, 480, 0), np.full((2, 2), 20.0)])
+    angles = np.linspace(0, 2 * np.pi, 12, endpoint=False)
+    directions = np.stack([np.cos(angles), np.sin(angles)], 1)
+    begin = np.concatenate([radius * directions for radius in (4.0, 6.0, 12.0, 20.0)])
     found = climbs.modes(target, None, climbs.climb(target, None, begin, home, np.eye(2)), np.eye(2))
     assert len(found) == 1
     np.testing.assert_allclose(found[0].position, 0, atol=1e-2)
@@ -749,8 +752,8 @@ def _met(count: int) -> int:
 def test_a_narrow_mode_stands_out_of_its_shell(monkeypatch: pytest.MonkeyPatch) -> None:
     assert _met(24) == 6
 
-    def anywhere(target, rows, generator, centre, root, widths, best):
-        return centre + widths[:best, None] * generator.standard_normal((best, len(centre)))
+    def anywhere(target, rows, normals, centre, root, widths, best):
+        return centre + widths[:best, None] * normals[:best]
 
     monkeypatch.setattr(climbs, "_shell_outliers", anywhere)
     assert _met(24) < 6
@@ -782,7 +785,8 @@ def test_nothing_stands_out_of_a_normals_shells() -> None:
     """Of a normal itself all in a shell are as high, up to rounding, in whatever units: no place is preferred."""
     target, root = Target(NORMAL), np.linalg.cholesky(CORRELATED)
     widths = np.resize((2.0, 3.0, 5.0, 8.0, 12.0), 1280)
-    found = climbs._shell_outliers(target, None, np.random.default_rng(0), np.zeros(3), root, widths, 40)
+    normals = np.random.default_rng(0).standard_normal((1280, 3), np.float32)
+    found = climbs._shell_outliers(target, None, normals, np.zeros(3), root, widths, 40)
     white = np.linalg.solve(root, found.T).T
     sides = np.sign(white).mean(0)  # of independent signs, an sd of 40^-1/2
     assert np.all(np.abs(sides) < 5.33 / math.sqrt(40))

@@ -6,6 +6,7 @@ A climb is a maximisation of the log density by L-BFGS. All climbs run at the sa
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import scipy  # whose parts are imported when they are first used
 
@@ -99,8 +100,9 @@ def starts(
     outer_widths = np.sqrt(1 + np.square(DISTANCES) / size)
     outliers = lifted_outliers = np.empty((0, size))
     if part:
+        normals = generator.standard_normal((points, size), np.float32)
         outliers = np.concatenate([
-            _shell_outliers(target, rows, generator, centre, root, np.resize(widths, points), part)
+            _shell_outliers(target, rows, normals, centre, root, np.resize(widths, points), part)
             for widths in (INNER_WIDTHS, outer_widths)
         ])  # fmt: skip
         lifted_outliers = climb(target, rows, outliers, centre, root, LIFTED, 1.0).positions
@@ -143,27 +145,29 @@ def _axis_points(
 
 
 def _shell_outliers(
-    target: Target, rows: PyTree, generator: np.random.Generator, centre: np.ndarray, root: np.ndarray,
-    widths: np.ndarray, best: int,
+    target: Target, rows: PyTree, normals: np.ndarray, centre: np.ndarray, root: np.ndarray, widths: np.ndarray,
+    best: int,
 ) -> np.ndarray:  # fmt: skip
     """Random points (best, d) whose density is unusually high for their distance from the centre (outliers).
 
-    One point is drawn for each of ``widths`` (in posterior sds). The gradient alone cannot find a narrow mode: outside
-    it, the gradient is that of the wide mode around it. A normal density is constant on a shell of points that are
-    equally far from its centre. A point whose density is an outlier within its shell therefore belongs to another mode.
+    Standard ``normals`` (n, d) are placed at ``widths`` (n,), in posterior sds. The gradient alone cannot find a narrow
+    mode: outside it, the gradient is that of the wide mode around it. A normal density is constant on a shell of points
+    that are equally far from its centre. A point whose density is an outlier within its shell therefore belongs to
+    another mode.
     An outlier is measured from the shell's median, in units of the shell's interquartile range.
     """
-    x = widths[:, None] * generator.standard_normal((len(widths), len(centre)), np.float32)
+    x = widths.astype(np.float32)[:, None] * normals
     radii = np.einsum("nd,nd->n", x, x, dtype=np.float64)
     shells = np.argsort(radii)[: len(x) // SHELL * SHELL].reshape(-1, SHELL)
-    positions = centre + x @ root.T
+    dtype = jnp.result_type(float)  # of the target's program, because in double precision this takes longer than log p
+    positions = centre.astype(dtype) + x @ root.T.astype(dtype)
     values = (target.at(rows, positions) + radii / 2)[shells]
     low, middle, high = np.sort(values, 1)[:, [SHELL // 4, SHELL // 2, 3 * SHELL // 4]].T
     spread = np.maximum(high - low, 1e-6 * (1 + np.abs(middle)))
     excess = np.where(np.isfinite(spread)[:, None], (values - middle[:, None]) / spread[:, None], -np.inf)
     top = np.argsort(-excess, 1)[:, :FROM_SHELL]
     shells, excess = (np.take_along_axis(a, top, 1).ravel() for a in (shells, excess))
-    return positions[_best_per_direction(x, shells, excess, best)]
+    return centre + x[_best_per_direction(x, shells, excess, best)] @ root.T
 
 
 def _best_per_direction(x: np.ndarray, places: np.ndarray, excess: np.ndarray, best: int) -> np.ndarray:
