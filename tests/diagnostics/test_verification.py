@@ -98,11 +98,11 @@ def test_masses_are_those_of_a_mixture(two: list[climbs.Mode]) -> None:
 
 
 def test_a_plain_is_no_mode() -> None:
-    """Climbs from 4 to 20 sds end at the mode, or on the plain where they began, far from its edge."""
+    """Climbs from 4 sds end at the mode, and those from 16 on the plain where they began, far from its edge."""
     target, home = Target(PLATEAU), np.zeros(2)
     angles = np.linspace(0, 2 * np.pi, 12, endpoint=False)
     directions = np.stack([np.cos(angles), np.sin(angles)], 1)
-    begin = np.concatenate([radius * directions for radius in (4.0, 6.0, 12.0, 20.0)])
+    begin = np.concatenate([radius * directions for radius in (4.0, 16.0)])
     found = climbs.modes(target, None, climbs.climb(target, None, begin, home, np.eye(2)), np.eye(2))
     assert len(found) == 1
     np.testing.assert_allclose(found[0].position, 0, atol=1e-2)
