@@ -379,7 +379,7 @@ def main() -> None:
             phi = phi_of(position) if "sd" in position else position
             removed[label] = pruned(made, phi, images, options.seed)
     print()
-    show(curves, ends, removed, UNITS.index(options.units))
+    show(curves, ends, removed, UNITS.index(options.units), options.seed)
     if options.quick:
         print("Quick: no figure written.")
     else:
@@ -398,8 +398,8 @@ def append(file: pathlib.Path | None, row: tuple) -> None:
         writer.writerow([f"{value:.4g}" if isinstance(value, float) else value for value in row])
 
 
-def show(curves: dict, ends: dict, removed: dict, column: int) -> None:
-    """Tables: error over epochs, the end, pruning."""
+def show(curves: dict, ends: dict, removed: dict, column: int, seed: int) -> None:
+    """Tables: error over epochs, the end, pruning; the first seed's figures are recorded without its number."""
     chosen = [e for e in (1, 5, 10, 20, 50, 100, 200, 300, 600) if all(e in [r[0] for r in c] for c in curves.values())]
     last = max(r[0] for rows in curves.values() for r in rows)
     chosen = [*(e for e in chosen if e < last), last]
@@ -425,7 +425,7 @@ def show(curves: dict, ends: dict, removed: dict, column: int) -> None:
         __file__,
         ["method", "error, %", "of the mean, %", "log loss", "AUROC of letters", "s an epoch"],
         [
-            [f"{label}, {last} epochs", row[-3], row[-2], -ends[label]["log p"], ends[label].get("auroc"),
+            [f"{label}, {last} epochs" + (f", seed {seed}" if seed else ""), row[-3], row[-2], -ends[label]["log p"], ends[label].get("auroc"),
              ends[label]["seconds"]]
             for label, row in zip(curves, by_epoch, strict=True)
         ],

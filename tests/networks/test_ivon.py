@@ -261,7 +261,7 @@ def test_sds_forget_as_the_batches_are_noisy():
     model = regression(labels=True)
     for batch, times in ((whole(LABELS)[0], 1), (cut(LABELS)[0], 3)):
         moved = []
-        for forget in (None, 1 / (module.LEAST + module.EPOCHS * times)):
+        for forget in (None, 1 / (module.LEAST + module.EPOCHS[0] * times)):
             kernel = module.ivon(model, RATE, forget=forget)
             state = kernel.step(jax.random.key(1), kernel.init(jax.random.key(0), PLACE), batch)[0]
             moved.append(state.position["sd"]["w"])

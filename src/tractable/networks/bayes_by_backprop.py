@@ -20,6 +20,8 @@ from tractable.core.model import Batch, Model, Objective, PyTree, batch_log_like
 from tractable.core.settings import Count, expect
 from tractable.networks.weight_noise import WeightNoise, flipout, local_reparameterisation
 
+SMALL = 5_000  # largest number of weights of a small network
+
 
 def kl_weight(weights: str, batch: Batch) -> Any:
     """π_i, the share of batch i in the complexity cost; Σ_i π_i = 1 over an epoch of M batches.

@@ -24,15 +24,13 @@ from tractable.engine.bound import SIGMAS
 from tractable.engine.drawing import chain_keys, starts
 from tractable.engine.method import Outcome, Program, Rate, Session, on_all_rows, plan_batches
 from tractable.engine.staged_climb import Problem
-from tractable.networks.bayes_by_backprop import bayes_by_backprop
+from tractable.networks.bayes_by_backprop import SMALL, bayes_by_backprop
 from tractable.networks.spread import first_state, pairs, spread
 from tractable.points.points import MAP
 from tractable.vi.methods import Variational, anchored_likelihood
 
 # The search for σ (networks/spread.py) is described in docs/decisions/020, the start at a maximum in 019.
-# Largest number of weights of a small network, and the number of maxima that are searched for each start in such a
-# network; the highest maxima are used.
-SMALL, MAXIMA = 5_000, 6
+MAXIMA = 6  # number of maxima that are searched for each start in a small network; the highest are used
 # The search for σ ends when the relative error of every 1/σ² is at most ROUGHLY, before the stochastic optimisation
 # (the climb), or at most KNOWN, after it.
 KNOWN, ROUGHLY = 0.01, 0.1

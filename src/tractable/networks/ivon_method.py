@@ -26,8 +26,8 @@ class IVON(BayesByBackprop):
             takes 0.5 where a step has 4 draws by default, and 0.1 elsewhere.
         sd: > 0, starting σ of every weight with start="random", or where there are more than 5,000 weights. A small σ
             also makes the first steps small.
-        forget: weight in (0, 1) of one step in the sds; None takes 1/(100 + 50 N/n), which is about 50
-            epochs of batches of n of the N rows.
+        forget: weight in (0, 1) of one step in the sds; None takes 1/(100 + 50 N/n), which is about 50 epochs
+            of batches of n of the N rows, and 1/(100 + 250 N/n) for more than 5,000 weights.
         Other fields as for ``BayesByBackprop``.
     """
 
