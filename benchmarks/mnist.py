@@ -421,12 +421,12 @@ def show(curves: dict, ends: dict, removed: dict, column: int, seed: int) -> Non
             for label, e in ends.items()
         ],
     )  # fmt: skip
+    what = f", {last} epochs" + (f", seed {seed}" if seed else "")
     record(
         __file__,
         ["method", "error, %", "of the mean, %", "log loss", "AUROC of letters", "s an epoch"],
         [
-            [f"{label}, {last} epochs" + (f", seed {seed}" if seed else ""), row[-3], row[-2], -ends[label]["log p"], ends[label].get("auroc"),
-             ends[label]["seconds"]]
+            [label + what, row[-3], row[-2], -ends[label]["log p"], ends[label].get("auroc"), ends[label]["seconds"]]
             for label, row in zip(curves, by_epoch, strict=True)
         ],
     )  # fmt: skip

@@ -16,10 +16,10 @@ MOMENTUM = 0.9  # β₁, the share of earlier steps in the average of the gradie
 # A Newton step whose root mean square, in sds of q, exceeds LONGEST is shortened to it: the noise of small batches
 # makes such steps, and they would diverge.
 LONGEST = 0.1
-# σ forgets over LEAST + EPOCHS N/n steps, with the first of EPOCHS for small networks and the second for others. A batch
-# estimates a precision with a relative error of at most about √(N/n), of which a tenth is left after 50 epochs; without
-# batches the noise of the weights falls to a tenth over LEAST steps. Large networks predict best if σ grows slowly from
-# a small one (decision 63); on MNIST 250 epochs have the authors' β₂ = 0.99999.
+# σ forgets over LEAST + EPOCHS N/n steps, with the first of EPOCHS for small networks and the second for others. A
+# batch estimates a precision with a relative error of at most about √(N/n), of which a tenth is left after 50 epochs;
+# without batches the noise of the weights falls to a tenth over LEAST steps. Large networks predict best if σ grows
+# slowly from a small one (decision 63); on MNIST 250 epochs have the authors' β₂ = 0.99999.
 LEAST, EPOCHS = 100, (50, 250)
 # The KL is computed once every EVERY steps, because it only shows how far the climb is, and its logarithms take as long
 # as the rest of the update.
