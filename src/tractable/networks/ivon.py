@@ -83,7 +83,7 @@ def ivon(
         target: an estimate of −loss for all rows; by default ``partial_log_joint(model)``.
     """
     target = partial_log_joint(model) if target is None else target
-    epochs = EPOCHS[model.space.size > SMALL]
+    epochs = EPOCHS[0] if model.space.size <= SMALL else EPOCHS[1]
     priors = [(0.0, 0.0) if prior is None else (prior[0], _precision(prior)) for prior in _priors(model)]
 
     def init(key: jax.Array, position: PyTree) -> State:
