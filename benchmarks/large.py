@@ -15,7 +15,7 @@ Predicted: the gradient takes nearly all the time, because every weight is used 
 image. So a step of IVON takes less than 1.15 times as long as one of Adam, and one of SGHMC less than 1.3 times one of
 SGD. IVON carries 3 times the weights, as Adam does.
 
-    python benchmarks/large.py --data DIR [--train 10] [--compute bfloat16] [--quick]
+    python benchmarks/large.py --data DIR [--networks transformer] [--train 10] [--compute bfloat16] [--quick]
 
 DIR holds mnist.npz (x_train, y_train, x_test, y_test).
 """
@@ -282,12 +282,13 @@ def trained(name: str, candidate: Candidate, learn: tr.Data, test: tr.Data, epoc
 def main() -> None:
     """Time the steps, and with ``--train`` learn digits."""
     parser = arguments(__doc__, data=True)
+    parser.add_argument("--networks", default="ResNet-20,transformer", help="names with commas between them")
     parser.add_argument("--train", type=int, metavar="EPOCHS", help="learn digits in so many epochs")
     parser.add_argument("--compute", default="float32", choices=("float32", "bfloat16"), help="of the networks")
     options = parser.parse_args()
     learn, test = digits(options.data, options.quick)
     steps, repeats = (1, 1) if options.quick else (4, 5)
-    networks = candidates(options.compute)
+    networks = {name: each for name, each in candidates(options.compute).items() if name in options.networks}
     say_where(f"A step with {BATCH} images, in {options.compute}")
     head = ["network", "method", "ms", "over SGD", "over Adam", "state, in weights"]
     rows = [

@@ -96,6 +96,15 @@ def test_moments_weigh_draws_as_the_posterior_does(settings):
     assert moments.report().verdict in ("trust", "caution", "reject")
 
 
+@pytest.mark.parametrize(("draws", "cycles"), [(2, 1), (8, 4), (9, 4)])
+def test_some_draws_of_cycles_count(draws, cycles):
+    settings = {"chains": 2, "warmup": 10, "step_size": 0.01, "batch_size": 5, "draws": draws}
+    kept = tr.infer(MODEL, tr.Data(Y), tr.SGHMC(**settings, cycles=cycles), verify=None)
+    assert np.all(np.any(kept.belief.weights > 0, axis=1))
+    with pytest.raises(tr.errors.SettingsError, match=rf"half as many as draws, {draws}; got {draws}"):
+        tr.SGHMC(**settings, cycles=draws)
+
+
 def test_streamed_batches_are_the_resident_ones(tmp_path):
     """From a file in the shuffled order, batch by batch, the same bits as from memory."""
     order = np.random.default_rng(SHUFFLE).permutation(len(Y))

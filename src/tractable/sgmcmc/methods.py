@@ -57,8 +57,8 @@ class SGLD(Drawing):
             automatic step size is dense for at most 400 parameters and diagonal for more; with a given step size it is
             None.
         gradient: "minibatch", or "control_variates" around the mode found in warm-up.
-        cycles: number of cosine cycles in the run (Zhang et al. 2020). The first half of each cycle explores; its draws
-            have weight 0.
+        cycles: number of cosine cycles in the run (Zhang et al. 2020), at most half as many as draws. The first half of
+            each cycle explores; its draws have weight 0.
         temperature: T of the target p(θ|D)^{1/T}; 1 is the posterior.
         correct: reduce the variance of the injected noise by the variance that the gradient's noise and the finite
             step add. Batches are then drawn independently, so that their noise is white. This needs a constant ε and a
@@ -83,6 +83,8 @@ class SGLD(Drawing):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        whole = self.cycles <= self.draws / 2  # half of a cycle's draws have weight 0
+        self.check(whole, "cycles", f"at most half as many as draws, {self.draws}")
         if self.correct and (callable(self.step_size) or self.cycles or self.preconditioner == "rmsprop"):
             raise SettingsError(
                 f"{type(self).__name__}(correct=True) needs a constant step size and a preconditioner that stays as "
