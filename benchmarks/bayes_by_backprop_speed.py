@@ -9,7 +9,7 @@ see what each costs. NumPyro's SVI and bayesian-torch are timed too if they are 
 Predicted: a step with the shared draw takes 2.0 to 2.5 times as long as the deterministic one, because Adam's state,
 the softplus and the noise double the memory traffic of 478,410 weights, while the matrix products stay the same. Local
 reparameterisation and Flipout take longer, because they add products. IVON takes 1.15 to 1.3 times as long: it keeps
-as many running averages as Adam, has no softplus, no root and no division. (Measured: 1.33; with precisions in the
+as many running averages as Adam, has no softplus, no root and no division. (Measured: 1.35; with precisions in the
 place of σ it was 1.5 to 1.95.)
 
     python benchmarks/bayes_by_backprop_speed.py [--quick]

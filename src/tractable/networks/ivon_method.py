@@ -18,7 +18,7 @@ class IVON(BayesByBackprop):
     """IVON (Shen et al. 2024): the independent normals of Bayes by Backprop, by a Newton step instead of Adam's.
 
     The bound, the start and the checks are those of ``BayesByBackprop``. Steps are scaled by the sds of q, which are
-    learnt from the same gradients. With one draw a step takes about 1.25 times as long as one of Adam.
+    learnt from the same gradients. With one draw a step takes about 1.35 times as long as one of Adam.
     Targets should have about unit scale: with others the climb ends early, and the report rejects the result.
 
     Args:
