@@ -139,9 +139,8 @@ def _axis_points(
     excess = heights + np.sum(np.square(white), 2) / 2 - height
     near = heights > height - NEAR - len(centre) / 2
     excess = np.where(near & (excess > NEAR), 1e100 + excess, excess)  # such a point already lies on the bar
-    step = np.argmax(excess, 0)
     best = np.argsort(-np.max(excess, 0))[:count]
-    return places[step[best], best]
+    return places[np.argmax(excess, 0)[best], best]
 
 
 def _shell_outliers(
@@ -350,8 +349,6 @@ def modes(target: Target, rows: PyTree, ends: Ends, root: np.ndarray) -> list[Mo
         mode = _mode(target, rows, ends.positions[i], float(ends.values[i]), np.sqrt(np.sum(root**2, 1)))
         if mode is not None and not any(_same_mode(mode, other) for other in maxima):
             maxima.append(mode)
-    if not maxima:
-        return []
     maxima.sort(key=lambda m: -m.log_mass)
     return [m for m in maxima if m.log_mass > maxima[0].log_mass - NEGLIGIBLE]
 

@@ -87,9 +87,8 @@ def ivon(
     priors = [(0.0, 0.0) if prior is None else (prior[0], _precision(prior)) for prior in _priors(model)]
 
     def init(key: jax.Array, position: PyTree) -> State:
-        mean = position["mean"]
-        cost = jnp.zeros((), jax.tree.leaves(mean)[0].dtype)
-        slope = jax.tree.map(jnp.zeros_like, mean)
+        slope = jax.tree.map(jnp.zeros_like, position["mean"])
+        cost = jnp.zeros((), jax.tree.leaves(slope)[0].dtype)
         return State(position, slope, jax.random.key_data(key), cost, jnp.zeros((), int))
 
     def draw(key: jax.Array, count: int, state: State, batch: Batch | None = None) -> jax.Array:
@@ -103,18 +102,17 @@ def ivon(
         sign = jnp.where(first, 1.0, -1.0).astype(state.kl.dtype)
         value, gradient, cross = _gradients(target, state.position, noise, sign, batch)
         slope = jax.tree.map(lambda s, g: MOMENTUM * s + (1 - MOMENTUM) * g, state.slope, gradient)
-        correction = 1 / (1 - MOMENTUM ** (state.steps + 1.0))
-        corrected = jax.tree.map(lambda s: correction * s, slope)
+        corrected = jax.tree.map(lambda s: s * (1 / (1 - MOMENTUM ** (state.steps + 1.0))), slope)
         leaves = zip(*map(jax.tree.leaves, (mean, sd, corrected, cross)), priors, strict=True)
         parts = [_Part(*arrays, *prior) for *arrays, prior in leaves]
         rate = learning_rate(state.steps) if callable(learning_rate) else learning_rate
         rate = rate / jnp.maximum(1, _newton_length(parts) / LONGEST)
         weight = 1 / (LEAST + epochs * (1 if batch is None else batch.scale)) if forget is None else forget
-        new = (
-            [part.mean - rate * jnp.square(part.sd) * part.downhill for part in parts],
-            [_new_sd(part, weight) for part in parts],
-        )
-        position = dict(zip(("mean", "sd"), map(jax.tree.structure(mean).unflatten, new), strict=True))
+        unflatten = jax.tree.structure(mean).unflatten
+        position = {
+            "mean": unflatten([part.mean - rate * jnp.square(part.sd) * part.downhill for part in parts]),
+            "sd": unflatten([_new_sd(part, weight) for part in parts]),
+        }
         cost = jax.lax.cond(state.steps % EVERY == 0, lambda: kl(model, state.position), lambda: state.kl)
         return State(position, slope, pair, cost, state.steps + 1), Info(value - cost)
 
@@ -183,8 +181,7 @@ def _newton_length(parts: list[_Part]) -> jax.Array:
 
 def _new_sd(part: _Part, forget: float | jax.Array) -> jax.Array:
     """σ (1 − x/2 + x²/8), where |x| is at most 1."""
-    x = forget * (part.cross * part.sd + part.pull * jnp.square(part.sd) - 1)
-    x = jnp.clip(x, -1, 1)
+    x = jnp.clip(forget * (part.cross * part.sd + part.pull * jnp.square(part.sd) - 1), -1, 1)
     return part.sd * (1 - x / 2 + x * x / 8)
 
 

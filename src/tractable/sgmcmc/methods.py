@@ -83,8 +83,7 @@ class SGLD(Drawing):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        whole = self.cycles <= self.draws / 2  # half of a cycle's draws have weight 0
-        self.check(whole, "cycles", f"at most half as many as draws, {self.draws}")
+        self.check(self.cycles <= self.draws / 2, "cycles", f"at most half as many as draws, {self.draws}")
         if self.correct and (callable(self.step_size) or self.cycles or self.preconditioner == "rmsprop"):
             raise SettingsError(
                 f"{type(self).__name__}(correct=True) needs a constant step size and a preconditioner that stays as "
@@ -122,19 +121,17 @@ class SGLD(Drawing):
 
     def _kernel(self, model: Model, tuned: PyTree, *, flat: bool) -> Kernel:
         step = self.step_size if callable(self.step_size) else tuned["step_size"]
-        temperature: Any = self.temperature
+        length = tuned.get("cycle")
         if self.cycles:
-            length = tuned["cycle"]
             step = schedules.cyclical(tuned["step_size"], length)
 
-            def temperature_at(t: jax.Array) -> jax.Array:
-                return jnp.where((t % length) < EXPLORE * length, 0.0, self.temperature)
+        def temperature_at(t: jax.Array) -> jax.Array:
+            return jnp.where((t % length) < EXPLORE * length, 0.0, self.temperature)
 
-            temperature = temperature_at
         adapts = self._preconditioner == "rmsprop"
         conditioner = preconditioners.rmsprop() if adapts else preconditioners.fixed(tuned["scale"])
         settings = {
-            "temperature": temperature,
+            "temperature": temperature_at if self.cycles else self.temperature,
             "preconditioner": conditioner,
             "gradient": lambda _: self.estimator(model, tuned, flat=flat),
         }
@@ -211,7 +208,7 @@ class SGLD(Drawing):
                 )
             tuned["noise_scale"] = jnp.asarray(reduced, dtype)
         if self.cycles:
-            tuned["cycle"] = jnp.asarray(max(2, self.draws * thin // self.cycles))
+            tuned["cycle"] = jnp.asarray(self.draws * thin // self.cycles)
         return tuned
 
     def _burn_in_or_smaller(self, session, program, tuned, keys, positions, thin) -> tuple[jax.Array, int]:
