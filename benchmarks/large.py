@@ -17,7 +17,7 @@ SGD. IVON carries 3 times the weights, as Adam does.
 
     python benchmarks/large.py --data DIR [--networks transformer] [--train 10] [--compute bfloat16] [--quick]
 
-DIR holds mnist.npz (x_train, y_train, x_test, y_test).
+DIR holds mnist.npz (x_train, y_train, x_test, y_test). Flax is needed: pip install "flax>=0.12".
 """
 
 import functools
