@@ -254,7 +254,9 @@ def trained(name: str, candidate: Candidate, learn: tr.Data, test: tr.Data, epoc
         "ensemble of five": tr.DeepEnsemble(member=point, size=5),
         "Bayes by Backprop": tr.BayesByBackprop(**common, learning_rate=falling(1e-3)),
         "IVON": tr.IVON(**common, learning_rate=falling(0.1)),
-        "SGHMC": tr.SGHMC(chains=1, warmup=steps // 2, draws=steps // 2, batch_size=BATCH, cycles=4, start="random"),
+        "SGHMC": tr.SGHMC(
+            chains=1, warmup=steps // 2, draws=steps // 2, batch_size=BATCH, cycles=min(4, steps // 4), start="random"
+        ),
     }
     last = {"Laplace": tr.Laplace(), "Bayes by Backprop": tr.BayesByBackprop(), "IVON": tr.IVON(), "NUTS": tr.NUTS()}
 

@@ -93,7 +93,7 @@ def with_sds(posterior, mean, sd):
 )
 def test_widths_are_judged_in_each_array(exact, factors, verdict, where):
     found = exact(factors)
-    (check,) = networks._widths(found, FIT, math.inf)
+    (check,) = networks._widths(found, FIT, math.inf, 1.0)
     assert check.verdict == verdict and where in check.sentence
     squares = np.square(np.asarray(factors, float))
     if verdict == "trust":
@@ -104,10 +104,14 @@ def test_widths_are_judged_in_each_array(exact, factors, verdict, where):
 
 
 @pytest.mark.test
-def test_widths_are_judged_by_some_rows_alike(exact):
-    """The rows that stand for all count for as many."""
+@pytest.mark.parametrize(("allowed", "work"), [(1.0, 1.0), (math.inf, 4 * networks.AT_ONCE)], ids=["work", "memory"])
+def test_widths_are_judged_by_some_rows_alike(exact, monkeypatch, allowed, work):
+    """The rows that stand for all count for as many, also if it is memory that allows no more."""
+    asked, look = [], networks.Target.look
+    monkeypatch.setattr(networks.Target, "look", lambda *given: asked.append(len(given[1][0])) or look(*given))
     many = tr.Data(np.tile(FIT.y, 10), given=np.tile(FIT.given, (10, 1)))  # they want a tenth of the variance
-    (check,) = networks._widths(exact((1, 1, 1, 1)), many, 1.0)
+    (check,) = networks._widths(exact((1, 1, 1, 1)), many, allowed, work)
+    assert asked[0] < many.size and (work == 1 or asked[0] == many.size // 4)
     assert check.value == pytest.approx(10, rel=0.25) and check.verdict == "reject"
 
 

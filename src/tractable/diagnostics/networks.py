@@ -30,6 +30,9 @@ STEP = 2.5e5  # operations counted for each step of a fit in addition to its gra
 SEEN = 1000  # number of rows from which a gradient's work is measured, if the data are on file
 DRAWS = 200  # maximum number of draws of a chain that R-hat uses
 NINE_IN_TEN, MIXED, DISAGREE = 0.9, 1.05, 1.2  # quantile of the rows' R-hat; its limits for trust and for caution
+# Maximum number of operations in one gradient by which variances are checked. 32 gradients are computed at once, and a
+# transformer's activations took one byte for about 130 operations.
+AT_ONCE = 5e9
 PAIRS, NUMBERS = 64, 1 << 22  # maximum number of pairs of draws by which variances are checked, and of numbers in them
 # Factors by which q's variances may differ from optimal ones: up to SUITED in every array is trust; more than UNTRAINED
 # over all arrays together is reject.
@@ -72,7 +75,7 @@ def look(
     work = gradient_work(Target(learnt.model), subset.arrays()) * data.size / subset.size  # for a gradient on all rows
     spent = learnt.cost.gradients * work + learnt.found.get("steps", 0) * STEP
     allowed = math.inf if thorough else max(allowed, share * spent)
-    given, seed, out = inputs(data), learnt.seed or 0, _widths(learnt, data, allowed / work)
+    given, seed, out = inputs(data), learnt.seed or 0, _widths(learnt, data, allowed, work)
     if learnt.chains > 1:
         halves = side_of(learnt, slice(0, None, 2)), side_of(learnt, slice(1, None, 2))
         out.append(_agree(*halves, given, seed, "two halves of the chains", "draw more, or drop the differing chain"))
@@ -90,7 +93,7 @@ def look(
     return out
 
 
-def _widths(learnt: Learnt, data: Data, affordable: float) -> list[Check]:
+def _widths(learnt: Learnt, data: Data, allowed: float, work: float) -> list[Check]:
     """Checks whether the variances of q, the fitted normal, maximise the evidence lower bound (ELBO) in each array.
 
     At the maximum of a normal q's ELBO, −E[(w − μ) ∂ log p/∂w] = 1 for every weight w with mean μ. If log p is
@@ -98,16 +101,16 @@ def _widths(learnt: Learnt, data: Data, affordable: float) -> list[Check]:
     of draws w and 2μ − w, in which all terms linear in w − μ cancel.
     """
     belief, model = learnt.belief, learnt.model
-    has_elbo = "cut" in learnt.found  # set by methods that maximise an ELBO; Laplace's variances have another origin
-    if not has_elbo or not isinstance(belief, Fitted) or not belief.q.whole or belief.positions is None:
+    # Methods that maximise an ELBO set "cut". Laplace's variances have another origin.
+    if "cut" not in learnt.found or not isinstance(belief, Fitted) or not belief.q.whole or belief.positions is None:
         return []
     mean, draws = np.asarray(belief.q.mean(belief.phi), np.float64), belief.positions[0]
     count = int(np.clip(NUMBERS // model.space.size, 4, min(PAIRS, len(draws))))
     deviations = draws[np.linspace(0, len(draws) - 1, count).astype(int)] - mean
-    rows = int(np.clip(data.size * affordable / (2 * count), min(SEEN, data.size), data.size))
-    indices = np.sort(np.random.default_rng(learnt.seed or 0).permutation(data.size)[:rows])
-    subset = data.take(indices) if rows < data.size else data
+    rows = int(np.clip(data.size * allowed / work / (2 * count), min(SEEN, data.size), data.size))
+    rows, subset = max(1, min(rows, int(AT_ONCE * data.size / work))), data
     if rows < data.size:
+        subset = data.take(np.sort(np.random.default_rng(learnt.seed or 0).permutation(data.size)[:rows]))
         subset.weights = np.full(rows, data.size / rows) * (1 if subset.weights is None else subset.weights)
     slopes = Target(model).look(subset.arrays(), np.concatenate([mean + deviations, mean - deviations]))[1]
     # (pair, d, 2): the terms −(w − μ) ∂ log p/∂w, and the squares of the draws' noise. Both vary with the same noise,

@@ -102,6 +102,7 @@ def ivon(
         sign = jnp.where(first, 1.0, -1.0).astype(state.kl.dtype)
         value, gradient, cross = _gradients(target, state.position, noise, sign, batch)
         slope = jax.tree.map(lambda s, g: MOMENTUM * s + (1 - MOMENTUM) * g, state.slope, gradient)
+        # Of all weights a product takes less time than a division.
         corrected = jax.tree.map(lambda s: s * (1 / (1 - MOMENTUM ** (state.steps + 1.0))), slope)
         leaves = zip(*map(jax.tree.leaves, (mean, sd, corrected, cross)), priors, strict=True)
         parts = [_Part(*arrays, *prior) for *arrays, prior in leaves]
