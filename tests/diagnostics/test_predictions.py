@@ -185,6 +185,30 @@ def test_moves_that_nobody_accepts_say_nothing_of_chains_of_all_rows(monkeypatch
     assert verdicts(given)["predictions moved"] == "caution"
 
 
+def test_chains_by_hmc_are_moved_again_by_a_thorough_verification_only(monkeypatch):
+    """Their own trajectories are such moves, and the chains were compared. One chain has none to compare with."""
+    calls = []
+
+    def refuse(target, rows, begin, *rest, **options):
+        calls.append(len(begin))
+        return moves.Moved(begin[None], 0.0)
+
+    monkeypatch.setattr(moves, "move", refuse)
+    positions = drawn(0.1, False)
+
+    def count(chains: int, method: tr.Method, affordable: float) -> int:
+        calls.clear()
+        info = {"divergent": np.zeros((chains, 200))} if isinstance(method, tr.HMC) else {}
+        belief = Draws(positions=positions[:chains], info=info)
+        networks._check_moves(
+            Posterior(NET, DATA, method, 0, belief, {}), DATA, predictions.inputs(DATA), affordable, 0
+        )
+        return len(calls)
+
+    assert count(4, tr.HMC(), 1e9) == 0
+    assert count(4, tr.HMC(), math.inf) == count(1, tr.HMC(), 1e9) == count(4, tr.MALA(), 1e9) == 1
+
+
 def test_draws_too_narrow_are_moved():
     """The prior alone, known exactly: q of a tenth of its sd, and what it predicts for a function of the weights."""
     data = tr.Data(np.zeros(4), given=np.linspace(-1, 1, 4)[:, None], weights=np.full(4, 1e-9))

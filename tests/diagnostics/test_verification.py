@@ -15,7 +15,7 @@ import tractable as tr
 from tractable.comparison import row_of
 from tractable.core.approximations import of_root
 from tractable.core.check import Check
-from tractable.core.errors import SettingsError
+from tractable.core.errors import RunError, SettingsError
 from tractable.core.model import Data, Model
 from tractable.diagnostics import climbs, moves, reweighed, shape, subject, tails, verify, view
 from tractable.diagnostics import modes as mode_checks
@@ -885,3 +885,44 @@ def test_starts_far_from_the_origin_are_drawn_from_the_prior():
     model = Model({"b": dist.LogNormal(1.0, 2.0)}, lambda params: dist.Uniform(0.0, params["b"]))
     posterior = tr.infer(model, np.array([3.0, 9.0, 5.0, 7.0, 2.0]), tr.NUTS(draws=500), seed=0, verify=None)
     assert np.all(posterior.draws["b"] > 9.0)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [MemoryError("5.96 GiB"), jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: 5.96 GiB"), RunError("5.96 GiB")],
+    ids=["NumPy", "JAX", "a second run"],
+)
+def test_a_result_outlives_a_check_that_fails(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The result is kept, by every way to verify, and the sentence is the caution's."""
+
+    def fail(*_: object, **__: object) -> None:
+        raise error
+
+    rows = tr.Data(np.random.default_rng(1).normal(size=8))
+    model = tr.Model({"m": dist.Normal(0.0, 1.0)}, lambda params: dist.Normal(params["m"], 1.0))
+    first = tr.infer(model, rows, tr.MAP(), verify=None)
+    monkeypatch.setattr("tractable.diagnostics.verify.subject_of", fail)
+    for posterior in (tr.infer(model, rows, tr.MAP()), first.verify("thorough"), first.verify(held_out=rows)):
+        assert posterior.mean() == first.mean()
+        assert posterior.report().verdict == "caution"
+        assert "5.96 GiB" in posterior.verification[-1].sentence
+
+
+@pytest.mark.parametrize("error", [MemoryError("5.96 GiB"), RunError("5.96 GiB")], ids=["memory", "run"])
+def test_a_result_outlives_an_improvement_that_fails(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    def one(z: jax.Array) -> jax.Array:
+        return -jnp.sum(z**2) / 2
+
+    posterior = tr.infer(Model.from_log_density(one, jnp.zeros(2)), None, tr.MAP())
+    found = Check("higher maximum", 1.0, "reject", "a check found a higher one", place=np.ones(2))
+    posterior = dataclasses.replace(posterior, verification=(found,))
+
+    def fail(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(Posterior, "verify", lambda *_, **__: posterior)
+    monkeypatch.setattr(tr.MAP, "learn", fail)
+    again = verification.verify_and_improve(posterior, "auto")
+    assert again.belief is posterior.belief
+    assert [check.name for check in again.verification] == ["higher maximum", "begun again"]
+    assert "5.96 GiB" in again.verification[-1].sentence

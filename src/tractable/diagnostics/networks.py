@@ -166,21 +166,24 @@ def _check_mixing(learnt: Learnt, data: Data) -> Check:
 
 
 def _check_moves(learnt: Learnt, data: Data, given: PyTree, affordable: float, seed: int) -> list[Check]:
-    """Checks whether HMC from the draws changes the predictions."""
-    side = side_of(learnt)
+    """Checks whether HMC from the draws changes the predictions.
+
+    Several chains by HMC have moved so themselves, and were compared; only a thorough verification moves them again.
+    """
+    side, method = side_of(learnt), learnt.method
+    are_compared = method.chained and method.follows and not method.minibatch and learnt.chains > 1
+    if are_compared and "divergent" in learnt.info and affordable < math.inf:
+        return []
     if side.model is not learnt.model or learnt.model.space.size > MOST_WEIGHTS or not data.resident:
         return []
     steps = [s for s in STEPS if (1 + moves.COUNTED) * moves.BLOCK * s * WALKERS <= affordable]
-    if not steps:
-        return []
     begin = side.some(WALKERS).positions.astype(np.float64)
     chains: Any = learnt.belief.positions
     sds = np.sqrt(np.asarray(chains, np.float64).var(1).mean(0))  # within chains, which may differ by exchanged units
-    if not np.all(sds > 0):
+    if not steps or not np.all(sds > 0):
         return []
     result = moves.move(Target(learnt.model), data.arrays(), begin, begin.mean(0), sds, seed, longest=steps[0])
-    method = learnt.method
-    if not result.usable and method.chained and method.follows and not method.minibatch and learnt.chains > 1:
+    if not result.usable and are_compared:
         return []  # chains of all rows that agree are evidence enough, where the posterior bends too much for the moves
     if not result.usable:
         sentence = "too few to compare: the target is so steep at the draws that q does not represent it"

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import jax
 import numpy as np
 
-from tractable.core.errors import CheckpointError, RunError
+from tractable.core.errors import CheckpointError, RunError, enough_memory
 from tractable.core.model import Model, PyTree
 from tractable.core.rows import Data
 from tractable.engine.mappings import make_room
@@ -123,7 +123,7 @@ def open_session(
     """
     make_room()
     progress = progress if placement.is_writer else False
-    with progress_of(progress) as say, interruptible() as stop, explain_lost_process(placement):
+    with progress_of(progress) as say, interruptible() as stop, explain_lost_process(placement), enough_memory():
         stop = placement.any_process(lambda signal=stop: signal() or (saver is not None and bool(saver.faults)))
         yield Session(model, data, jax.random.key(seed or 0), stop, say, placement, saver, moments)
 

@@ -218,13 +218,15 @@ def fan_in(shape: tuple[int, ...], output_axis: int) -> int:
 
 
 def draw_weights(params: PyTree, key: jax.Array) -> PyTree:
-    """Draw weights with the mean and sd of each leaf of ``params``; constant leaves stay as they are."""
-    leaves, treedef = jax.tree.flatten(params)
-    dtype = jnp.result_type(float)
-    new_leaves = []
-    for leaf, k in zip(leaves, jax.random.split(key, len(leaves)), strict=True):
+    """Draw weights with the mean and sd of each leaf of ``params``; constant leaves stay as they are.
+
+    NumPy draws them, because JAX would compile a program for each shape.
+    """
+    generator, dtype = np.random.default_rng(np.asarray(jax.random.key_data(key))), jnp.result_type(float)
+
+    def draw(leaf: ArrayLike) -> jax.Array:
         values = np.asarray(leaf, np.float64)
         constant = values.size == 0 or np.ptp(values) == 0
-        noise = 0.0 if constant else values.std() * jax.random.normal(k, values.shape, dtype)
-        new_leaves.append(jnp.asarray(values if constant else values.mean() + noise, dtype))
-    return jax.tree.unflatten(treedef, new_leaves)
+        return jnp.asarray(values if constant else generator.normal(values.mean(), values.std(), values.shape), dtype)
+
+    return jax.tree.map(draw, params)

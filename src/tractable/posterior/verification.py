@@ -72,8 +72,12 @@ def _climb_again(posterior: Posterior, how: str | None, held_out: Data | None) -
     is_early = HELD_OUT_STEPS in posterior.found  # held-out rows stopped the optimisation early, on purpose
     if place is None or is_early or posterior.interrupted or not posterior.method.climbs:
         return posterior
-    with open_session(posterior.model, posterior.data, posterior.seed, False) as session:
-        outcome = posterior.method.learn(session._replace(near=place, held_out=held_out))
+    try:
+        with open_session(posterior.model, posterior.data, posterior.seed, False) as session:
+            outcome = posterior.method.learn(session._replace(near=place, held_out=held_out))
+    except RunError as error:
+        check = Check("begun again", float("nan"), "caution", f"it failed: {error}")
+        return dataclasses.replace(posterior, verification=(*posterior.verification, check), judged=None)
     if outcome.interrupted:
         return posterior
     sentence = "the first optimisation ended lower, or at a mode of less mass; a check found this one's starting point"
