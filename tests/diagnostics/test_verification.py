@@ -893,7 +893,7 @@ def test_starts_far_from_the_origin_are_drawn_from_the_prior():
     ids=["NumPy", "JAX", "a second run"],
 )
 def test_a_result_outlives_a_check_that_fails(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The result is kept, by every way to verify, and the sentence is the caution's."""
+    """Every way to verify keeps the result, and a caution says what failed."""
 
     def fail(*_: object, **__: object) -> None:
         raise error

@@ -168,7 +168,8 @@ def _check_mixing(learnt: Learnt, data: Data) -> Check:
 def _check_moves(learnt: Learnt, data: Data, given: PyTree, affordable: float, seed: int) -> list[Check]:
     """Checks whether HMC from the draws changes the predictions.
 
-    Several chains by HMC have moved so themselves, and were compared; only a thorough verification moves them again.
+    Several chains by HMC, NUTS or Microcanonical were compared, and have moved along trajectories themselves. Only a
+    thorough verification moves them again.
     """
     side, method = side_of(learnt), learnt.method
     are_compared = method.chained and method.follows and not method.minibatch and learnt.chains > 1
