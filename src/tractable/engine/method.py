@@ -257,7 +257,7 @@ def _plain(value: object) -> Any:
         return value
     if type(value) is tuple:
         return list(value)
-    return getattr(value, "label", repr(value))
+    return getattr(value, "settings", lambda: repr(value))()
 
 
 def on_all_rows(objective: Objective, rows: PyTree) -> Objective:
@@ -297,6 +297,11 @@ def named(name: str) -> type[Method]:
         near = nearest(name, (*METHODS, *ALIASES))
         raise SettingsError(f"There is no method {name!r}; there are {', '.join(sorted(METHODS))}.{near}")
     return METHODS[label]
+
+
+def as_method(value: Any) -> Any:
+    """The method with a name or with settings, as a configuration file holds it; other values stay as they are."""
+    return from_settings(value) if isinstance(value, dict) else named(value)() if isinstance(value, str) else value
 
 
 def from_settings(settings: dict[str, Any]) -> Method:

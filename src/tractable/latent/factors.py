@@ -17,7 +17,7 @@ from jax.typing import ArrayLike
 from numpyro.distributions import constraints
 
 from tractable.core.check import Check
-from tractable.core.errors import DataError, ModelError
+from tractable.core.errors import ModelError
 from tractable.core.latent import LatentModel
 from tractable.core.model import Batch
 from tractable.core.numbers import LOG_2PI, Numbers, Real
@@ -77,43 +77,13 @@ def probabilistic_pca(features: int, rank: int, floor: Real = 1e-12, centre: Num
 
         p(x | θ) = N(x; μ, W Wᵀ + σ² I);    M-step: as in factor analysis, with σ² the mean of ψ
 
-    EM converges to ``probabilistic_pca_maximum``. Arguments and errors are those of ``factor_analysis``.
+    EM converges to the closed form of Tipping & Bishop 1999, eqs. 7 and 8. Arguments and errors are those of
+    ``factor_analysis``.
 
     >>> probabilistic_pca(5, 2).parameters
     15
     """
     return _setting_of(features, rank, floor, centre, isotropic=True).model()
-
-
-def probabilistic_pca_maximum(x: Numbers, rank: int, weights: np.ndarray | None = None) -> Loadings:
-    """The maximum-likelihood θ of probabilistic PCA, in closed form and in NumPy's float64.
-
-        W = U_q (Λ_q − σ² I)^½,    σ² = (1/(d − q)) Σ_{j > q} λ_j
-
-    U and Λ are the eigenvectors and eigenvalues of the covariance (with divisor n), in descending order. Tipping &
-    Bishop 1999, eqs. 7 and 8. All rotations of W have the same likelihood. This one has orthogonal columns,
-    and the entry of largest size in each column is positive.
-
-    Args:
-        x: (n, d); weights: (n,), each ≥ 0, all 1 by default.
-        rank: q in 1..d−1.
-
-    Raises:
-        DataError: x is not (n, d). ModelError: the rank leaves no direction for the noise.
-    """
-    x = np.asarray(x, np.float64)
-    if x.ndim != 2 or x.shape[0] < 1:
-        raise DataError(f"Expected rows of numbers, shape (n, d); got shape {x.shape}.")
-    if not 1 <= rank < x.shape[1]:
-        raise ModelError(f"rank is a whole number from 1 to {x.shape[1] - 1} for {x.shape[1]} columns; got {rank}.")
-    mean = np.average(x, axis=0, weights=weights)
-    covariance = np.cov(x.T, bias=True, aweights=weights)
-    values, vectors = np.linalg.eigh(covariance)
-    values, vectors = values[::-1], vectors[:, ::-1]
-    noise = values[rank:].mean()
-    loadings = vectors[:, :rank] * np.sqrt(np.maximum(values[:rank] - noise, 0))
-    largest = np.argmax(np.abs(loadings), axis=0)
-    return Loadings(mean, loadings * np.sign(loadings[largest, np.arange(rank)]), noise)
 
 
 class Setting(NamedTuple):

@@ -3,7 +3,7 @@
 import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +18,8 @@ from tractable.diagnostics.report import chain_checks, check_share
 from tractable.diagnostics.shape import was_compared
 from tractable.engine import run as loop
 from tractable.engine.drawing import Drawing, WarmUp
-from tractable.engine.method import Check, Method, Program, Session
+from tractable.engine.method import Check, Method, Program, Session, as_method
+from tractable.engine.placement import ONE_DEVICE
 from tractable.mcmc import adaptation, hamiltonian
 
 REMEDY = (
@@ -72,6 +73,8 @@ class NUTS(Drawing):
             funnel (WALNUTS, Bou-Rabee, Carpenter, Kleppe & Liu 2025). ``target`` is then the acceptance probability of
             single steps that are not halved. By default steps are not halved, but a run with many divergences, or a
             rejected run with some, is followed by a run with ``max_halvings=10``; 0 never halves.
+        start: the method that finds where the chains begin, each in a run of its own, such as ``MAP(optimizer="adam")``
+            for a network. By default the chains begin at random points.
 
     The warm-up finds a step size and a mass matrix that all chains share (``mcmc.adaptation``).
     """
@@ -82,10 +85,33 @@ class NUTS(Drawing):
     sums_rows: ClassVar[bool] = True
     long: ClassVar[bool] = True
     unsaved: ClassVar[tuple[str, ...]] = ("gradient",)
+    outside: ClassVar[tuple[str, ...]] = (*Drawing.outside, "start")
     target: Share = 0.8
     dense: bool = False
     max_depth: Count = 10
     max_halvings: Annotated[int, HALVING] | None = None
+    start: Annotated[Method, "a method such as MAP(optimizer='adam')"] | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "start", as_method(self.start))
+        super().__post_init__()
+
+    def needed(self, model: Model) -> Any:
+        if self.start is not None:
+            self.start.needed(model)
+        return super().needed(model)
+
+    def starts(self, session: Session, key: jax.Array) -> jax.Array:
+        if self.start is None:
+            return super().starts(session, key)
+        points, run = [], session.alone()._replace(placement=ONE_DEVICE)
+        for chain in range(self.chains):
+            belief = self.start.learn(run._replace(key=jax.random.fold_in(key, chain))).belief
+            if session.stop():  # the warm-up will be discarded
+                return super().starts(session, key)
+            points.append(belief.position if belief.positions is None else belief.positions[0, -1])
+            session.say("finding starts", chain + 1, self.chains)
+        return jnp.asarray(np.stack(points), jnp.result_type(float))
 
     def kernel(self, model: Model, rows: PyTree, tuned: PyTree) -> Kernel:
         density, root = log_density(model, rows, flat=True), scaling.LowRank(*(tuned[name] for name in ROOT))

@@ -20,7 +20,7 @@ from tractable.diagnostics.belief import Belief, Draws
 from tractable.diagnostics.learnt import Learnt
 from tractable.engine.drawing import Drawing
 from tractable.engine.jobs import many_processes, run_jobs
-from tractable.engine.method import Check, Method, Outcome, Session, from_settings, named
+from tractable.engine.method import Check, Method, Outcome, Session, as_method
 from tractable.engine.stopping import interruptible
 from tractable.points.points import MAP
 
@@ -50,9 +50,7 @@ class DeepEnsemble(Method):
     n_jobs: Jobs | None = None
 
     def __post_init__(self) -> None:
-        if isinstance(self.member, dict | str):
-            member = from_settings(self.member) if isinstance(self.member, dict) else named(self.member)()
-            object.__setattr__(self, "member", member)
+        object.__setattr__(self, "member", as_method(self.member))
         super().__post_init__()
         self.check(not isinstance(self.member, DeepEnsemble), "member", "a method that is no ensemble itself")
 
