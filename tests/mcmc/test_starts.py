@@ -1,8 +1,8 @@
 """Laws of ``start``: chains begin at the results of another method, each at a run of its own."""
 
+from dataclasses import replace
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
@@ -20,7 +20,7 @@ FAR = tr.Model({"theta": dist.Normal(jnp.array([1000.0, -3000.0]), 1.0)})
 
 def first_points(method: tr.NUTS, seed: int = 0) -> np.ndarray:
     with open_session(method.needed(FAR), None, seed, False) as session:
-        return np.asarray(method.starts(session, jax.random.key(seed)))
+        return np.asarray(method.begin(session, method.starts(session, session.key))[0])
 
 
 @pytest.mark.parametrize("kind", [tr.NUTS, tr.HMC, tr.Microcanonical])
@@ -28,6 +28,13 @@ def test_chains_begin_where_a_method_ends(kind):
     assert np.max(np.abs(first_points(kind(chains=2)))) < 2
     at_maximum = first_points(kind(chains=2, start=tr.MAP()))
     np.testing.assert_allclose(at_maximum, [[1000.0, -3000.0]] * 2, rtol=1e-5)
+    run = kind(chains=2, warmup=0, draws=1)
+    first, plain = (
+        tr.infer(FAR, None, one, verify=None, progress=False) for one in (replace(run, start=tr.MAP()), run)
+    )
+    assert np.max(np.abs(np.asarray(first.belief.positions) - [1000.0, -3000.0])) < 10
+    assert np.max(np.abs(np.asarray(plain.belief.positions))) < 2900
+    assert first.cost.gradients >= np.sum(first.info["gradients"]) + 2  # the climbs count
 
 
 @pytest.mark.parametrize("start", [tr.NUTS(chains=1, warmup=50, draws=3), tr.Laplace(), tr.DeepEnsemble(size=2)])

@@ -46,6 +46,8 @@ class BayesianMLPRegressor(BayesianRegressor):
             chains may stay where the noise is far too large, and in ``partial_fit``, which needs one mode, "auto" is
             ``BayesByBackprop()``. Other values are "bbb", "sgld", "nuts", "map", "meanfield", "fullrank", "laplace" or
             "ensemble" with its default settings; or a method with its own settings, such as ``tr.NUTS(chains=2)``.
+            With "heteroscedastic", chains that begin at trained networks, ``tr.HMC(chains=4, warmup=300, draws=300,
+            leapfrogs=30, start=tr.MAP(optimizer="adam"))``, predict better, but are mostly rejected, since they differ.
         level: the probability with which an interval contains y, in (0, 1).
         calibration: share of the rows, in [0, 1), held out of the fit to calibrate intervals; 0 holds out none.
         held_out: share of the rows, in [0, 1), held out of the fit. Training stops when the prediction of these rows no

@@ -3,7 +3,7 @@
 import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -27,6 +27,7 @@ REMEDY = (
     "of a learnt scale as mu + tau * u"
 )
 BLOCK = 25  # steps whose noise is drawn at once
+START = 1 << 20  # folded into the session's key for the runs of ``start``
 ROOT = scaling.LowRank._fields  # names of the tuned arrays that are the inverse mass matrix's root
 FEW = 0.01  # share of divergent trajectories below which they are few
 # The target of a warm-up is raised to CAREFUL if at least a share MANY of a chain's trajectories diverge, in the second
@@ -96,22 +97,20 @@ class NUTS(Drawing):
         object.__setattr__(self, "start", as_method(self.start))
         super().__post_init__()
 
-    def needed(self, model: Model) -> Any:
-        if self.start is not None:
-            self.start.needed(model)
-        return super().needed(model)
-
-    def starts(self, session: Session, key: jax.Array) -> jax.Array:
+    def begin(self, session: Session, positions: jax.Array) -> tuple[jax.Array, float]:
+        """The chains' positions at the results of ``start``, (chain, d), and the gradients that these took."""
         if self.start is None:
-            return super().starts(session, key)
-        points, run = [], session.alone()._replace(placement=ONE_DEVICE)
-        for chain in range(self.chains):
-            belief = self.start.learn(run._replace(key=jax.random.fold_in(key, chain))).belief
+            return positions, 0.0
+        self.start.needed(session.model)  # raises an error for a model that it cannot learn
+        points, gradients, run = [], 0.0, session.alone()._replace(placement=ONE_DEVICE)
+        for key in jax.random.split(jax.random.fold_in(session.key, START), self.chains):
+            belief, found, *_ = self.start.learn(run._replace(key=key))
             if session.stop():  # the warm-up will be discarded
-                return super().starts(session, key)
+                return positions, gradients
             points.append(belief.position if belief.positions is None else belief.positions[0, -1])
-            session.say("finding starts", chain + 1, self.chains)
-        return jnp.asarray(np.stack(points), jnp.result_type(float))
+            gradients += self.start.cost(belief, found, session.data).gradients
+            session.say("finding starts", len(points), self.chains)
+        return jnp.asarray(np.stack(points), jnp.result_type(float)), gradients
 
     def kernel(self, model: Model, rows: PyTree, tuned: PyTree) -> Kernel:
         density, root = log_density(model, rows, flat=True), scaling.LowRank(*(tuned[name] for name in ROOT))
@@ -144,6 +143,7 @@ class NUTS(Drawing):
 
     def warm_up(self, session: Session, program: Program, keys: jax.Array, positions: jax.Array) -> WarmUp:
         size, dtype = session.model.space.size, jnp.result_type(float)
+        positions, gradients = self.begin(session, positions)
         rank = adaptation.rank(size, self.dense)
 
         def tuned(root: scaling.LowRank, step: float, adapts: bool) -> dict[str, jax.Array]:
@@ -152,9 +152,9 @@ class NUTS(Drawing):
 
         root, step, target = adaptation.first_root(size, rank), 0.1, self.aim(size)
         if not self.warmup:
-            return WarmUp(positions, tuned(root, step, False), {}, self.thin)
+            return WarmUp(positions, tuned(root, step, False), {"gradients of warm-up": gradients}, self.thin)
         shape = self.shape(session._replace(moments=False), program, 1)
-        step, groups, gradients = self.first_step(size), self.warmup // shape.group, 0.0
+        step, groups = self.first_step(size), self.warmup // shape.group
         states = loop.begin(
             program, tuned(root, step, True), loop.rows_of(program, session.data, None), keys, positions
         )
