@@ -3,6 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
@@ -45,6 +46,17 @@ def test_every_chain_begins_at_a_run_of_its_own(start):
     assert np.all(distance > 1e-3) == (start.label != "ensemble"), points  # draws differ, maxima do not
     assert np.max(np.abs(points - [1000.0, -3000.0])) < 6
     np.testing.assert_array_equal(points, first_points(tr.HMC(chains=3, start=start)))
+
+
+@pytest.mark.laws
+@pytest.mark.parametrize("start", ["map", "laplace"])
+def test_chains_that_begin_at_maxima_of_two_modes_are_not_trusted(start):
+    def density(x: jax.Array) -> jax.Array:
+        return jnp.logaddexp(-0.5 * jnp.sum(x**2), -0.5 * jnp.sum((x - 20) ** 2))
+
+    model = tr.Model.from_log_density(density, jnp.zeros(2))
+    posterior = tr.infer(model, None, HMC(start=start), seed=0, progress=False)
+    assert posterior.report().verdict == "reject"
 
 
 def test_a_start_is_named_or_described_as_in_a_file():

@@ -22,12 +22,13 @@ from tractable.core.words import Spelt, tell
 from tractable.diagnostics.calibration import split_conformal
 from tractable.diagnostics.report import Report, number
 from tractable.diagnostics.verify import Verify
+from tractable.engine.method import as_method
 from tractable.estimators import rows as tables
 from tractable.estimators.columns import encode_rows, mixed_columns
 from tractable.estimators.rows import Scaling
 from tractable.estimators.updating import moments, with_normal_priors
 from tractable.inference import infer
-from tractable.methods import Method, named
+from tractable.methods import Method
 from tractable.posterior.posterior import Posterior
 from tractable.posterior.predict import Prediction
 from tractable.posterior.standardised import Standardised, as_standardised
@@ -277,10 +278,7 @@ class Explaining(Bayesian):
 
     def _choose_method(self) -> Method:
         """The method; a name other than "auto" stands for the method with its default settings."""
-        if self.method == "auto":
-            return self._usual_method()
-        method: Any = named(self.method)() if isinstance(self.method, str) else self.method
-        return method
+        return self._usual_method() if self.method == "auto" else as_method(self.method)
 
     def _held_out_rows(self, setting: str, weight: np.ndarray) -> np.ndarray:
         """A random mask (n,) of the rows to hold out.

@@ -15,9 +15,10 @@ from tractable.core.settings import expect, is_number
 from tractable.core.words import listing, spelt, tell
 from tractable.diagnostics.verify import Verify
 from tractable.engine.identity import kinds_of, share_programs
+from tractable.engine.method import as_method
 from tractable.glm.inla import learnable_blocks
 from tractable.inference import infer
-from tractable.methods import HMC, INLA, NUTS, BayesByBackprop, Method, named
+from tractable.methods import HMC, INLA, NUTS, BayesByBackprop, Method
 from tractable.posterior.posterior import Posterior
 from tractable.tables.encoder import Encoder, fit_encoder, with_numbers
 from tractable.tables.files import as_table, read_table
@@ -136,8 +137,7 @@ def fit(
     if found.reason:
         tell(f"{found.encoder.explained} holds {found.reason}: family={found.encoder.target.family!r}.")
     model = formula_model(found.encoder) if is_formula else table_model(found.encoder, hidden, prior)
-    learner = usual_method(model, found.data) if method is None else method
-    learner = named(learner)() if isinstance(learner, str) else learner
+    learner = usual_method(model, found.data) if method is None else as_method(method)
     # Repeated fits of a network may agree on wrong predictions; only held-out rows show this, after the fit.
     first = verify if found.held_out is None else None
     posterior = infer(model, found.data, learner, verify=first, seed=seed, progress=progress)
